@@ -82,7 +82,7 @@ class Stores:
 
 def open_log(folder: str) -> SegmentLog:
     """One log. Runs on a worker."""
-    return SegmentLog(folder, OPTIONS)
+    return SegmentLog(folder, OPTIONS, create=False)
 
 
 def open_fence(folder: str, fences: str) -> TokenFence:

@@ -65,7 +65,10 @@ def foreign_error(task: str, error: BaseException) -> TaskFailed:
     kind = type(error).__name__
     detail = _cut("".join(traceback.format_exception(error)), MAX_DETAIL_CHARS)
     told = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
-    return TaskFailed(told, task=task, kind=kind, detail=detail)
+    described = TaskFailed(told, task=task, kind=kind, detail=detail)
+    # So that a log which shows this error shows where the other one was raised.
+    described.add_note(detail)
+    return described
 
 
 def own_error(task: str, error: Exception) -> CompactlibError:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError, Unsupported
+from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError, Unsupported
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -272,6 +272,13 @@ class LocalFiles:
 
     def __repr__(self) -> str:
         return f"LocalFiles({'private=True' if self.private else ''})"
+
+
+def require_folder(path: StrPath, what: str, *, create: bool) -> None:
+    """Raise `NotFound` where there is no folder and none may be made; `what` is what was looked for in it."""
+    if not create and not os.path.isdir(path):
+        raise NotFound(f"{os.fspath(path)} is not there, and {what} would be in it; check the path, or open it with "
+                       f"create=True to make it")
 
 
 def make_missing_folder(files: Files, path: StrPath) -> bool:

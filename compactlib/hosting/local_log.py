@@ -59,17 +59,18 @@ class LocalLog(Closing):
         options: how the segments are kept; its clock gives commands their time, held against the monotonic clock
             (`SteadyClock`; give one of your own for other bounds, or to `accept` a jump), its observer is notified
             `command_log_syncs` and `command_log_commands`.
+        create: whether the log may be made. If not, a folder without one is `NotALog`, and stays as it is.
 
     Raises:
         Busy: another process, or another object in this one, has it open.
-        NotALog: the folder holds other things.
+        NotALog: the folder holds other things; or no log, and `create` is not set.
         CorruptData: the log is damaged.
         Unsupported: it was written by a later release.
         StorageError: the disk refused.
     """
 
     @refuses_misfits
-    def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
+    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True) -> None:
         self._options = LogOptions() if options is None else options
         self._machine: CommandMachine | None = None
         self._pending: list[_Pending] = []
@@ -82,7 +83,7 @@ class LocalLog(Closing):
         # The thread that a command, or the start, runs the host's callables in.
         self._holder: int | None = None
         self._syncs: GroupCommit[int, None] = GroupCommit(self._sync, max_batch=_MAX_BATCH)
-        self._log = SegmentLog(folder, self._options)
+        self._log = SegmentLog(folder, self._options, create=create)
         snapshot = self._log.snapshot
         self._first = 1 if snapshot is None else snapshot.index + 1
         self._last = max(self._log.last_index or 0, self._first - 1)

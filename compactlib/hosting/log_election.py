@@ -7,6 +7,7 @@ the log itself that it coordinates: the claim's index is the term, the same on e
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol
 
 from compactlib._arguments import require_method
@@ -16,7 +17,7 @@ from compactlib.catalog.service.lease_election import ElectionListener
 from compactlib.clock import Clock
 from compactlib.errors import Closed, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.observe import Observer, tell
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
 from compactlib.scheduler.model.values import Command
@@ -104,7 +105,11 @@ class LogElection(ServiceFace):
     def _tell(self) -> None:
         elected = self._elected
         if elected is not None:
-            tell(self._listener, *elected, expected=(Closed,))
+            try:
+                with suppress(Closed):
+                    self._listener(*elected)
+            except Exception as error:
+                self._service.note(error)
 
     def _look(self, job: Job) -> Outcome[tuple[int, str] | None]:
         self._tell()

@@ -15,6 +15,7 @@ Without one, only loopback addresses are taken. Tried with pysyncobj 0.3.17.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ try:
 except ImportError:
     raise MissingDependency(package="pysyncobj", extra="raft", purpose="a replicated command log") from None
 
+_LOGGER = logging.getLogger("compactlib.hosting")
 _MAX_PAYLOAD_BYTES = 16 << 20
 _REFUSED = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_REASON.REQUEST_DENIED,
                       FAIL_REASON.DISCARDED})
@@ -361,6 +363,7 @@ class RaftCommandLog(Closing):
 
     def _break(self, index: int, cause: str, error: BaseException) -> None:
         self._failures += 1
+        _LOGGER.error("the node %s stops at command %d: %s", self._address, index, cause, exc_info=error)
         if self._broken is None:
             self._broken = index, cause, error
         if self._node is not None:

@@ -159,7 +159,7 @@ class SnapshotStore:
 
     @refuses_misfits
     def save(self, index: int, data: bytes, *, replaces: Iterable[bytes] = ()) -> None:
-        """Put a snapshot in the place of the last one. O(size).
+        """Put a snapshot in the place of the last one, once it has been read back. O(size).
 
         Args:
             index: the last command that it covers.
@@ -169,6 +169,7 @@ class SnapshotStore:
 
         Raises:
             InvalidInput: the snapshot in force covers more.
+            CorruptData: what was written reads otherwise; nothing was changed, and the next call writes it anew.
             PredicateFailed: another process wrote a snapshot here; nothing was changed.
             OutcomeUnknown: it may be in force, now or later; the next call finds out.
             Closed: this process is a fork of the one that made this object.
@@ -219,6 +220,8 @@ class SnapshotStore:
             raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
                                f"snapshots only move forward")
         head = self._write_chunks(index, data)
+        # Before what it covers goes: the store has what it was given.
+        self._read(head)
         self._switch(head)
         return head
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from compactlib._arguments import require_callable, require_method
 from compactlib._closing import Closing
-from compactlib.errors import Closed, ReadOnly, StorageError
+from compactlib.errors import Closed, NotFound, ReadOnly, StorageError
 from compactlib.files.disk import (
     Files,
     LocalFiles,
@@ -56,14 +56,16 @@ class LocalObjects(Closing):
         folder: made if there is none.
         files: the disk.
         new_name: gives each private file its name; for tests that need names to repeat. Threads may call it at once.
+        create: whether the store may be made. If not, a folder without one (without an `.incoming`) stays as it is.
 
     Raises:
+        NotFound: there is no store in the folder, and `create` is not set.
         StorageError: the folder cannot be made.
         ForeignFile: `.incoming` in it is a link.
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex, create: bool = True) -> None:
         require_method("files", files, "create", "link", "sync_folder", or_none=True)
         require_callable("new_name", new_name)
         self._folder = local_path(folder)
@@ -73,6 +75,9 @@ class LocalObjects(Closing):
         # Folders whose own names are durable, and those that were synced as a whole since this store was opened.
         self._lasting: set[str] = set()
         self._settled: set[str] = set()
+        if not create and _kind_of(os.path.join(self._folder, _INCOMING)) is None:
+            raise NotFound(f"{self._folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
+                           f"or open it with create=True to make a store there")
         self._make_store()
         self._incoming()
 

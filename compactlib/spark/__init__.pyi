@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from compactlib.spark.executors.executor import SparkExecutor as SparkExecutor
-from compactlib.spark.rewrites.blocks import BlockFolder as BlockFolder, MergeBlocks as MergeBlocks
+from compactlib.spark.rewrites.blocks import (
+    BlockFolder as BlockFolder,
+    MergeBlocks as MergeBlocks,
+    MergeOptions as MergeOptions,
+)
 from compactlib.spark.rewrites.object_files import ObjectsExecutor as ObjectsExecutor
 from compactlib.spark.rewrites.staging_merge import StagingMerge as StagingMerge
 from compactlib.spark.session.library import ship_library as ship_library

@@ -95,8 +95,8 @@ def test_the_examples_of_the_page_are_requests() -> None:
 
 
 def test_a_whole_number_stands_for_a_time() -> None:
-    [block] = decode(b'{"blocks": [{"id": "a", "tenant": "", "shard": 0, "level": 0, "max_time": 7}]}', JSON,
-                     AddBlocks).blocks
+    text = b'{"blocks": [{"id": "a", "tenant": "", "shard": 0, "level": 0, "min_time": 0, "max_time": 7}]}'
+    [block] = decode(text, JSON, AddBlocks).blocks
     assert (block.max_time, type(block.max_time)) == (7.0, float)
 
 

@@ -24,7 +24,15 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed,
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler import AddBlocks, JobStatus, PollRequest, SchedulerConfig, SchedulerService, StatusUpdate
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    JobStatus,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+)
 from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import Configured, PlanUpdate
 from compactlib.scheduler.model.values import Command
@@ -43,6 +51,11 @@ def hosted(folder: Path, kv: KVStore | None, clock: ManualClock | None = None, e
     except BaseException:
         log.close()
         raise
+
+
+def old_blocks() -> list[BlockMeta]:
+    """Blocks that any retention removes."""
+    return [attrs.evolve(block, min_time=0.0, max_time=0.0) for block in blocks(0, 3)]
 
 
 def dump(host: SchedulerHost) -> bytes:
@@ -256,7 +269,7 @@ def test_a_scheduler_keeps_the_index_that_it_has_or_has_not(memory_path: Path, *
     for with_index in (first, not first):
         with SchedulerHost(LocalLog(memory_path), kv, CONFIG, with_index=with_index) as host:
             if with_index is first:
-                host.add_blocks(blocks(0, 3))
+                host.add_blocks(old_blocks())
                 assert bool(host.retain(1e12).blocks) is first
             assert host.look(lambda service: service.state.index is not None) is first
             seen.add(dump(host))
@@ -279,7 +292,7 @@ def test_every_node_of_a_group_has_an_index_if_the_first_opening_had(memory_path
             super().start(machine)
 
     with SchedulerHost(Told(memory_path), None, CONFIG, with_index=first) as host:
-        host.add_blocks(blocks(0, 3))
+        host.add_blocks(old_blocks())
         assert bool(host.retain(1e12).blocks) is first
         assert follower.dump() == dump(host)
 

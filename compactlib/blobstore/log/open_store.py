@@ -72,7 +72,7 @@ class OpenedStore:
 
 
 def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: Observer,
-             new_incarnation: Callable[[], bytes]) -> OpenedStore:
+             new_incarnation: Callable[[], bytes], *, create: bool = True) -> OpenedStore:
     """Open or create the store in a folder; see `BlobStore` for the errors.
 
     What is found may be in the page cache only, left there by a process that was killed before it had synced it: the
@@ -80,6 +80,8 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
     needs room on the disk.
     """
     told = LaterObserver(observer)
+    if not create:
+        _require_store(folder)
     _make_folder(folder, config, files)
     lock = FolderLock(folder)
     try:
@@ -105,6 +107,15 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
     except BaseException:
         lock.release()
         raise
+
+
+def _require_store(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise NotAStore(f"{folder} is no folder, so there is no blob store in it; check the path, or open it with "
+                        f"create=True to make one", path=folder)
+    if look_at(os.path.join(folder, DESCRIPTOR_FILE)) is None and not list_log(folder, check=False)[0]:
+        raise NotAStore(f"{folder} holds no blob store: neither {DESCRIPTOR_FILE!r} nor a segment is in it; check the "
+                        f"path, or open it with create=True to make one", path=folder)
 
 
 def _make_folder(folder: str, config: BlobStoreConfig, files: Files) -> None:

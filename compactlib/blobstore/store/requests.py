@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import socket
@@ -32,10 +33,12 @@ from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.model.names import SOCKET_NAME
 from compactlib.blobstore.store.hard_delete import with_reclaim
 from compactlib.contract import Compaction
-from compactlib.errors import Busy, CompactlibError, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, CompactlibError, InvalidInput, StorageError, TaskFailed, Unsupported
+from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.owned_lock import Changes
 
+_LOGGER = logging.getLogger("compactlib.blobstore")
 _FORMAT = 1
 _MAX_PATH_BYTES = 100
 _MAX_REQUEST_BYTES = 256
@@ -226,11 +229,18 @@ class RequestDoor:
         outcome: Outcome[Any] | None = None
         try:
             outcome = self._store.compact()
+            if isinstance(outcome, Failed) and isinstance(outcome.error, TaskFailed):
+                self._log_error(outcome.error)
             return with_reclaim(outcome, self._store.reclaim)
         except CompactlibError as error:
             return Failed(error, "partly") if isinstance(outcome, Done) else Failed(error)
         except Exception as error:  # what a policy of the host's raises: the other side gets it
+            self._store.compactions.note(foreign_error("compact", error))
+            self._log_error(error)
             return Failed(CompactlibError(f"{type(error).__name__}: {error}"))
+
+    def _log_error(self, error: BaseException) -> None:
+        _LOGGER.warning("a requested compaction of the store %s raised %r", self._store.name, error, exc_info=error)
 
     def _end(self, line: socket.socket) -> None:
         line.close()

@@ -112,11 +112,12 @@ class BlobStore(Closing):
         clock: where time comes from. A jump is not accepted at once: see `accept_clock`.
         observer: notified of progress, counters and events.
         name: what it is called in messages; the folder's name if not given.
+        create: whether the store may be made. If not, a folder without one is `NotAStore`, and stays as it is.
         new_incarnation: gives a new store its 16 bytes, for tests that need them to repeat.
 
     Raises:
         Busy: another process or object has it open.
-        NotAStore: the folder holds something else.
+        NotAStore: the folder holds something else; or no store, and `create` is not set.
         InvalidInput: the capacity of a new store is no multiple of its segments'.
         CorruptData: neither the descriptor nor any segment says what the store is, or two generations of a segment
             are there. Other damage is no reason not to open: see `recovery`.
@@ -126,7 +127,7 @@ class BlobStore(Closing):
 
     def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
                  questions: Questions | None = None, files: Files | None = None, clock: Clock | None = None,
-                 observer: Observer | None = None, name: str | None = None,
+                 observer: Observer | None = None, name: str | None = None, create: bool = True,
                  new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
         if not is_a(config, BlobStoreConfig, type(None)):
             raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not a {type(config).__name__}")
@@ -134,6 +135,7 @@ class BlobStore(Closing):
         asked = Questions() if questions is None else questions
         require_policy("policy", chosen)
         require_type("questions", asked, Questions)
+        require_type("create", create, bool)
         if not is_a(name, str, type(None)):
             raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
         self._folder = local_path(folder)
@@ -148,7 +150,8 @@ class BlobStore(Closing):
         has_own_clock = clock is None
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)
-        opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation)
+        opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation,
+                          create=create)
         self._lock_file = opened.lock_file
         self._descriptor = opened.descriptor
         self._recovery = opened.report

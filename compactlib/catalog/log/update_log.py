@@ -336,8 +336,8 @@ class UpdateLog:
                       pace: Callable[[int], object] | None = None) -> SnapshotSaved | AlreadyCompacted:
         """Cut the log: `catalog` becomes its first record, everything below goes. One conditional multi-operation.
 
-        A snapshot of more than `chunk_bytes` is first written in pieces, in a private place, which the same
-        multi-operation then requires to be there.
+        A snapshot of more than `chunk_bytes` is first written in pieces, in a private place, and read back; the same
+        multi-operation then requires them to be there.
 
         Args:
             catalog: the version to cut to.
@@ -351,6 +351,7 @@ class UpdateLog:
             StaleTerm: a coordinator of a later term has written.
             CatalogMoved: one of the conditions does not hold any more.
             RecordMissing: a piece of the snapshot that was just written was deleted.
+            RecordDamaged: it reads otherwise than it was written; nothing was cut.
             RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
             RetriesExhausted: every attempt lost; nothing was cut.
             OutcomeUnknown: the store did not say whether it wrote, and it could not be seen, or the log was cut further
@@ -366,6 +367,9 @@ class UpdateLog:
         key = keys.update_key(catalog.version)
         payload = encode_catalog(catalog, writer)
         record, chunks, staged = self._staged(key, cut, writer, payload)
+        if chunks:
+            # Before the updates below go: the store has what it was given.
+            self.records.decode(catalog.version, key, record)
         cut.pace(len(key) + len(record))
         unknown: OutcomeUnknown | None = None
         for _ in range(MAX_ATTEMPTS):

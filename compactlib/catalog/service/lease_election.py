@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import attrs
@@ -25,13 +26,13 @@ from compactlib.errors import Closed, CompactlibError, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.observe import Observer, tell
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
 
 ElectionListener: TypeAlias = Callable[[int, str], None]
-"""Called with a term and the name of its coordinator, again and again. What it raises is logged, and breaks nothing;
-`Closed`, as a service raises that does not run, is not even logged.
+"""Called with a term and the name of its coordinator, again and again. What it raises is logged and counted, and breaks
+nothing; `Closed`, as a service raises that does not run, is not even logged.
 """
 
 _LOOK = "look"
@@ -124,7 +125,11 @@ class LeaseElection(ServiceFace):
             return Skipped("another node has written the record meanwhile; the next look sees which")
         except CompactlibError as error:
             return Failed(error)
-        tell(self._listener, held.term, held.node, expected=(Closed,))
+        try:
+            with suppress(Closed):
+                self._listener(held.term, held.node)
+        except Exception as error:
+            job.note(error)
         return Done(held)
 
     def _next(self, found: Elected | None, now: float) -> Elected:

@@ -31,6 +31,10 @@ class CatalogReplica:
     Args:
         log: is recovered, and followed.
 
+    Attributes:
+        failures: how often a listener raised.
+        last_error: what it raised last.
+
     Raises:
         RecordMissing, RecordDamaged, RecordTooNew: the log cannot be recovered.
     """
@@ -43,6 +47,8 @@ class CatalogReplica:
         self._told_in: int | None = None  # the thread in which listeners are called at the moment
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._ready = Changes()
+        self.failures: int = 0
+        self.last_error: Exception | None = None
 
     @property
     def history(self) -> RetainedVersions:
@@ -116,7 +122,9 @@ class CatalogReplica:
             self._told_in = threading.get_ident()
             try:
                 for listener in self._listeners:
-                    tell(listener, catalog)
+                    failed = tell(listener, catalog)
+                    if failed is not None:
+                        self.last_error, self.failures = failed, self.failures + 1
             finally:
                 self._told_in = None
         with self._ready:

@@ -415,9 +415,9 @@ class CatalogService(Closing):
         """
         self._compaction.require_open()
         compaction, history = self._compaction, self.history
-        error = compaction.last_error
+        error = compaction.last_error or self._replica.last_error
         return CatalogStatus(
-            is_busy=compaction.owner.is_running, failures=compaction.failures,
+            is_busy=compaction.owner.is_running, failures=compaction.failures + self._replica.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}", earliest=history.earliest,
             latest=history.latest, versions=len(history))
 
@@ -452,7 +452,8 @@ class CatalogStatus(Printed):
 
     Attributes:
         is_busy: whether a compaction or a reclaim is under way in this service.
-        last_error: what reclaiming met last, as `Kind: message`; empty if nothing. The next compaction tries again.
+        last_error: what reclaiming met last, or else what a listener raised last, as `Kind: message`; empty if nothing.
+            The next compaction tries to reclaim again.
         failures: how often that was.
         earliest: the earliest version retained.
         latest: the latest one.

@@ -18,7 +18,7 @@ class CatalogHost(Protocol):
     """Called from worker threads, several at once. A call whose deadline has passed may still end; its result is
     dropped.
 
-    Any `CompactlibError` fails the call alone; other exceptions are taken for `HostFailed`.
+    Any `CompactlibError` fails the call alone; other exceptions are taken for `HostFailed`, logged and counted.
     """
 
     def report(self) -> NodeReport:

@@ -291,6 +291,7 @@ class CompactionService(AsyncServiceFace):
         except CompactlibError as error:
             event = Broke(effect.ticket, error)
         except Exception as error:  # whatever a host may raise must not end the node
+            self._work.note(error, type(effect).__name__)
             event = self._broke(effect, error)
         except asyncio.CancelledError:
             raise

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,6 +11,9 @@ from compactlib._arguments import require_method
 from compactlib.catalog.log.replicated import LowestTime, encode_command
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.round.messages import ZoneResult, short_text
+from compactlib.errors import CompactlibError
+
+_LOGGER = logging.getLogger("compactlib.catalog")
 
 Propose: TypeAlias = Callable[[bytes], object]
 """Replicates a command in a partition's log, and returns when it cannot be lost any more."""
@@ -41,6 +45,9 @@ class TimePublisher:
                     continue
                 propose(command)
             except Exception as error:  # whatever a host raises is of this partition alone
+                if not isinstance(error, CompactlibError):
+                    _LOGGER.warning("partition %d of zone %d: the host raised %r; the others are published to",
+                                    partition, zone, error, exc_info=error)
                 failures.append(f"partition {partition}: {type(error).__name__}: {error}")
             else:
                 published += 1

@@ -14,7 +14,15 @@ from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import AddBlocks, Tick
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, CompactedBlocks, JobPlan, JobStatus
+from compactlib.scheduler.model.values import (
+    BlockMeta,
+    BlockTombstones,
+    Command,
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    span_of,
+)
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.service.service import SchedulerService
 
@@ -237,9 +245,9 @@ class SchedulerWorld:
     def _results(self, job: _Held) -> CompactedBlocks:
         plan, sources = job.plan, job.sources
         size = max(round(self.load.kept_part * sum(each.size_bytes for each in sources)), 1)
+        begin, end = span_of(sources)
         output = BlockMeta(id=f"{plan.name}-{job.token}", tenant=plan.tenant, shard=plan.shard,
-                           level=plan.compaction_level + 1, min_time=min(each.min_time for each in sources),
-                           max_time=max(each.max_time for each in sources), size_bytes=size)
+                           level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=size)
         return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
                                new_blocks=(output,))
 

@@ -56,7 +56,7 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritte
     or undoes it in either case.
 
     Raises:
-        CorruptData: the file is not what its attempt reported; nothing was changed.
+        CorruptData: the file is not what its attempt reported, or an entry in it is damaged; nothing was changed.
         InvalidInput: it is not that of this group; likewise.
         Busy: the file of another segment lies between the members; nothing was changed.
         StorageError: the disk refused a step.
@@ -122,10 +122,16 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Seq
         found = (loaded.data_end, loaded.durable_entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
         merged = know_segment(members[0], reader)
+        damaged = reader.damaged_entries() if size >= loaded.data_end else []
     wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
     if found != wanted or size != rewritten.size_bytes or merged is None:
         raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
                           found=f"{found} in a file of {size} bytes")
+    if damaged:
+        first, numbers = damaged[0], ", ".join(map(str, members))
+        raise CorruptData(path=first.path, offset=first.offset, index=first.index, expected=first.expected,
+                          found=f"{first.found} in a new copy, which does not count: segments {numbers} stay as they "
+                                f"are, compact again")
     # The live sets of a log only lose what is in them: of an earlier run's file for these indexes the number differs.
     kept = [each for each in live if each]
     planned = sum(map(len, kept)), kept[0].first, kept[-1].last

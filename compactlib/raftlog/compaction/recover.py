@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 import attrs
 
-from compactlib.errors import StorageError
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.errors import CorruptData, StorageError
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.compaction.commit import finish_group
 from compactlib.raftlog.model.names import (
     compacting_members,
@@ -117,10 +118,21 @@ def remove_private_folder(files: Files, folder: StrPath) -> None:
 
 def _finish(files: Files, folder: StrPath, members: tuple[int, ...]) -> None:
     # Nothing may be taken from the members for a leader that cannot be read.
-    SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]).close()
+    with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
+        owning = [number for number in members[1:] if _has_own_file(folder, number)]
+        damaged = reader.damaged_entries() if owning else []
+    if damaged:
+        raise CorruptData(path=damaged[0].path, offset=damaged[0].offset, index=damaged[0].index,
+                          expected=damaged[0].expected, found=f"{damaged[0].found}, in what was to take the place of "
+                          f"segments {', '.join(map(str, owning))}, whose files are kept for that")
     # The rename that committed may not have been synced yet; the links must not overtake it.
     files.sync_folder(folder)
     finish_group(files, folder, members)
+
+
+def _has_own_file(folder: StrPath, number: int) -> bool:
+    found = look_at(os.path.join(folder, segment_name(number)))
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def _is_private(path: str) -> bool:

@@ -81,7 +81,8 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
     if look_at(path) is None:
         if may_create:
             return False
-        raise NotALog(f"{path} does not exist; check the path", path=path)
+        raise NotALog(f"{path} does not exist; check the path, or make a log there with SegmentLog and create=True",
+                      path=path)
     try:
         names = list_folder(path)
     except StorageError as error:

@@ -124,17 +124,20 @@ class SegmentLog(Closing):
     Args:
         folder: the log's folder; made, with a first segment, if there is none.
         options: how the log is kept.
+        create: whether it may be made. If not, a folder without a log is `NotALog`, and stays as it is.
         beside: given by a `RaftLogStore` alone, whose logs have entries in other places too.
 
     Raises:
         Busy: another process, or another object in this one, has it open for writing.
-        NotALog: the folder holds other things.
+        NotALog: the folder holds other things; or no log, and `create` is not set.
         CorruptData: a segment's index or the snapshot state is damaged; nothing was changed.
         Unsupported: a file was written by a later release, or the folder is that of a log of a `RaftLogStore`.
         StorageError: the disk refused; `ReadOnly` where this process may not write (a `LogReader` can read it).
     """
 
-    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, beside: Beside | None = None) -> None:
+    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True,
+                 beside: Beside | None = None) -> None:
+        require_type("create", create, bool)
         self._folder = local_path(folder)
         if beside is None and wal_of(self._folder) is not None:
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
@@ -150,14 +153,14 @@ class SegmentLog(Closing):
         self._owner = Ownership(f"the log in {self._folder}")
         self._opened = contextlib.ExitStack()
         try:
-            self._open(self._opened)
+            self._open(self._opened, create=create)
         except BaseException:
             self._opened.close()
             raise
 
-    def _open(self, stack: contextlib.ExitStack) -> None:
+    def _open(self, stack: contextlib.ExitStack, *, create: bool) -> None:
         folder, files, options = self._folder, self._files, self._options
-        if not require_log(folder, may_create=True) and make_missing_folder(files, folder):
+        if not require_log(folder, may_create=create) and make_missing_folder(files, folder):
             # If another process made it a moment ago, the lock says whose log it is.
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self._lock = stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))

@@ -238,4 +238,8 @@ def _load_ra(descriptor: int, path: str, start: bytes) -> LoadedSegment:
     if data_start < data_end > size:
         raise CorruptData(path=path, offset=size, expected=f"payloads up to offset {data_end}",
                           found=f"the end of the file at {size}")
+    if not len(records) and size > data_start:
+        # As where both seals of a segment of ours are lost: one that seems empty is removed, so it has to be.
+        raise CorruptData(path=path, offset=ra_format.HEADER_BYTES, expected="an index of what lies behind it",
+                          found=f"no record, and {size - data_start} bytes of payloads")
     return LoadedSegment("ra1" if version == 1 else "ra2", index, None, data_end, len(records), 0, False)

@@ -59,8 +59,8 @@ def decode_records(region: bytes, version: int, path: str, start: int) -> Column
         start: where the payloads begin.
 
     Raises:
-        CorruptData: the payloads do not lie in the order of the records behind the index region, or a record is cut
-            off.
+        CorruptData: the payloads do not lie in the order of the records behind the index region, a record is cut
+            off, or one follows on zeros.
     """
     record = _RECORDS[version]
     if len(region) % record.size:
@@ -69,6 +69,10 @@ def decode_records(region: bytes, version: int, path: str, start: int) -> Column
     rows = list(record.iter_unpack(region))
     zero = (0,) * 5
     count = rows.index(zero) if zero in rows else len(rows)
+    later = next((place for place in range(count, len(rows)) if rows[place] != zero), None)
+    if later is not None:
+        raise CorruptData(path=path, offset=HEADER_BYTES + count * record.size, found=f"a record at place {later}",
+                          expected=f"zeros to the end of the index, as at place {count}")
     indexes, terms, offsets, lengths, crcs = zip(*rows[:count], strict=True) if count else ((),) * 5
     end = start
     for position, offset in enumerate(offsets):

@@ -26,6 +26,7 @@ from compactlib.files.disk import (
     look_at,
     make_missing_folder,
     may_be_there,
+    require_folder,
     sync_names,
     write_durably,
 )
@@ -78,14 +79,17 @@ class SnapshotFolder:
         files: the disk.
         machine: makes an empty state machine, from which a lost live set is rebuilt.
         max_checkpoints: checkpoints kept above the snapshot; the oldest go first.
+        create: whether the folder may be made.
 
     Raises:
         InvalidInput: `max_checkpoints` is negative.
+        NotFound: the folder is not there, and `create` is not set.
         StorageError: the disk refused.
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
-                 machine: Callable[[], StateMachine] | None = None, max_checkpoints: int = 10) -> None:
+                 machine: Callable[[], StateMachine] | None = None, max_checkpoints: int = 10,
+                 create: bool = True) -> None:
         if max_checkpoints < 0:
             raise InvalidInput(f"max_checkpoints is {max_checkpoints}; keep 0 or more")
         self._folder: str = local_path(folder)
@@ -94,6 +98,7 @@ class SnapshotFolder:
         self._names = OwnedLock(f"the snapshots in {self._folder}")
         self._machine = machine
         self._max_checkpoints = max_checkpoints
+        require_folder(self._folder, "the snapshots", create=create)
         make_missing_folder(self._files, self._folder)
         # An earlier process may have been killed between a renaming and its sync: what is in force must stay so.
         sync_names(self._files, self._folder)

@@ -131,8 +131,10 @@ class RaftLogStore(Closing):
     Args:
         folder: the store's folder; made if it is not there.
         options: how it is kept.
+        create: whether it may be made. If not, a folder without a store in it is `NotALog`, and stays as it is.
 
     Raises:
+        NotALog: there is no store in the folder, and `create` is not set.
         Busy: another process, or another object in this one, has it open.
         InvalidInput: one of its folders is a symbolic link, which is never followed.
         CorruptData: a WAL file is damaged in what was durable. A single log that cannot be opened, because a segment's
@@ -143,8 +145,9 @@ class RaftLogStore(Closing):
         StorageError: the disk refused.
     """
 
-    def __init__(self, folder: StrPath, options: StoreOptions | None = None) -> None:
+    def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
+        require_type("create", create, bool)
         require_type("the options", options, StoreOptions, or_none=True)
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files
@@ -161,6 +164,8 @@ class RaftLogStore(Closing):
         self._committer = self._turns(self._commit_turn, "raftlog-wal", SYNC_FAILED)
         self._flusher = self._turns(self._flush_closed, "raftlog-flush", FLUSH_FAILED)
         with contextlib.ExitStack() as stack:
+            if not create:
+                self._require_there()
             self._make_folders()
             self._lock: FolderLock = stack.enter_context(FolderLock(self._folder))
             self._sync_found()
@@ -189,6 +194,14 @@ class RaftLogStore(Closing):
 
     def _turns(self, turn: Callable[[], float | None], name: str, event: str) -> Turns:
         return Turns(turn, name=name, event=event, clock=self._options.log.clock, observer=self._observer)
+
+    def _require_there(self) -> None:
+        missing = next((path for path in (self._folder, *(os.path.join(self._folder, name)
+                                                          for name in (WAL_FOLDER, LOGS_FOLDER)))
+                        if not os.path.isdir(path)), None)
+        if missing is not None:
+            raise NotALog(f"{self._folder} is no store of logs: there is no folder {missing}; check the path, or open "
+                          f"it with create=True to begin a store there", path=self._folder)
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
@@ -610,11 +623,13 @@ def _is_log_id(name: str) -> bool:
     return _LOG_ID.fullmatch(name) is not None
 
 
-def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: str = "log") -> RaftLog:
-    """A log with a store of its own; closing it closes the store. Arguments and errors as `RaftLogStore`."""
-    store = RaftLogStore(folder, options)
+def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: str = "log",
+             create: bool = True) -> RaftLog:
+    """A log with a store of its own; closing it closes the store. Arguments and errors as `RaftLogStore`, and as
+    `RaftLogStore.log`."""
+    store = RaftLogStore(folder, options, create=create)
     try:
-        log = store.log(log_id)
+        log = store.log(log_id, create=create)
     except BaseException:
         store.close()
         raise

@@ -309,7 +309,12 @@ class AsyncWork:
                 loop.call_soon_threadsafe(self._forget, done)
 
         future.add_done_callback(ended)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            # No task hears how the call ends.
+            future.add_done_callback(partial(self._note_unheard, what=self._calls.get(future, "a call")))
+            raise
 
     def later(self, seconds: float, function: Callable[[], object], what: str) -> asyncio.TimerHandle:
         """Call a function after a time, unless the handle is cancelled or the service stops; errors are noted.
@@ -369,13 +374,20 @@ class AsyncWork:
             if task.has_ended and self.is_running:
                 raise AuditFailed(f"{self._what}: {what} has ended: {self.last_error!r}; stop it, and start it again")
 
+    def _note_unheard(self, future: Future[Any], what: str) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self.note(error, what)
+
     async def _attempt(self, call: Callable[[], Awaitable[AnswerT]], what: str) -> AnswerT | Failed:
         try:
             return await call()
         except Exception as error:
             self.note(error, what)
             return Failed(ended_in(what, error))
-        except (KeyboardInterrupt, SystemExit) as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self.note(error, what)
             raise
 

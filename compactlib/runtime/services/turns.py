@@ -143,6 +143,7 @@ class Turns:
         except BaseException as error:
             self.last_error = error
             self.failures += 1
+            _LOGGER.warning("%s: a turn raised %r", self._name, error, exc_info=error)
             raise
         self._in_a_row = 0
         return due_in

@@ -118,7 +118,8 @@ class Job:
 Work: TypeAlias = Callable[[Job], Outcome[Any]]
 """Does a turn, in a thread of the service or of the caller of `run_pending`, and asks `job.budget` at every step.
 
-What it raises is kept in `last_error`; a `Failed` that it returns is expected, and tried again as well.
+What it raises is kept in `last_error`, and so is a `TaskFailed` that it returns: foreign code has raised. Any other
+`Failed` is expected, and tried again as well.
 """
 
 
@@ -486,6 +487,9 @@ class WorkService:
             with job.run.inside():
                 try:
                     outcome = _checked(job.turn.name, work(job))
+                    if isinstance(outcome, Failed) and isinstance(outcome.error, TaskFailed) and not job.surprises:
+                        # What an executor or a task of the host's has raised.
+                        job.note(outcome.error)
                 finally:
                     for surprise in job.surprises:
                         self.note(surprise)

@@ -29,6 +29,7 @@ from compactlib.files.disk import (
     list_folder,
     local_path,
     make_missing_folder,
+    require_folder,
     sync_names,
     write_durably,
 )
@@ -70,15 +71,17 @@ class FileFence:
         files: how the disk is changed.
         clock: for the waiting.
         wait_seconds: how long a call waits for others, in this process or another.
+        create: whether the folder may be made. A fence in another folder than before knows no token.
 
     Raises:
+        NotFound: the folder is not there, and `create` is not set.
         InvalidInput: `wait_seconds` is negative, or no finite number.
         StorageError: the folder cannot be made.
     """
 
     @refuses_misfits
     def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
-                 wait_seconds: float = 30.0) -> None:
+                 wait_seconds: float = 30.0, create: bool = True) -> None:
         require_seconds("wait_seconds", wait_seconds)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
@@ -87,6 +90,7 @@ class FileFence:
         # What is known to be durable, and what may be half so because this process's own sync failed.
         self._durable: dict[str, Admission] = {}
         self._doubtful: set[str] = set()
+        require_folder(self._folder, "the fence's tokens", create=create)
         self._begin()
         make_missing_folder(self._files, self._folder)
         # Also if it was there: its maker may have died before this.

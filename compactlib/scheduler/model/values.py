@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -84,8 +85,8 @@ class BlockMeta:
         tenant: whose data; `ANONYMOUS_TENANT` for several tenants'.
         shard: >= 0.
         level: how often its data was compacted, >= 0.
-        min_time: the oldest data in it, seconds.
-        max_time: the newest data in it, seconds; >= `min_time`.
+        min_time: the oldest data in it, seconds. `None`: no time is known, and retention never removes the block.
+        max_time: the newest data in it, seconds; >= `min_time`. `None` exactly if `min_time` is.
         size_bytes: >= 0.
         rows: how many it holds, >= 0; `None`: it is not known. A merge that knows those of all its sources need not
             look for them.
@@ -99,19 +100,22 @@ class BlockMeta:
     tenant: str
     shard: int
     level: int
-    min_time: float = 0.0
-    max_time: float = 0.0
+    min_time: float | None = None
+    max_time: float | None = None
     size_bytes: int = 0
     rows: int | None = None
     columns: str = ""
 
     def __attrs_post_init__(self) -> None:
+        first, last = self.min_time, self.max_time
         try:
             fits = (0 < len(self.id) <= MAX_ID_CHARS and self.id.isprintable() and self.tenant.isprintable()
                     and len(self.tenant) <= MAX_ID_CHARS
                     and 0 <= self.shard | self.level | self.size_bytes <= MAX_NUMBER
                     and self.rows is None and self.columns == ""
-                    and -_USUAL_SECONDS < self.min_time <= self.max_time < _USUAL_SECONDS)
+                    and ((first is None and last is None)
+                         or (first is not None and last is not None
+                             and -_USUAL_SECONDS < first <= last < _USUAL_SECONDS)))
         except (TypeError, AttributeError):
             fits = False
         if not fits:
@@ -121,13 +125,29 @@ class BlockMeta:
         """Raise `InvalidInput` that says what does not fit, if anything does not."""
         check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
         _check_contents(self)
-        try:
-            is_span = math.isfinite(self.min_time) and math.isfinite(self.max_time) and self.min_time <= self.max_time
-        except (TypeError, OverflowError):
-            is_span = False
-        if not is_span:
-            raise InvalidInput(f"block {self.id!r} holds data from {self.min_time!r} to {self.max_time!r}; "
-                               f"give finite times, min_time <= max_time")
+        check_span(self)
+
+
+def check_span(block: BlockMeta) -> None:
+    """Raise `InvalidInput` unless a block has a first and a last time, or none."""
+    first, last = block.min_time, block.max_time
+    try:
+        is_span = (first is None is last or (first is not None is not last
+                   and math.isfinite(first) and math.isfinite(last) and first <= last))
+    except (TypeError, OverflowError):
+        is_span = False
+    if not is_span:
+        raise InvalidInput(f"block {block.id!r} holds data from {first!r} to {last!r}; give finite times, min_time <= "
+                           f"max_time, or None for both")
+
+
+def span_of(blocks: Iterable[BlockMeta]) -> tuple[float, float] | tuple[None, None]:
+    """The oldest and the newest time of all these blocks. None, if one has no times: its data may be of any."""
+    spans = [(block.min_time, block.max_time) for block in blocks]
+    known = [(first, last) for first, last in spans if first is not None and last is not None]
+    if not known or len(known) < len(spans):
+        return None, None
+    return min(first for first, _ in known), max(last for _, last in known)
 
 
 @attrs.frozen(kw_only=True)

@@ -95,7 +95,7 @@ class BlockQueue:
         """Queue a block that the metadata index knows; its age is that of its oldest data, if it says so. As `push`."""
         if block.level >= len(self.levels):
             return Pushed.TERMINAL
-        time = block.min_time or ulid_seconds(block.id)
+        time = ulid_seconds(block.id) if block.min_time is None else block.min_time
         return self._push((block.tenant, block.shard, block.level), now,
                           QueuedBlock(block.id, time, block.size_bytes))
 

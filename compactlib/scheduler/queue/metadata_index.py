@@ -16,7 +16,6 @@ import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
 from typing import TypeAlias
 
 import attrs
@@ -24,7 +23,7 @@ from sortedcontainers import SortedDict
 
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
-from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
+from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone, check_span
 from compactlib.scheduler.queue.tombstones import Tombstones
 
 PARTITION_SECONDS = 6 * 3600
@@ -67,9 +66,24 @@ ReplaceOutcome: TypeAlias = Replaced | SourcesMissing
 _FEW_CHANGES = 32
 """So many are made to the order of a partition one by one."""
 
-_by_time = attrgetter("min_time", "id")
-_by_time_and_place = attrgetter("min_time", "tenant", "shard", "id")
-_min_time = attrgetter("min_time")
+_TIMELESS = math.inf
+"""The number of the partition of blocks without times: it stands behind all others, and retention leaves it."""
+
+
+def _min_time(block: BlockMeta) -> float:
+    return math.inf if block.min_time is None else block.min_time
+
+
+def _by_time(block: BlockMeta) -> tuple[float, str]:
+    return _min_time(block), block.id
+
+
+def _by_time_and_place(block: BlockMeta) -> tuple[float, str, int, str]:
+    return _min_time(block), block.tenant, block.shard, block.id
+
+
+def _seconds_of(block: BlockMeta) -> float:
+    return 0.0 if block.min_time is None or block.max_time is None else block.max_time - block.min_time
 
 
 class _Partition:
@@ -121,7 +135,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.by_id: dict[str, BlockMeta] = {}
-        self.partitions: SortedDict[int, _Partition] = SortedDict()
+        self.partitions: SortedDict[float, _Partition] = SortedDict()
         # No block reaches further than this beyond its oldest data; removals leave it as it is.
         self.longest = 0.0
 
@@ -192,7 +206,7 @@ class MetadataIndex:
             InvalidInput: its times are not finite.
         """
         key = block.tenant, block.shard
-        if tombstones is not None and (block.min_time < self._refused_until(*key) or tombstones.covers(block)):
+        if tombstones is not None and (_min_time(block) < self._refused_until(*key) or tombstones.covers(block)):
             return AddOutcome.TOMBSTONED
         group = self._groups.get(key)
         if group is not None and block.id in group.by_id:
@@ -205,7 +219,7 @@ class MetadataIndex:
             partition = group.partitions[number] = _Partition()
         partition.add(block)
         group.by_id[block.id] = block
-        group.longest = max(group.longest, block.max_time - block.min_time)
+        group.longest = max(group.longest, _seconds_of(block))
         self._size += 1
         return AddOutcome.ADDED
 
@@ -225,7 +239,7 @@ class MetadataIndex:
         for block_id in block_ids:
             block = group.by_id.pop(block_id, None)
             if block is not None:
-                number = self._number(block.min_time)
+                number = self._partition(block)
                 partition = group.partitions[number]
                 partition.remove(block)
                 if not partition.blocks:
@@ -260,7 +274,9 @@ class MetadataIndex:
 
     def blocks(self, *, tenant: str | None = None, shard: int | None = None, start: float = -math.inf,
                end: float = math.inf) -> Iterator[BlockMeta]:
-        """The blocks with data between `start` and `end` (both inclusive, seconds), oldest first.
+        """The blocks that may have data between `start` and `end` (both inclusive, seconds), oldest first.
+
+        Those without times may have some in any span: they are always among them, in the end.
 
         Ordered by `min_time`, then tenant, shard and id. The index must not change meanwhile. Cost: O(log n) a tenant
         and shard that is looked at, O(log of these) a block, the blocks that begin before `start` by no more than the
@@ -287,18 +303,24 @@ class MetadataIndex:
         first = None if earliest == -math.inf else self._number(earliest)
         last = None if end == math.inf else self._number(end)
         for number in group.partitions.irange(first, last):
+            if number == _TIMELESS:
+                continue
             times = group.partitions[number].in_order()
             first_of, end_of = bisect_left(times, earliest, key=_min_time), bisect_right(times, end, key=_min_time)
             for block in times[first_of:end_of]:
-                if block.max_time >= start:
+                if block.max_time is None or block.max_time >= start:
                     yield block
+        if _TIMELESS in group.partitions:
+            yield from group.partitions[_TIMELESS].in_order()
 
     def expired(self, before: float, limit: int = 32, *, name_suffix: str = "") -> tuple[ShardTombstone, ...]:
         """The partitions that retention removes: those that end before `before`, like all their data. Changes nothing.
 
         Removed whole, by `drop`, and their objects by the tombstone: whatever lies in the tenant and shard and begins
         in the span. A partition stays as long as the shard has a block of several tenants that begins before its end,
-        from which a job may yet make blocks that lie in it; those blocks expire themselves, or are compacted.
+        from which a job may yet make blocks that lie in it; those blocks expire themselves, or are compacted. Blocks
+        without times are never removed; as long as one of several tenants has none, no tenant of its shard loses a
+        partition.
         Cost: O(tenants and shards + blocks of the partitions that are looked at).
 
         Args:
@@ -311,18 +333,21 @@ class MetadataIndex:
             ends_by = before if tenant == ANONYMOUS_TENANT else min(before, self._anonymous_from(shard))
             for number, partition in group.partitions.items():
                 start = number * self._span
-                if len(found) >= limit or not start + self._span <= ends_by:
+                if len(found) >= limit or number == _TIMELESS or not start + self._span <= ends_by:
                     break
-                if all(block.max_time < before for block in partition.blocks.values()):
+                if all(block.max_time is not None and block.max_time < before
+                       for block in partition.blocks.values()):
                     name = f"{start} ({self._span}s)-T{tenant}-S{shard}{name_suffix}"
                     found.append(ShardTombstone(name=name, tenant=tenant, shard=shard, timestamp=float(start),
                                                 duration=float(self._span)))
         return tuple(found)
 
     def _anonymous_from(self, shard: int) -> float:
-        """The beginning of the shard's oldest block of several tenants."""
+        """The beginning of the shard's oldest block of several tenants; one without times may begin at any."""
         group = self._groups.get((ANONYMOUS_TENANT, shard))
-        return math.inf if group is None else group.partitions.peekitem(0)[1].in_order()[0].min_time
+        if group is None:
+            return math.inf
+        return -math.inf if _TIMELESS in group.partitions else _min_time(group.partitions.peekitem(0)[1].in_order()[0])
 
     @refuses_misfits
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
@@ -336,7 +361,7 @@ class MetadataIndex:
         if group is None:
             return ()
         gone = [block.id for number in group.partitions.irange(self._number(span.timestamp), self._number(end))
-                for block in group.partitions[number].in_order() if span.timestamp <= block.min_time < end]
+                for block in group.partitions[number].in_order() if span.timestamp <= _min_time(block) < end]
         return self.remove(span.tenant, span.shard, gone)
 
     def dropped_until(self) -> dict[tuple[str, int], float]:
@@ -355,11 +380,12 @@ class MetadataIndex:
         self._dropped_until[key] = max(end, self._dropped_until.get(key, -math.inf))
         self._shard_dropped_until[shard] = max(end, self._shard_dropped_until.get(shard, -math.inf))
 
-    def _partition(self, block: BlockMeta) -> int:
-        if not -math.inf < block.min_time <= block.max_time < math.inf:
-            raise InvalidInput(f"block {block.id!r} holds data from {block.min_time} to {block.max_time}; give finite "
-                               f"times")
-        return self._number(block.min_time)
+    def _partition(self, block: BlockMeta) -> float:
+        first, last = block.min_time, block.max_time
+        if first is None or last is None or not -math.inf < first <= last < math.inf:
+            check_span(block)
+            return _TIMELESS
+        return self._number(first)
 
     def _number(self, time: float) -> int:
         # Exact, other than a division that is rounded: a block must lie in the span of its partition.
@@ -384,11 +410,11 @@ class MetadataIndex:
         if total != self._size:
             raise AuditFailed(f"the index counts {self._size} blocks and holds {total}")
 
-    def _audit_partition(self, place: tuple[str, int, int], group: _Group, partition: _Partition) -> None:
+    def _audit_partition(self, place: tuple[str, int, float], group: _Group, partition: _Partition) -> None:
         tenant, shard, number = place
         for block_id, block in partition.blocks.items():
-            belongs = (block.tenant, block.shard, self._number(block.min_time), block.id) == (*place, block_id)
-            known = group.by_id.get(block_id) is block and block.max_time - block.min_time <= group.longest
+            belongs = (block.tenant, block.shard, self._partition(block), block.id) == (*place, block_id)
+            known = group.by_id.get(block_id) is block and _seconds_of(block) <= group.longest
             if not belongs or not known:
                 raise AuditFailed(f"{block!r} is kept in tenant {tenant!r}, shard {shard}, partition {number}, "
                                   f"where it does not belong")

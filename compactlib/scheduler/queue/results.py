@@ -25,8 +25,9 @@ def are_recordable(said: StatusUpdate, results: CompactedBlocks) -> bool:
             return False
     for block in blocks:
         if (type(block) is not BlockMeta or type(block.id) is not str or type(block.tenant) is not str
-                or type(block.shard) is not int or type(block.level) is not int or type(block.min_time) is not float
-                or type(block.max_time) is not float or type(block.size_bytes) is not int
+                or type(block.shard) is not int or type(block.level) is not int or type(block.size_bytes) is not int
+                or (block.min_time is not None and type(block.min_time) is not float)
+                or (block.max_time is not None and type(block.max_time) is not float)
                 or (block.rows is not None and type(block.rows) is not int) or type(block.columns) is not str):
             return False
     return True

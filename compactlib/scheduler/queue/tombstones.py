@@ -188,8 +188,9 @@ class Tombstones:
             if named is not None and block.id in named:
                 return block
             spans = self._spans.get((block.tenant, block.shard)) if self._spans else None
-            if spans is not None and any(span.timestamp <= block.min_time < span.timestamp + span.duration
-                                         for span in spans.values()):
+            first = block.min_time
+            if spans is not None and first is not None and any(
+                    span.timestamp <= first < span.timestamp + span.duration for span in spans.values()):
                 return block
         return None
 

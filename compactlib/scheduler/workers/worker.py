@@ -19,7 +19,7 @@ import attrs
 
 from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFailed
+from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
@@ -121,7 +121,8 @@ class Worker(ServiceFace):
 
     Args:
         transport: how polls reach the scheduler.
-        execute: does a job; several run at once, in threads.
+        execute: does a job; several run at once, in threads. What it raises fails the job, is logged with its
+            traceback, kept in `last_error` and counted in `failures`.
         cleanup: deletes objects; without it, the worker leaves tombstones to others.
         options: how it works.
         clock: where time comes from.
@@ -315,7 +316,7 @@ class Worker(ServiceFace):
 
     def _poll_turn(self, job: Job) -> Outcome[Polled]:
         try:
-            return self._poll(takes_jobs=getattr(self._by_hand, "takes_jobs", True))
+            return self._poll(job.note, takes_jobs=getattr(self._by_hand, "takes_jobs", True))
         finally:
             job.due_in(max(self._next_poll_at - self._clock.monotonic(), 0.0))
             end_at = self._end_at
@@ -324,14 +325,14 @@ class Worker(ServiceFace):
                 with suppress(Busy):
                     self._service.stop()
 
-    def _poll(self, *, takes_jobs: bool) -> Outcome[Polled]:
+    def _poll(self, note: Callable[[Exception], object], *, takes_jobs: bool) -> Outcome[Polled]:
         with self._polling:
             try:
-                return self._ask(takes_jobs)
+                return self._ask(note, takes_jobs)
             finally:
                 self._next_poll_at = self._clock.monotonic() + self._next_wait()
 
-    def _ask(self, takes_jobs: bool) -> Outcome[Polled]:
+    def _ask(self, note: Callable[[Exception], object], takes_jobs: bool) -> Outcome[Polled]:
         with self._changed:
             now = self._clock.monotonic()
             effects: Sequence[Effect] = self._core.give_up_overdue(now)
@@ -348,7 +349,7 @@ class Worker(ServiceFace):
                 raise InvalidInput(f"the transport must answer a PollResponse: {problem}")
         except Exception as error:
             self._unanswered += 1
-            self._service.note(error)
+            note(error)
             self._observer.event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
             return Failed(ended_in(_POLLS, error), changed="unknown")
         self._unanswered = 0
@@ -390,7 +391,7 @@ class Worker(ServiceFace):
         """In a job that runs inside `run_pending`: poll if it is time to."""
         if self._clock.monotonic() >= self._next_poll_at:
             try:
-                self._poll(takes_jobs=False)
+                self._poll(self._service.note, takes_jobs=False)
             except Exception as error:
                 self._service.note(error)
 
@@ -455,14 +456,21 @@ class Worker(ServiceFace):
                     results = self._execute(job)
                 # What cannot be said would keep every poll of this worker from being answered.
                 problem = misfit(results, CompactedBlocks)
-                outcome = Finished(results) if problem is None else Crashed(
-                    f"the execute must return CompactedBlocks, of Python's own numbers, texts and tuples: {problem}")
+                if problem is None:
+                    outcome = Finished(results)
+                else:
+                    wrong = InvalidInput(f"the execute must return CompactedBlocks, of Python's own numbers, texts and "
+                                         f"tuples: {problem}")
+                    outcome = Crashed(str(wrong))
+                    self._service.note(wrong)
         except (ReleaseJob, JobLost, FencedOff) as released:
             # What a fence refuses went to another worker, which is no failure of the job; if the scheduler does not
             # know of another worker, one should try again.
             outcome = GivenBack(str(released))
         except BaseException as error:
             outcome = Crashed(f"{type(error).__name__}: {error}")
+            if not (job.is_stopped and isinstance(error, BudgetSpent)):
+                self._service.note(error)
             self._let_through(error)
         finally:
             with self._changed:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mmap
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
@@ -16,10 +17,15 @@ from pyarrow import parquet
 from pyspark import TaskContext
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.objects import ObjectExists, ObjectStore
+from compactlib.objects import Digest, ObjectExists, ObjectStore
+from compactlib.objects.digest import DIGEST_BYTES
 
-WRITTEN_DDL: Final = "number bigint, rows bigint, size_bytes bigint, begin double, end double"
-"""A block that was written."""
+WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, begin double, end double, "
+                      "untimed bigint")
+"""A block that was written: its digest, its oldest and its newest time, and how many of its rows have none."""
+
+STORED_DDL: Final = "number bigint, digest string"
+"""A block as it lies in the object store."""
 
 NOT_HELD: Final = "Spark holds times in microseconds, from the year 1 to 9999"
 """What the error of a block says with a value that would come out as another one."""
@@ -66,6 +72,32 @@ def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.Parqu
         raise
     except (pa.ArrowException, OSError) as error:
         raise CorruptData(path=key, offset=0, expected="a Parquet file", found=str(error)) from error
+
+
+def rows_of(file: parquet.ParquetFile, key: str) -> int:
+    """How many rows a block has, by all that it says of them.
+
+    Raises:
+        CorruptData: the footer, the row groups and the columns' chunks say different things.
+    """
+    counts = [_rows_of_group(file, key, number) for number in range(file.num_row_groups)]
+    if sum(counts) != file.metadata.num_rows:
+        raise CorruptData(path=key, offset=0, expected=f"{file.metadata.num_rows} rows, as the footer says",
+                          found=f"{sum(counts)} rows in its row groups")
+    return sum(counts)
+
+
+def _rows_of_group(file: parquet.ParquetFile, key: str, number: int) -> int:
+    """How many rows a row group has, which none of its columns contradicts: each row has a value, a null maybe, and
+    where a column repeats nothing, just one."""
+    group, schema = file.metadata.row_group(number), file.schema
+    rows = group.num_rows
+    for place in range(group.num_columns):
+        values = group.column(place).num_values
+        if values != rows and (values < rows or not rows or not schema.column(place).max_repetition_level):
+            raise CorruptData(path=key, offset=0, expected=f"{rows} rows in row group {number}, as its header says",
+                              found=f"{values} values in column {schema.column(place).path}")
+    return rows
 
 
 _CARRIED: Final[dict[pa.DataType, pa.DataType]] = {
@@ -117,7 +149,8 @@ class ReadBlocks:
     parts: Sequence[Sequence[Share]]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Rows of `schema` for the numbers of parts. Raises `InvalidInput` where Spark does not hold a value."""
+        """Rows of `schema` for the numbers of parts. Raises `InvalidInput` where Spark does not hold a value, and
+        `CorruptData` where other rows are read than a row group's header counts."""
         names = self.schema.names
         with self.open_objects() as objects:
             for share in (share for batch in batches for part in batch[0].to_pylist() for share in self.parts[part]):
@@ -125,13 +158,18 @@ class ReadBlocks:
                     first, stop = (file.num_row_groups * each // share.count
                                    for each in (share.number, share.number + 1))
                     for number in range(first, stop):
-                        group = file.metadata.row_group(number)
+                        group, seen = file.metadata.row_group(number), 0
+                        _rows_of_group(file, share.key, number)
                         rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
                         for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], names, False):
+                            seen += batch.num_rows
                             try:
                                 yield batch.select(names).cast(self.schema)
                             except pa.ArrowInvalid as error:
                                 raise InvalidInput(f"{share.key}: {error}; {NOT_HELD}") from error
+                        if seen != group.num_rows:
+                            raise CorruptData(path=share.key, offset=0, found=f"{seen} rows that can be read",
+                                              expected=f"{group.num_rows} rows in row group {number}")
 
 
 @attrs.frozen
@@ -155,12 +193,15 @@ class WriteBlocks:
         assert task is not None
         number = task.partitionId()
         times: list[float] = []
+        untimed = 0
         with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
             with parquet.ParquetWriter(out, self.schema, compression=self.compression) as writer:
                 for table in self._row_groups(batches):
                     writer.write_table(table.combine_chunks(), row_group_size=len(table))
                     if self.time_column is not None:
-                        ends: Any = pc.min_max(table[self.time_column])
+                        known = _times_in(table[self.time_column])
+                        untimed += len(table) - len(known)
+                        ends: Any = pc.min_max(known)
                         times += [_seconds(end) for end in ends.values() if end.is_valid]
             out.flush()
             with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -168,7 +209,8 @@ class WriteBlocks:
                     _create(objects, self.keys[number], data)
                 yield pa.RecordBatch.from_pylist([{
                     "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
-                    "begin": min(times, default=0.0), "end": max(times, default=0.0)}])
+                    "digest": Digest.of(mapped).hex, "begin": min(times, default=None), "end": max(times, default=None),
+                    "untimed": untimed}])
 
     def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:
         held: list[Any] = []
@@ -187,6 +229,24 @@ class WriteBlocks:
             yield pa.Table.from_batches(held)
 
 
+@attrs.frozen
+class DigestBlocks:
+    """Reads each block again as it lies in the object store; for `DataFrame.mapInArrow`."""
+
+    open_objects: Callable[[], ObjectStore]
+    keys: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Rows of `STORED_DDL` for the numbers of blocks."""
+        with self.open_objects() as objects:
+            for number in (number for batch in batches for number in batch[0].to_pylist()):
+                digest, at = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
+                while part := objects.get_range(self.keys[number], at, _COMPARED_BYTES):
+                    digest.update(part)
+                    at += len(part)
+                yield pa.RecordBatch.from_pylist([{"number": number, "digest": digest.hexdigest()}])
+
+
 def _create(objects: ObjectStore, key: str, data: memoryview) -> None:
     """Create an object, or find it as another attempt of the same merge has left it: with the same bytes."""
     try:
@@ -195,6 +255,12 @@ def _create(objects: ObjectStore, key: str, data: memoryview) -> None:
         for at in range(0, max(len(data), objects.info(key).size_bytes), _COMPARED_BYTES):
             if objects.get_range(key, at, _COMPARED_BYTES) != data[at:at + _COMPARED_BYTES]:
                 raise
+
+
+def _times_in(column: Any) -> Any:
+    """The values of a column that are times: a null is none, nor is what is no number, or infinite."""
+    known = column.drop_null()
+    return known.filter(pc.is_finite(known)) if pa.types.is_floating(known.type) else known
 
 
 def _seconds(value: Any) -> float:

@@ -19,14 +19,15 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib._arguments import is_whole
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
+from compactlib._arguments import is_whole, require_age
+from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectNotFound, ObjectStore
 from compactlib.objects.keys import check_prefix
-from compactlib.objects.store import delete_many, delete_older
+from compactlib.objects.store import delete_many
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
+from compactlib.scheduler.model.values import span_of
 from compactlib.spark.executors.jobs import packed, require_spark
 
 if TYPE_CHECKING:
@@ -72,11 +73,27 @@ class BlockFolder:
 
         Every block is removed that is so old at a time by the store's clock, and not among the `known`: give all that
         may be read still, those of the scheduler's metadata index and of its tombstones, and an age above what a merge
-        takes, and a block to become known. Raises what `delete_older` does; call again.
+        takes, and a block to become known. Raises what the object store does; call again.
+
+        Only the scheduler that the blocks are for may sweep them, never a copy of it: blocks that were made since the
+        copy are unknown to that.
+
+        Raises:
+            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
+            Conflict: none of the blocks that are there is known, so the list is that of an empty scheduler, or of
+                another folder; nothing was removed.
         """
+        kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
+        require_age(now, older_than_seconds)
         with self.open_objects() as objects:
-            return delete_older(objects, f"{self.prefix}tenant-", now, older_than_seconds, kept={
-                self.key_of(block.tenant, block.shard, block.id) for block in known})
+            there = list(objects.list(f"{self.prefix}tenant-"))
+            old = [info.key for info in there if info.modified_at < now - older_than_seconds and info.key not in kept]
+            if old and kept.isdisjoint(info.key for info in there):
+                raise Conflict(f"none of the {len(there)} blocks below {self.prefix!r} is among the {len(kept)} known "
+                               f"ones, so this list is not theirs; give the blocks of the scheduler that they are for, "
+                               f"or remove the objects yourself if nobody needs them")
+            delete_many(objects, old)
+            return len(old)
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +105,8 @@ class MergeOptions:
         target_bytes: about how large an output may become, in bytes of the sources; `None` for one output. Rows with
             equal keys stay together, whatever their size. A block is put in one request: S3 takes at most 5 GB.
         time_column: timestamps, dates, or numbers of seconds, from which the outputs' `min_time` and `max_time` are
-            taken. Without it each output has the span of all sources in `RunningJob.blocks`; 0.0 if none is known.
+            taken. Without it, and where a row of it has no time (null, NaN, infinite), the output has the span of all
+            sources in `RunningJob.blocks` as well; no times at all if those of one source are not known.
         row_group_rows: most rows of one row group in the files.
         compression: of the files, as PyArrow's `ParquetWriter` names it.
     """
@@ -159,8 +177,10 @@ class MergeBlocks:
                 if column is not None and column not in schema.names:
                     raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
             if not rows:
-                # Nothing will be written that could be counted.
+                # Nothing will be written that could be counted: what says that it is empty is read.
                 _read_footers(objects, sources)
+                for source in sources:
+                    _require_empty(objects, source)
                 return done(no_output=NoOutput.EMPTY)
             job.check()
             return done(new_blocks=self._merge(objects, job, sources, schema, rows))
@@ -201,7 +221,7 @@ class MergeBlocks:
         with this token may have committed them."""
         from pyspark.sql import functions as f
 
-        from compactlib.spark.rewrites.block_workers import WRITTEN_DDL, WriteBlocks
+        from compactlib.spark.rewrites.block_workers import STORED_DDL, WRITTEN_DDL, DigestBlocks, WriteBlocks
 
         plan, options = job.plan, self._options
         columns = columns_of(schema)
@@ -224,13 +244,22 @@ class MergeBlocks:
                 made.append(key)
         write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.compression,
                             options.time_column)
-        span = (min((block.min_time for block in job.blocks), default=0.0),
-                max((block.max_time for block in job.blocks), default=0.0))
+        metas = [source.meta for source in sources if source.meta is not None]
+        whole = span_of(metas if len(metas) == len(sources) else ())
+        written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
+        # The sources go for these: what counts is what a read of them gives, not what was reported.
+        stored = self._spark.range(0, len(outputs), 1, len(outputs)).mapInArrow(
+            DigestBlocks(self._folder.open_objects, outputs), STORED_DDL).collect()
+        found = {row.number: row.digest for row in stored}
+        for row in written:
+            if found.get(row.number) != row.digest:
+                raise CorruptData(path=outputs[row.number], offset=0, expected=f"the digest {row.digest}, as written",
+                                  found=f"the digest {found.get(row.number)}")
         return tuple(
             BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
                       min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes, columns=columns)
-            for row in sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
-            for begin, end in [span if options.time_column is None else (row.begin, row.end)])
+            for row in written
+            for begin, end in [_span(row, whole, options)])
 
     def _frame(self, sources: Sequence[_Source], schema: pa.Schema) -> DataFrame:
         """These columns of all sources' rows, as `c0`, `c1`, ...: PySpark minds dots in names."""
@@ -289,13 +318,13 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
     """
     import pyarrow as pa
 
-    from compactlib.spark.rewrites.block_workers import carried_field, open_block
+    from compactlib.spark.rewrites.block_workers import carried_field, open_block, rows_of
 
     schemas: list[pa.Schema] = []
     total = 0
     for source in sources:
         with open_block(objects, source.key, source.size_bytes) as file:
-            schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+            schema, rows = file.schema_arrow.remove_metadata(), rows_of(file, source.key)
         if source.meta is not None and source.meta.rows not in (None, rows):
             raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
                               expected=f"{source.meta.rows} rows, as the metadata of the block says")
@@ -311,6 +340,27 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
                 total = sum(told)
                 break
     return pa.schema(map(carried_field, schemas[0])), total
+
+
+def _require_empty(objects: ObjectStore, source: _Source) -> None:
+    """Raise `CorruptData` unless a block is read to its end and gives no row."""
+    from compactlib.spark.rewrites.block_workers import open_block
+
+    with open_block(objects, source.key, source.size_bytes) as file:
+        if rows := sum(batch.num_rows for batch in file.iter_batches()):
+            raise CorruptData(path=source.key, offset=0, found=f"{rows} rows that can be read",
+                              expected="none, as its footer and its row groups say")
+
+
+def _span(row: Any, whole: tuple[float | None, float | None],
+          options: MergeOptions) -> tuple[float | None, float | None]:
+    """The times of a block that was written. A row without one is as old, or as new, as any of the sources."""
+    if options.time_column is not None and not row.untimed:
+        return row.begin, row.end
+    begin, end = whole
+    if begin is None or end is None or row.begin is None:
+        return whole
+    return min(begin, row.begin), max(end, row.end)
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:

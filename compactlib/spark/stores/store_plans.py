@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib._arguments import refuses_misfits
-from compactlib.errors import InvalidInput
+from compactlib.blobstore.errors import NotAStore as NotABlobStore
+from compactlib.errors import Busy, InvalidInput, NotFound
+from compactlib.kv.errors import NotAStore as NotAKeyValueStore
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits
 from compactlib.raftlog.compaction.recover import leftovers
+from compactlib.raftlog.errors import NotALog
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
@@ -23,6 +26,10 @@ from compactlib.spark.stores.many_stores import StoreJob, listed_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_MISSING = (NotFound, NotALog, NotABlobStore, NotAKeyValueStore)
+"""What a look raises where there is no store of the name."""
 
 
 @attrs.frozen
@@ -51,14 +58,16 @@ CompactStore: TypeAlias = Callable[[str, Executor, Budget], object]
 
 @attrs.frozen
 class StorePlan:
-    """What one store has to do, or why nothing; `Failed` if it could not be looked at."""
+    """What one store has to do, or why nothing; `Failed` if it could not be looked at, or does not exist."""
 
     name: str
     found: StoreWork | Skipped | Failed
 
     @property
     def kind(self) -> str:
-        """`work`, `skipped` or `failed`."""
+        """`work`, `skipped`, `failed`, or `missing`: where it was looked for is nothing, or something else."""
+        if isinstance(self.found, Failed) and isinstance(self.found.error, _MISSING):
+            return "missing"
         return type(self.found).__name__.removeprefix("Store").lower()
 
     @property
@@ -74,7 +83,8 @@ class StorePlan:
 
 @attrs.frozen(repr=False)
 class StoresPlan(Printed):
-    """What many stores have to do: those that could not be looked at, then those with work, the heaviest first."""
+    """What many stores have to do: those that do not exist, those that could not be looked at, then those with work,
+    the heaviest first."""
 
     stores: tuple[StorePlan, ...]
 
@@ -83,25 +93,31 @@ class StoresPlan(Printed):
         """The stores that are left, each with its weight, in the order in which they begin; for `compact_on_workers`.
 
         Stores that could not be looked at are among them: opening one may finish or repair what a look from outside
-        cannot go through.
+        cannot go through. Those that are missing are not: opening one would make it.
         """
         heaviest = max((each.weight or 0.0 for each in self.stores), default=0.0)
         return {each.name: heaviest if each.weight is None else each.weight
-                for each in self.stores if not isinstance(each.found, Skipped)}
+                for each in self.stores if each.kind in ("work", "failed")}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of which there is no store: check them, and let the run fail."""
+        return tuple(each.name for each in self.stores if each.kind == "missing")
 
     def jobs(self, compact: CompactStore) -> list[StoreJob]:
         """One job for each store with work, for `compact_stores`."""
         return [StoreJob(name, functools.partial(compact, name), weight) for name, weight in self.work.items()]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a store: `store`, `plan` (`work`, `skipped` or `failed`), `weight`, `reason`."""
+        """One row a store: `store`, `plan` (`work`, `skipped`, `failed` or `missing`), `weight`, `reason`."""
         return [{"store": each.name, "plan": each.kind, "weight": each.weight, "reason": each.reason}
                 for each in self.stores]
 
     def _summary(self) -> str:
         kinds, weight = Counter(each.kind for each in self.stores), sum(each.weight or 0.0 for each in self.stores)
         return (f"{len(self.stores):,} stores: {kinds['work']:,} with work of {weight:,.0f}, "
-                f"{kinds['skipped']:,} without, {kinds['failed']:,} could not be looked at")
+                f"{kinds['skipped']:,} without, {kinds['failed']:,} could not be looked at"
+                f"{', ' + format(kinds['missing'], ',') + ' missing' if kinds['missing'] else ''}")
 
 
 def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
@@ -121,7 +137,7 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
                                    "StoreWork or Skipped")))
               for each in map_items(spark, listed_once(names), asked, weights=weights, parts=parts)]
     return StoresPlan(tuple(sorted(stores, key=lambda each: (
-        ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name))))
+        ("missing", "failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name))))
 
 
 @attrs.frozen(kw_only=True)
@@ -141,10 +157,13 @@ class PlanLog:
 
     def __call__(self, folder: str) -> StoreWork | Skipped:
         """What this log has to do; raises what `LogReader` does."""
-        with LogReader(folder) as log:
-            left = leftovers(folder)
-            # A reader does not know the limits that the log is written with.
-            plan = log.plan(self.policy, view=attrs.evolve(log.view(), limits=self.limits))
+        try:
+            with LogReader(folder) as log:
+                left = leftovers(folder)
+                # A reader does not know the limits that the log is written with.
+                plan = log.plan(self.policy, view=attrs.evolve(log.view(), limits=self.limits))
+        except NotFound as error:
+            raise Busy(f"{folder} changes while it is looked at: {error}") from error
         told = plan.table().title
         if left:
             return StoreWork(plan.bytes_to_copy, f"{told}; left by an interrupted run: {', '.join(left[:3])}"

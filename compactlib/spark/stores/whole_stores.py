@@ -8,6 +8,7 @@ what a worker's death has left in it.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,8 +16,10 @@ import attrs
 
 from compactlib.clock import SystemClock
 from compactlib.contract import CommitFence, Policy
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.executors.tasks import own_error
+from compactlib.files.disk import list_folder
+from compactlib.objects.folder import OpenInObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.spark.executors.items import map_items
@@ -36,10 +39,20 @@ it is a `compactlib.objects.folder.OpenInObjects`."""
 OpenFence: TypeAlias = Callable[[str], CommitFence]
 """The fence of the store of this name; picklable, runs on the workers, all of which must reach what it asks."""
 
+Exists: TypeAlias = Callable[[str], bool]
+"""Whether there is a store of this name; picklable, runs on the workers, changes nothing."""
+
 OUTCOME_DDL = "store string, outcome string, reason string, bytes bigint, seconds double, error string"
 
 DEFAULT_STORES_IN_A_TASK = 16
 """Small stores mostly wait for the disk: one after the other would leave the core idle nine tenths of the time."""
+
+
+def is_path_of_something(name: str) -> bool:
+    """Whether there is a file of this name, or a folder in which something lies that is not hidden."""
+    if os.path.isdir(name):
+        return any(not each.startswith(".") for each in list_folder(name))
+    return os.path.exists(name)
 
 
 @attrs.frozen
@@ -69,12 +82,16 @@ class WholeStore:
     policy: Policy[Any, Any] | None = None
     open_fence: OpenFence | None = None
     limits: BudgetLimits = attrs.field(factory=BudgetLimits)
+    exists: Exists | None = None
 
     def __call__(self, name: str) -> tuple[str, str, str, int, float, str | None]:
         """A row of what `compact_on_workers` gives; nothing is raised that is an `Exception`."""
         clock = SystemClock()
         began, budget = clock.monotonic(), Budget.from_limits(self.limits)
         try:
+            if self.exists is not None and not self.exists(name):
+                raise NotFound(f"there is no store {name!r}, so none was opened; check the name, make the store first, "
+                               f"or say by exists= where stores are that are no files or folders of these names")
             fence = None if self.open_fence is None else self.open_fence(name)
             with contextlib.closing(self.open_store(name)) as store:
                 outcome = store.compact(policy=self.policy, budget=budget, fence=fence)
@@ -102,14 +119,15 @@ def _told(outcome: object) -> tuple[str, str, str | None]:
 def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str, float], open_store: OpenStore, *,
                        policy: Policy[Any, Any] | None = None, open_fence: OpenFence | None = None,
                        limits: BudgetLimits | None = None, stores_at_once: int = DEFAULT_STORES_IN_A_TASK,
-                       parts: int | None = None) -> DataFrame:
+                       parts: int | None = None, exists: Exists | None = None) -> DataFrame:
     """Compact each store on a worker, in one Spark job that has ended when this returns; the outcomes are a DataFrame.
 
     It has a row a store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (an error's message, and of what
     was done the report in one line), `bytes` (written), `seconds`, and `error` (a failure's class).
 
     One store's failure does not stop the others. A store that another process holds is skipped, as one that was
-    committed before its worker died. Where a worker died in every attempt, its stores come as failed.
+    committed before its worker died. Where a worker died in every attempt, its stores come as failed. One that does
+    not exist comes as failed with `NotFound`: it is not opened, since `open_store` may make it.
 
     Args:
         stores: their names, no two the same; folders, for example, that all workers reach. A mapping gives each its
@@ -118,8 +136,12 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
         limits: what each store's compaction may use up.
         stores_at_once: how many stores a Spark task has open at the same time, each in a thread, >= 1.
         parts: how many Spark tasks to make at most; see `map_items`.
+        exists: says of a name whether there is a store. By default the names are paths, of files or of folders that
+            are not empty; what an `OpenInObjects` opens is looked for by itself.
     """
-    one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits)
+    if exists is None and not isinstance(open_store, OpenInObjects):
+        exists = is_path_of_something
+    one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
     weights = list(stores.values()) if isinstance(stores, Mapping) else None
     mapped = map_items(spark, listed_once(stores), one, weights=weights, parts=parts, at_once=stores_at_once)
     rows = [each.value or (each.item, "failed", str(each.error), 0, 0.0, type(each.error).__name__) for each in mapped]

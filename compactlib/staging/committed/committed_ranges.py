@@ -26,6 +26,7 @@ from compactlib.staging.committed.ranges.range_cursor import RangeLookup, RangeS
 from compactlib.staging.committed.ranges.range_files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.committed.ranges.range_verify import RangeVerifier
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import (
     Applied,
     Changes,
@@ -174,6 +175,28 @@ class CommittedRanges:
         """
         self._files.claim(metarange_id)
 
+    def check(self, metarange_id: MetaRangeId, base: MetaRangeId | None) -> None:
+        """Read a metarange that was made of `base`, and its ranges that are not `base`'s, from the store itself.
+
+        Before what it was made of goes: what an executor reports may have come from another process, and what it
+        wrote may have changed since. One request for each file.
+
+        Raises:
+            DamagedRange: a file is not what its name says.
+            BeingCollected: one is not there any more.
+        """
+        if metarange_id == base:
+            return
+        known = {entry.range_id for entry in self.ranges_of(base)}
+        self._files.forget(metarange_id)
+        try:
+            for entry in self.ranges_of(metarange_id):
+                if entry.range_id not in known:
+                    self._files.forget(entry.range_id)
+                    self._files.read_range(entry, keep=False)
+        except (MetaRangeNotFound, RangeNotFound) as error:
+            raise BeingCollected(id=metarange_id) from error
+
     def available_bytes(self) -> int | None:
         """How much room there is for more ranges now; `None` where it is unknown."""
         return self._files.objects.available_bytes()
@@ -186,8 +209,8 @@ class CommittedRanges:
         """Every metarange file of the store, reachable or not."""
         return self._files.list(METARANGES)
 
-    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float,
-                budget: Budget | None = None) -> Collected:
+    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float, budget: Budget | None = None,
+                require_owner: Callable[[], object] = lambda: None) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
 
         The protocol against racing writers is in `range_collect`.
@@ -198,14 +221,16 @@ class CommittedRanges:
                 deleting; that call should also keep those from writing who have read a branch before.
             grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
             budget: asked before each metarange is read, and before every 1,000 files are deleted.
+            require_owner: called before every 1,000 files are deleted; raises if the files are another's by now.
 
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """
         require_callable("live", live)
+        require_callable("require_owner", require_owner)
         require_type("grace_seconds", grace_seconds, (int, float))
         require_type("the budget", budget, Budget, or_none=True)
-        return RangeCollector(self._files, self._clock, live, grace_seconds, budget).run()
+        return RangeCollector(self._files, self._clock, live, grace_seconds, budget, require_owner).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
         """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.

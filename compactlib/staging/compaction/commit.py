@@ -132,6 +132,7 @@ class Compactor:
                              sealed.sealed_tokens)
         try:
             applied = _rewritten(task, executor, budget, observer)
+            context.committed.check(applied.metarange_id, task.base)
         except (MetaRangeNotFound, RangeNotFound):
             # Collected because the branch no longer names it? Then another writer has won.
             if context.branches.read(branch).record.seals_since(sealed, len(sealed.sealed_tokens)) is None:

@@ -129,7 +129,8 @@ class CompactionSensor:
         max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
 
     Attributes:
-        last_error: what the policy raised last; the reads and writes that were counted go on, and nothing is triggered.
+        last_error: what the policy or a listener raised last; the reads and writes that were counted go on. Nothing is
+            triggered if it was the policy.
         failures: how often it raised.
 
     Raises:
@@ -294,7 +295,9 @@ class CompactionSensor:
             counts.tell()
             listeners = self._listeners
         for listener in listeners:
-            tell(listener)
+            failed = tell(listener)
+            if failed is not None:
+                self.last_error, self.failures = failed, self.failures + 1
 
     def _note(self, error: Exception) -> None:
         self.last_error = error

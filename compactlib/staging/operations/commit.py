@@ -175,6 +175,8 @@ class _Switch:
         head = context.commits.metarange_of(record.commit_id)
         base = record.base(head)
         applied = context.committed.apply(base, changes_of(context.tokens, record.sealed_tokens), budget=request.budget)
+        # Its tokens go, once it is in force.
+        context.committed.check(applied.metarange_id, base)
         counts = counts_against(context, head, applied, base)
         commit_id = None
         if counts.total or request.allow_empty:

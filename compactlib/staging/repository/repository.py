@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 
@@ -10,7 +11,7 @@ from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
@@ -53,6 +54,9 @@ class Repository(Closing):
     open over them, in any processes, and any number may try to compact one branch: one commits, the others are
     `Skipped`. It keeps caches, and what it does at the moment; `close` ends that, and the stores stay open.
 
+    With `owns_ranges` it asks at its beginning whose the ranges are, in a few requests, and makes them its own if there
+    are none yet; see `adopt_ranges`.
+
     Args:
         store: where branches, commits and staged entries are.
         committed: where committed records are.
@@ -65,15 +69,17 @@ class Repository(Closing):
             operating system; give a seeded one in tests only.
         events: notified of what happens on branches, such as a sensor of compactions.
         observer: notified of what an operator may want to know.
+        create: whether it may be a new one. If not, one without a branch is `NotFound`.
 
     Raises:
+        NotFound: the store knows no branch of it, and `create` is not set.
         InvalidInput: it is no name of a repository, or an argument is not what it should be.
     """
 
     def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
-                 events: StagingEvents | None = None, observer: Observer | None = None) -> None:
+                 events: StagingEvents | None = None, observer: Observer | None = None, create: bool = True) -> None:
         require_method("the store", store, "get", "set_if", "scan")
         require_method("the committed layer", committed, "apply", "ranges_of", "collect")
         require_policy("the policy", policy, or_none=True)
@@ -86,8 +92,16 @@ class Repository(Closing):
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
+        if not create and next(iter(self._context.branches.list()), None) is None:
+            raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; check which store and "
+                           f"name are meant, or open it with create=True to begin one")
         self._cache = DiffCache(committed, self._context.options.diff_cache_bytes)
         self._compactions = Compactions(self._context, policy=policy, stores=stores)
+        if self._context.options.owns_ranges:
+            # While there are no ranges yet, they become this repository's; whoever is refused can see it in the status.
+            # A store that is away for now is asked again by each collection.
+            with contextlib.suppress(CompactlibError):
+                self._context.owner.require()
 
     @property
     def name(self) -> str:
@@ -188,7 +202,8 @@ class Repository(Closing):
 
         A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
         entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
-        say `owns_ranges`. May be run again, at once, by several processes, and may be killed anywhere.
+        say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run
+        again, at once, by several processes, and may be killed anywhere.
 
         Args:
             budget: asked before every 1,000 entries and every 1,000 files.
@@ -206,6 +221,21 @@ class Repository(Closing):
                 self._compactions.require_open()
                 return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
             return reclaim(self._context, run.budget)
+
+    def adopt_ranges(self) -> None:
+        """Make the ranges of this object store or prefix this repository's, for `reclaim` to collect. For operators.
+
+        Needed once where `reclaim` says so: the ranges are older than their owner's entry, or another's, the catalogue
+        was copied or restored, or its store does not say its place. Call it only where no other catalogue needs these
+        ranges any more: what this one does not name is deleted. Collections of the earlier owner are refused from now
+        on; one that is under way may still delete one batch of files.
+
+        Raises:
+            Stale: another repository did the same at the same moment.
+            Closed: it was closed.
+        """
+        self._compactions.require_open()
+        self._context.owner.adopt()
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every record, staged entry and range, and list what is damaged or missing. O(everything).

@@ -87,7 +87,7 @@ class Objects:
         else:
             end = tombstone.timestamp + tombstone.duration
             gone = [key for key, kept in self.present.items() if key[:2] == (tombstone.tenant, tombstone.shard)
-                    and tombstone.timestamp <= kept.block.min_time < end]
+                    and kept.block.min_time is not None and tombstone.timestamp <= kept.block.min_time < end]
         return [key for key in gone if self.present.pop(key, None) is not None]
 
 

@@ -23,7 +23,7 @@ from compactlib.scheduler.model.update import (
     Retain,
     Tick,
 )
-from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, NoOutput, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, NoOutput, Tombstone, span_of
 from compactlib.scheduler.persistence.codec import decode_message, encode_message
 from compactlib.scheduler.workers.running_job import RunningJob
 from compactlib.scheduler.workers.worker_core import (
@@ -266,12 +266,12 @@ class SimulatedWorker:
         if not found:
             return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=(), no_output=NoOutput.MISSING)
         rows = frozenset[tuple[str, int]]().union(*(each.rows for each in found))
+        begin, end = span_of(each.block for each in found)
         blocks = []
         for tenant in sorted({row[0] for row in rows}) if plan.tenant == "" else [plan.tenant]:
             block = BlockMeta(id=job.output_id(tenant), tenant=tenant, shard=plan.shard,
                               level=plan.compaction_level + 1, size_bytes=sum(each.block.size_bytes for each in found),
-                              min_time=min(each.block.min_time for each in found),
-                              max_time=max(each.block.max_time for each in found))
+                              min_time=begin, max_time=end)
             objects.put(block, frozenset(row for row in rows if row[0] == tenant))
             blocks.append(block)
         return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=read, new_blocks=tuple(blocks))

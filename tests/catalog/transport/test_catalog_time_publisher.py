@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compactlib.catalog.log.replicated import LowestTime, decode_command
 from compactlib.catalog.round.messages import ZoneResult
 from compactlib.catalog.transport.time_publisher import Propose, TimePublisher
@@ -31,9 +33,10 @@ def test_a_time_goes_to_the_partitions_whose_primary_is_here() -> None:
         (2, number, LowestTime(70)) for number in (0, 2, 4)]
 
 
-def test_a_partition_that_fails_keeps_the_time_from_no_other() -> None:
+def test_a_partition_that_fails_keeps_the_time_from_no_other(caplog: pytest.LogCaptureFixture) -> None:
     one, two = Logs((0,)), Logs((0, 4))
     assert TimePublisher(one.primary)(2, 5, 70) == ZoneResult(2, 2, 2, "partition 0: OSError: no majority")
     assert TimePublisher(two.primary)(2, 5, 70) == ZoneResult(2, 1, 2, "partition 0: OSError: no majority (and 1 more "
                                                                       "partitions)")
     assert [partition for _, partition, _ in two.proposed] == [2]
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == 3 * ["no majority"]

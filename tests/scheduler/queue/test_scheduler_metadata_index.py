@@ -107,12 +107,12 @@ def test_a_list_is_in_order_however_much_has_changed_since_the_last_one(changes:
         for number in range(changes):
             # What goes and comes back lies elsewhere, or in the same place with another level.
             name = f"b{number:03}"
-            known[name] = block(name, known[name].min_time if number % 2 else number * turn % 40, level=int(turn))
+            known[name] = block(name, begin(known[name]) if number % 2 else number * turn % 40, level=int(turn))
             assert len(index.remove("A", 1, [name])) == 1
             assert index.add(known[name]) is AddOutcome.ADDED
-        expected = sorted(known.values(), key=lambda each: (each.min_time, each.id))
+        expected = sorted(known.values(), key=lambda each: (begin(each), each.id))
         assert list(index.blocks()) == expected
-        assert list(index.blocks(start=9, end=30)) == [each for each in expected if 9 <= each.min_time <= 30]
+        assert list(index.blocks(start=9, end=30)) == [each for each in expected if 9 <= begin(each) <= 30]
         index.audit()
 
 
@@ -221,6 +221,15 @@ TENANTS, SHARDS = st.sampled_from("AB"), st.integers(0, 2)
 TIMES = st.integers(-50, 400).map(float)
 
 
+def begin(block: BlockMeta) -> float:
+    """Blocks without times come last."""
+    return math.inf if block.min_time is None else block.min_time
+
+
+def end(block: BlockMeta) -> float:
+    return math.inf if block.max_time is None else block.max_time
+
+
 class IndexMachine(RuleBasedStateMachine):
     """Against a dictionary."""
 
@@ -232,6 +241,13 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(name=st.integers(0, 15), tenant=TENANTS, shard=SHARDS, start=TIMES, length=st.sampled_from([0, 5, 70, 300]))
     def add(self, name: int, tenant: str, shard: int, start: float, length: float) -> None:
         added = block(f"b{name}", start, start + length, tenant, shard)
+        known = (tenant, shard, added.id) in self.plain
+        assert self.index.add(added) is (AddOutcome.DUPLICATE if known else AddOutcome.ADDED)
+        self.plain.setdefault((tenant, shard, added.id), added)
+
+    @rule(name=st.integers(0, 15), tenant=TENANTS, shard=SHARDS)
+    def add_without_times(self, name: int, tenant: str, shard: int) -> None:
+        added = BlockMeta(id=f"b{name}", tenant=tenant, shard=shard, level=0)
         known = (tenant, shard, added.id) in self.plain
         assert self.index.add(added) is (AddOutcome.DUPLICATE if known else AddOutcome.ADDED)
         self.plain.setdefault((tenant, shard, added.id), added)
@@ -258,25 +274,25 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(before=st.floats(-100, 500), limit=st.integers(1, 4))
     def retain(self, before: float, limit: int) -> None:
-        old = {(each.tenant, each.shard, each.min_time // 60 * 60) for each in self.plain.values()}
+        timed = [each for each in self.plain.values() if each.min_time is not None]
+        old = {(each.tenant, each.shard, begin(each) // 60 * 60) for each in timed}
         for_good = sorted(key for key in old if key[2] + 60 <= before and all(
-            each.max_time < before for each in self.plain.values()
-            if (each.tenant, each.shard, each.min_time // 60 * 60) == key))
+            end(each) < before for each in timed if (each.tenant, each.shard, begin(each) // 60 * 60) == key))
         spans = self.index.expired(before, limit)
         assert [(span.tenant, span.shard, span.timestamp) for span in spans] == for_good[:limit]
         for span in spans:
             for each in self.index.drop(span):
-                assert each.max_time < before
+                assert end(each) < before
                 del self.plain[each.tenant, each.shard, each.id]
 
     @rule(tenant=st.none() | TENANTS, shard=st.none() | SHARDS, start=TIMES | st.just(-math.inf),
-          end=TIMES | st.just(math.inf))
-    def ask(self, tenant: str | None, shard: int | None, start: float, end: float) -> None:
+          through=TIMES | st.just(math.inf))
+    def ask(self, tenant: str | None, shard: int | None, start: float, through: float) -> None:
         expected = [each for each in self.plain.values()
                     if tenant in (None, each.tenant) and shard in (None, each.shard)
-                    and each.min_time <= end and each.max_time >= start]
-        expected.sort(key=lambda each: (each.min_time, each.tenant, each.shard, each.id))
-        assert list(self.index.blocks(tenant=tenant, shard=shard, start=start, end=end)) == expected
+                    and (each.min_time is None or (begin(each) <= through and end(each) >= start))]
+        expected.sort(key=lambda each: (begin(each), each.tenant, each.shard, each.id))
+        assert list(self.index.blocks(tenant=tenant, shard=shard, start=start, end=through)) == expected
 
     @invariant()
     def tells_the_same(self) -> None:

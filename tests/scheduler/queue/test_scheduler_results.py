@@ -25,7 +25,7 @@ class Text(str):
 
 PLAN = JobPlan(name="j", tenant="A", shard=1, compaction_level=0, source_blocks=("a", "b"))
 OF_ALL = attrs.evolve(PLAN, tenant="")
-BLOCK = BlockMeta(id="x", tenant="A", shard=1, level=1)
+BLOCK = BlockMeta(id="x", tenant="A", shard=1, level=1, min_time=0.0, max_time=0.0)
 RESULTS = CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "b"), new_blocks=(BLOCK,))
 SAID = StatusUpdate("j", 5, JobStatus.SUCCESS, RESULTS)
 BLOCKS: dict[str, tuple[Any, ...]] = {

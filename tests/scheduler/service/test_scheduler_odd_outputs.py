@@ -65,7 +65,8 @@ class Life:
         if is_output and index is not None and index.get(tenant, 1, f"b{number}") is None:
             # No worker gives an id again that retention has removed.
             self.written += 1
-            return BlockMeta(id=f"new {self.written}", tenant=tenant, shard=1, level=level, max_time=50_000.0)
+            return BlockMeta(id=f"new {self.written}", tenant=tenant, shard=1, level=level, min_time=0.0,
+                             max_time=50_000.0)
         return BlockMeta(id=f"b{number}", tenant=tenant, shard=1, level=level, min_time=3000.0 * number,
                          max_time=50_000.0)
 

@@ -189,7 +189,8 @@ def test_a_job_that_fails_is_never_reported_as_done(error: BaseException, tmp_pa
     with Worker(Listening(), execute, options=OPTIONS):
         assert failed.acquire(timeout=PATIENCE)
         assert failed.acquire(timeout=PATIENCE)
-    assert {update.status for update in said} <= {JobStatus.IN_PROGRESS, JobStatus.FAILED}
+    # A worker that is stopped before it has taken note of the error gives the job back.
+    assert JobStatus.SUCCESS not in {update.status for update in said}
     assert len(desk.blocks()) == 2
 
 

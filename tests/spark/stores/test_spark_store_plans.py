@@ -26,7 +26,8 @@ from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, co
 ROOT = Path(__file__).parents[3]
 
 PLAN = StoresPlan((
-    StorePlan("broken", Failed(NotFound("no such store; check the path"))),
+    StorePlan("absent", Failed(NotFound("no such store; check the path"))),
+    StorePlan("broken", Failed(CorruptData(path="broken/1", offset=0, expected="a segment", found="zeros"))),
     StorePlan("large", StoreWork(900.0, "copies 900 bytes")),
     StorePlan("small", StoreWork(1.0, "drops a segment")),
     StorePlan("done", Skipped("nothing is dead")),
@@ -35,12 +36,14 @@ PLAN = StoresPlan((
 
 class TestStoresPlan:
     def test_it_says_in_one_line_what_there_is_to_do(self) -> None:
-        assert repr(PLAN) == "<StoresPlan: 4 stores: 2 with work of 901, 1 without, 1 could not be looked at>"
+        assert repr(PLAN) == ("<StoresPlan: 5 stores: 2 with work of 901, 1 without, 1 could not be looked at, "
+                              "1 missing>")
         assert "copies 900 bytes" in str(PLAN)
         assert "no such store" in PLAN._repr_html_()
-        assert PLAN.to_dicts()[1] == {"store": "large", "plan": "work", "weight": 900.0, "reason": "copies 900 bytes"}
-        assert [row["plan"] for row in PLAN.to_dicts()] == ["failed", "work", "work", "skipped"]
-        assert not StoresPlan(PLAN.stores[3:]).work
+        assert PLAN.to_dicts()[2] == {"store": "large", "plan": "work", "weight": 900.0, "reason": "copies 900 bytes"}
+        assert [row["plan"] for row in PLAN.to_dicts()] == ["missing", "failed", "work", "work", "skipped"]
+        assert PLAN.missing == ("absent",)
+        assert not StoresPlan(PLAN.stores[4:]).work
 
     def test_stores_with_work_get_a_job_and_so_does_one_that_could_not_be_looked_at(self) -> None:
         opened: list[str] = []
@@ -146,7 +149,7 @@ class TestOnSpark:
         absent = str(tmp_path / "absent")
         plan = plan_stores(spark, [ready, damaged, done, absent], PLAN_LOG)
         kinds = {row["store"]: row["plan"] for row in plan.to_dicts()}
-        assert kinds == {ready: "work", damaged: "failed", done: "skipped", absent: "failed"}
+        assert kinds == {ready: "work", damaged: "failed", done: "skipped", absent: "missing"}
         errors = {each.name: each.found.error for each in plan.stores if isinstance(each.found, Failed)}
         assert isinstance(errors[damaged], CorruptData)
         assert isinstance(errors[absent], NotALog)

@@ -8,7 +8,9 @@ What the compaction log says decides:
   for `resume`;
 * COPY, but a new segment has its name already: the step that said COMMIT is damaged; the names are taken back, which
   is right as long as all sources are there, and reported;
-* COMMIT, CLEANUP: the new segments count; they get their names, the sources go, and the cycle has ended;
+* COMMIT, CLEANUP: the new segments count; they are read, they get their names, the sources go, and the cycle has ended;
+* COMMIT, CLEANUP, but a new segment is damaged or gone, and all sources are there: the new segments go instead, which
+  is reported; the next compaction copies anew;
 * DONE: the log goes to the history.
 
 The sources of earlier cycles in the log go again, since their removal may not have been durable.
@@ -29,7 +31,7 @@ import attrs
 
 from compactlib.blobstore.compaction.commit.publish import place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME, close_log, read_log, write_log
-from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Cycle, Phase
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Cycle, Phase, Target
 from compactlib.blobstore.model.names import (
     HALF_WRITTEN_SUFFIX,
     INDEX_SUFFIX,
@@ -39,7 +41,8 @@ from compactlib.blobstore.model.names import (
     segment_of_log_file,
 )
 from compactlib.blobstore.segment.erasure import STATE_NAME, drop_index_files, redo_erasures
-from compactlib.blobstore.segment.reader import is_ordinary
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, is_ordinary
+from compactlib.blobstore.segment.scan import DamagedRange, scan_records
 from compactlib.errors import CorruptData, DiskFull
 from compactlib.files.disk import Files, StrPath, list_folder
 
@@ -56,8 +59,8 @@ class CompactionRecovery:
         log: the compaction that is still in progress, which the next one finishes, or `None`.
         finished: segments that took the place of others, because the commit had happened.
         removed: names that were removed.
-        damage: the compaction log could not be read and was set aside, or its last step could not; everything else
-            was kept.
+        damage: the compaction log could not be read and was set aside, or its last step could not, or a new segment
+            was damaged and its sources were kept; everything else was kept.
     """
 
     log: CompactionLog | None = None
@@ -94,8 +97,12 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         ended = [name for cycle in log.cycles if cycle.ended_ms is not None for name in cycle.sources]
         remove_sources(files, folder, ended)
     if log is not None and log.phase in (Phase.COMMIT, Phase.CLEANUP):
-        log = _finish_cycle(files, folder, log)
-        finished = tuple(target.name for target in log.cycles[-1].targets)
+        damage = _damaged_target(folder, log.cycles[-1])
+        if damage is not None:
+            log = _undo_cycle(files, folder, log)
+        else:
+            log = _finish_cycle(files, folder, log)
+            finished = tuple(target.name for target in log.cycles[-1].targets)
     if log is not None and log.phase is Phase.DONE:
         close_log(files, folder, log)
         log = None
@@ -122,6 +129,52 @@ def _take_back_names(files: Files, folder: StrPath, cycle: Cycle) -> CorruptData
     path = os.path.join(folder, LOG_NAME)
     return CorruptData(path=path, offset=os.path.getsize(path), expected="the step that commits the last cycle",
                        found=f"no such step, though segment {given[0]} has its name")
+
+
+def _damaged_target(folder: StrPath, cycle: Cycle) -> CorruptData | None:
+    """What is wrong with the new segments, as long as all sources are there; `None` if nothing is.
+
+    The first source goes only after all new segments were read: from then on they count, whatever becomes of them.
+    """
+    if not all(is_ordinary(os.path.join(folder, source.log_file)) for source in cycle.sources):
+        return None
+    for target in cycle.targets:
+        private = os.path.join(folder, private_name(target.name))
+        path = private if is_ordinary(private) else os.path.join(folder, target.name.log_file)
+        try:
+            _check_target(path, target)
+        except CorruptData as error:
+            return error
+    return None
+
+
+def _check_target(path: str, target: Target) -> None:
+    if not is_ordinary(path):
+        raise CorruptData(path=path, offset=0, expected=f"a new segment of {target.end} bytes", found="no such file")
+    with contextlib.closing(SegmentFile(path)) as file:
+        size, name = file.size(), file.header.name
+        if (size, name) != (target.end, target.name):
+            raise CorruptData(path=path, offset=0, expected=f"new segment {target.name} of {target.end} bytes",
+                              found=f"segment {name} of {size} bytes")
+        count = 0
+        for found in scan_records(file, SEGMENT_HEADER_BYTES, target.end):
+            if isinstance(found, DamagedRange) or not found.whole:
+                raise CorruptData(path=path, offset=found.offset, expected="a record as it was copied",
+                                  found=found.found if isinstance(found, DamagedRange) else "content whose CRC fails")
+            count += 1
+    if count != target.entries:
+        raise CorruptData(path=path, offset=target.end, expected=f"{target.entries} records", found=f"{count}")
+
+
+def _undo_cycle(files: Files, folder: StrPath, log: CompactionLog) -> CompactionLog:
+    """The sources count again. Without one of the new segments, which go first, each opening comes to the same."""
+    targets = [target.name for target in log.cycles[-1].targets]
+    remove_names(files, folder, [private_name(name) for name in targets])
+    remove_sources(files, folder, targets)
+    files.sync_folder(folder)
+    undone = attrs.evolve(log, cycles=log.cycles[:-1])
+    write_log(files, folder, undone)
+    return undone
 
 
 def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> CompactionLog:

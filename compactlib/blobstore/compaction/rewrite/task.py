@@ -19,7 +19,7 @@ import os
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import accumulate, chain, islice, zip_longest
 
 import attrs
 
@@ -142,6 +142,22 @@ class CopyRecords:
         file = RewrittenFile(out.path, writing.end, writing.records, writing.crc)
         return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=writing.bytes_read,
                              bytes_written=writing.bytes_written, seconds=attempt.clock.monotonic() - began)
+
+    def check(self, path: str, attempt: Attempt) -> None:
+        """Read a finished file back, once, and hold it against what the task was to write: header, records, end.
+
+        What an attempt reports may have come from another process, and what it wrote may have changed since.
+
+        Args:
+            path: the file.
+            attempt: its budget may end it; nothing is spent.
+
+        Raises:
+            CorruptData: the file is something else.
+            StorageError: it cannot be read.
+        """
+        with contextlib.closing(self.files.open(path)) as out:
+            _Writing(self, attempt, out).check()
 
     def _open(self, attempt: Attempt) -> _Opened:
         path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}.")
@@ -316,6 +332,29 @@ class _Writing:
         if size > self.end:
             self.out.truncate(self.end)
         self.out.write_at(0, [head])
+
+    def check(self) -> None:
+        """Whether the file is the one that this task writes."""
+        path, head = self.out.path, encode_header(self.task.header)
+        size = os.fstat(self.out.fileno()).st_size
+        if os.pread(self.out.fileno(), len(head), 0) != head:
+            raise CorruptData(path=path, offset=0, expected=f"the header of segment {self.task.header.name}",
+                              found="other bytes")
+        # As one source, whose records lie one after the other.
+        columns = [source.columns() for source in self.task.sources]
+        sizes = array("Q", chain.from_iterable(each[1] for each in columns))
+        offsets = array("Q", islice(accumulate(sizes, initial=SEGMENT_HEADER_BYTES), len(sizes)))
+        sequences = array("Q", chain.from_iterable(each[2] for each in columns))
+        written = SourceRecords(self.task.header.name, offsets.tobytes(), sizes.tobytes(), sequences.tobytes())
+        file, before = _Source(self.out.fileno(), path, offsets, sizes), SEGMENT_HEADER_BYTES
+        for span in _spans(written, len(self.buffer)):
+            self.attempt.budget.check()
+            self._take(file, [span], write=False)
+            # What the copying has given up is given up again.
+            self._forget_read(file, [span], before)
+            before = span.end
+        if size != self.end:
+            raise CorruptData(path=path, offset=self.end, expected=f"a file of {self.end} bytes", found=f"{size} bytes")
 
     def copy_all(self) -> None:
         """Copy what is not there yet, and make the file durable."""

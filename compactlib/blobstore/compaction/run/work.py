@@ -43,12 +43,13 @@ from compactlib.blobstore.model.placement import Survivor, class_of, needs_histo
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
-from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
+from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import list_folder, look_at
 from compactlib.files.freeing import Freeing
-from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 Question: TypeAlias = Callable[[IndexEntry], bool]
 
@@ -207,12 +208,14 @@ class CompactionWork:
     def may_commit(self, *, budget: Budget | None = None) -> bool:
         """When all tasks have ended: whether the cycle may be committed now, or has to be decided anew.
 
-        A record that turned out to be damaged keeps its whole segment where it is; the cycle is decided anew without.
+        Each new segment is read back first. A record that turned out to be damaged in a source keeps its whole segment
+        where it is; the cycle is decided anew without.
 
         Args:
-            budget: asked while it is looked for blobs that have come back.
+            budget: asked while the new segments are read, and while it is looked for blobs that have come back.
 
         Raises:
+            CorruptData: a new segment is not what was copied: it is written anew. Go on with `next_tasks`.
             CompactlibError: what a task failed with. Go on with `next_tasks`.
         """
         failures, self._failures = self._failures, []
@@ -226,6 +229,7 @@ class CompactionWork:
         if failures:
             raise failures[0]
         self._require_all_copied()
+        self._check_outputs(budget)
         plan = self._planned()
         sources = {*plan.sources, *(() if plan.partial is None else (plan.partial.segment,))}
         # What comes back from now on comes with its content.
@@ -412,6 +416,24 @@ class CompactionWork:
         if missing:
             raise Conflict(f"nothing reported what became of copying segments {', '.join(missing)} of store "
                            f"{self._store.name}: an executor answers for each task; the next compaction goes on")
+
+    def _check_outputs(self, budget: Budget | None) -> None:
+        """Before the sources go: what is to take their place is read from the disk, and is what was asked for."""
+        store = self._store
+        attempt = Attempt("check", Budget(clock=store.clock) if budget is None else budget, Observer(), store.clock)
+        for target in self._planned().targets:
+            path = os.path.join(self._folder, private_name(target.name))
+            try:
+                self._task(target, False, None, None, None).check(path, attempt)
+            except (CorruptData, StorageError) as error:
+                # No later call uses it.
+                self.log = self.log.restart_copy()
+                self._write_log()
+                if isinstance(error, StorageError):
+                    raise
+                raise CorruptData(path=path, offset=error.offset, expected=error.expected, found=f"{error.found} in a "
+                                  f"new copy, which does not count: all sources stay as they are, compact again"
+                                  ) from error
 
     def _restart(self) -> None:
         self._restarts += 1

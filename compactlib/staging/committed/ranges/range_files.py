@@ -2,8 +2,9 @@
 """Ranges and metaranges in an object store: written once, checked whenever they are read.
 
 Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
-`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; and `incoming/<name>`. A range file
-says itself which format it has, so stores may hold several. Other files that lie there are passed over.
+`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; `incoming/<name>`; and below `owner/`
+whose all this is. A range file says itself which format it has, so stores may hold several. Other files that lie there
+are passed over.
 
 **Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
 about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
@@ -189,11 +190,10 @@ class RangeFiles:
     def write_range(self, range_id: RangeId, rows: Rows) -> bool:
         """Make a range durable under its id, whichever writer was first. To be confirmed by `confirm`.
 
+        One that was there already is read, and replaced if it is damaged.
+
         Returns:
             Whether it was there already.
-
-        Raises:
-            DamagedRange: it was there, and is of another length and damaged: one that was copied in part.
         """
         path = self.path_of_range(range_id)
         return self._create(range_id, path, self.range_format.encode(rows, range_id),
@@ -204,9 +204,6 @@ class RangeFiles:
 
         Returns:
             Whether it was there already.
-
-        Raises:
-            DamagedRange: as for `write_range`.
         """
         path = self.path_of_metarange(metarange_id)
         return self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
@@ -218,8 +215,13 @@ class RangeFiles:
             self.mark_reuse(id_)
             # If it is gone by now, `confirm` says so.
             with contextlib.suppress(ObjectNotFound, Unsupported):
-                if self.objects.info(path).size_bytes != len(data):
-                    decoded(self.objects.get(path))  # It is of another format, or was copied here in part.
+                try:
+                    decoded(self.objects.get(path))  # It may be of another format.
+                except CorruptData:
+                    # Damaged, or copied here in part: by its name it ought to be what is at hand.
+                    self.objects.delete(path)
+                    with contextlib.suppress(ObjectExists):
+                        self.objects.create(path, data)
             return True
         return False
 
@@ -283,6 +285,11 @@ class RangeFiles:
             name = info.key[start:]
             if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
                 yield StoredFile(name, info.size_bytes, info.modified_at)
+
+    @property
+    def path_of_owner(self) -> str:
+        """What the keys of the entries begin with that say whose the ranges are."""
+        return f"{self.prefix}owner"
 
     def path_of_range(self, range_id: RangeId) -> str:
         """The key of a range's file."""

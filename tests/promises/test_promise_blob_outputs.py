@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compaction of a blob store removes its sources only when what takes their place has been read and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compactlib import CorruptData, Done, Failed
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, compact_many
+from compactlib.testing import FailingFiles, Fault
+from tests.promises.damage import (
+    Damage,
+    DamagingExecutor,
+    cut_the_tail,
+    damage_file,
+    every_damage,
+    flip_a_bit,
+    zero_the_head,
+)
+
+CONFIG = BlobStoreConfig(
+    capacity_bytes=1 << 18, segment_bytes=1 << 13, triggers=(), deleted_retention_seconds=0.0, journal_max_entries=0,
+    max_blob_bytes=0, pace=None)
+ALL = CompactAll(min_used_fraction=0.0, skip_valid="all")
+
+
+def half_dead(folder: Path, count: int = 80) -> tuple[BlobStore, dict[str, bytes]]:
+    """A store of many segments, half of whose blobs are deleted; and those that are live."""
+    store = BlobStore(folder, CONFIG, policy=ALL)
+    live: dict[str, bytes] = {}
+    for number in range(count):
+        content = bytes([number]) * 700
+        store.put(f"b{number}", content)
+        if number % 2:
+            store.delete(f"b{number}")
+        else:
+            live[f"b{number}"] = content
+    return store, live
+
+
+def assert_all_live(store: BlobStore, live: dict[str, bytes]) -> None:
+    for name, content in live.items():
+        found = store.get(name)
+        assert isinstance(found, Blob)
+        assert found.content == content
+
+
+@every_damage
+def test_blob_compaction_fails_by_name_when_outputs_are_damaged(tmp_path: Path, damage: Damage) -> None:
+    store, live = half_dead(tmp_path / "store")
+    with store:
+        outcome = store.compact(executor=DamagingExecutor(damage))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, CorruptData)
+        assert ".log" in outcome.error.path
+        assert_all_live(store, live)
+        assert isinstance(store.compact(), Done)
+        assert_all_live(store, live)
+        assert store.verify().is_sound
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        assert_all_live(store, live)
+        assert store.verify().is_sound
+
+
+@every_damage
+def test_blobs_stay_when_the_store_is_closed_after_a_damaged_output(tmp_path: Path, damage: Damage) -> None:
+    store, live = half_dead(tmp_path / "store")
+    with store:
+        store.compact(executor=DamagingExecutor(damage))
+    with BlobStore(tmp_path / "store", CONFIG, policy=ALL) as store:
+        assert not store.recovery.damage
+        assert_all_live(store, live)
+        assert isinstance(store.compact(), Done)
+        assert_all_live(store, live)
+        assert store.verify().is_sound
+
+
+@pytest.mark.parametrize("swaps", [1, 3])
+def test_blob_compaction_keeps_what_earlier_cycles_did_when_a_later_output_is_damaged(
+        tmp_path: Path, swaps: int) -> None:
+    config = BlobStoreConfig(
+        capacity_bytes=1 << 18, segment_bytes=1 << 13, triggers=(), deleted_retention_seconds=0.0,
+        journal_max_entries=0, max_blob_bytes=0, pace=None, swap_segments=swaps)
+    half_dead(tmp_path / "store")[0].close()
+    with BlobStore(tmp_path / "store", config, policy=ALL) as store:
+        live = {f"b{number}": bytes([number]) * 700 for number in range(0, 80, 2)}
+        outcome = store.compact(executor=DamagingExecutor(flip_a_bit, frozenset({3})))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, CorruptData)
+        assert outcome.changed == "partly"
+        assert_all_live(store, live)
+        assert isinstance(store.compact(), Done)
+        assert_all_live(store, live)
+        assert store.verify().is_sound
+
+
+def test_other_blob_stores_are_compacted_when_the_output_of_one_is_damaged(tmp_path: Path) -> None:
+    stores = [half_dead(tmp_path / name) for name in ("one", "two", "three")]
+    executor = DamagingExecutor(flip_a_bit, frozenset({1}))
+    outcomes = compact_many([(store, None) for store, _ in stores], executor=executor)
+    assert sorted(type(each).__name__ for each in outcomes.values()) == ["Done", "Done", "Failed"]
+    for store, live in stores:
+        assert_all_live(store, live)
+        store.close()
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_the_tail, zero_the_head, None])
+def test_blobs_stay_when_outputs_are_damaged_in_a_crash(tmp_path: Path, damage: Damage | None) -> None:
+    """The system loses what it had taken of the new segments, at any step before the first source goes."""
+    begun, live = half_dead(tmp_path / "begun", 25)
+    begun.close()
+    before = set(os.listdir(tmp_path / "begun"))
+    sources = {name for name in before if name.endswith(".log")}
+    crashes = damaged = 0
+    for step in itertools.count(1):
+        folder = tmp_path / f"crash-{step}"
+        shutil.copytree(tmp_path / "begun", folder)
+        is_over = compact_until_a_crash(folder, step)
+        if is_over:
+            break
+        crashes += 1
+        # The store of the process that died holds its own folder.
+        folder = Path(shutil.move(folder, tmp_path / f"found-{step}"))
+        names = set(os.listdir(folder))
+        outputs = [name for name in names - before if ".log" in name and (folder / name).stat().st_size > 100]
+        if sources <= names:
+            for name in outputs:
+                damaged += 1
+                if damage is None:
+                    (folder / name).unlink()
+                else:
+                    damage_file(folder / name, damage)
+        with BlobStore(folder, CONFIG, policy=ALL) as store:
+            assert_all_live(store, live)
+            assert not isinstance(store.compact(), Failed)
+            assert_all_live(store, live)
+            assert store.verify().is_sound
+        shutil.rmtree(folder)
+    assert crashes > 20
+    assert damaged > 5
+
+
+def compact_until_a_crash(folder: Path, step: int) -> bool:
+    """Compact a store whose process dies before a change of the disk; whether it came to its end before that."""
+    files = FailingFiles(faults=lambda change: Fault.CRASH_BEFORE if change == step else None)
+    store = None
+    try:
+        store = BlobStore(folder, CONFIG, policy=ALL, files=files)
+        store.compact()
+        return files.count < step
+    except BaseException as crash:
+        assert type(crash).__name__ == "Crash"
+        return False
+    finally:
+        if store is not None:
+            with contextlib.suppress(BaseException):
+                store.close()

@@ -1,0 +1,644 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host's code raises in a thread, a task or a service of the library is never silent.
+
+Each row of the tables is one place at which the library calls the host where no caller of the host's waits for an
+answer. The error is logged with its traceback by a logger of the package. Where the object has `last_error` and
+`failures`, the error is kept there and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+import pytest
+
+from compactlib import Done
+from compactlib.blobstore import BlobStore, BlobStoreConfig
+from compactlib.catalog import (
+    ActiveTransactions,
+    Assignments,
+    CatalogService,
+    CatalogUpkeep,
+    CompactionService,
+    CreateSchema,
+    CreateZone,
+    HybridClock,
+    LeaseElection,
+    LocalHost,
+    LocalNeeds,
+    LogFollower,
+    LowWatermark,
+    NodeId,
+    NodeOptions,
+    PublishedTimes,
+    Topology,
+    UpdateLog,
+)
+from compactlib.clock import ManualClock, SystemClock
+from compactlib.executors import RewriteTask
+from compactlib.hosting import LogBroken, RaftCommandLog
+from compactlib.kv import MemoryStore
+from compactlib.objects import MemoryObjects
+from compactlib.raftlog import (
+    LogCompactionWorker,
+    LogOptions,
+    RaftLogStore,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    StoreOptions,
+)
+from compactlib.runtime import CompactionManager, Observer, OnRequest
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    CompactedBlocks,
+    LevelConfig,
+    NoOutput,
+    RunningJob,
+    SchedulerConfig,
+    StoredScheduler,
+    Worker,
+    WorkerOptions,
+)
+from compactlib.staging import (
+    AlwaysPolicy,
+    CommittedRanges,
+    CompactionSensor,
+    DeletesPolicy,
+    PlainFormat,
+    Repository,
+    StagingOptions,
+    StagingWorker,
+)
+
+PATIENCE = 60.0
+WORDS = "the host's mistake"
+
+
+@attrs.frozen
+class Host:
+    """The host's code: every call of it raises.
+
+    Attributes:
+        error: what it raises.
+        folder: where a store may lie.
+        called: set by the first call.
+    """
+
+    error: BaseException = attrs.field(repr=False)
+    folder: Path
+    called: threading.Event = attrs.field(factory=threading.Event)
+
+    def hosts_mistake(self, *_: Any, **__: Any) -> Any:
+        self.called.set()
+        raise self.error
+
+    def wait(self) -> None:
+        assert self.called.wait(PATIENCE)
+
+
+Seen: TypeAlias = "tuple[object, int] | None"
+"""`last_error` and `failures`; `None` of an object that has none."""
+Row: TypeAlias = "Callable[[Host], Seen]"
+
+
+class Mistaken(Observer):
+    """An observer of the host's."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self._host = host
+        self._name = name
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        if name == self._name:
+            self._host.hosts_mistake()
+
+
+class MistakenExecutor:
+    """An executor of the host's."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def run(self, tasks: Iterable[RewriteTask], **_: Any) -> Iterator[Any]:
+        self._host.hosts_mistake()
+        return iter(())
+
+
+@attrs.frozen
+class MistakenPolicy:
+    """A policy of the host's, of any package."""
+
+    host: Host
+    name: ClassVar[str] = "mistaken"
+
+    def choose(self, view: Any, now: float) -> Any:
+        return self.host.hosts_mistake()
+
+
+class MistakenFence:
+    """A fence of the host's."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        self._host.hosts_mistake()
+        yield
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Return as soon as it is so, or give up: what follows then says what is missing."""
+    deadline = time.monotonic() + PATIENCE / 6
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+# ---------------------------------------------------------------------------------------------------- scheduler
+
+
+def scheduler() -> StoredScheduler:
+    made = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+    made.apply(AddBlocks(tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=1, level=0) for number in range(4))))
+    return made
+
+
+def nothing(job: RunningJob) -> CompactedBlocks:
+    return CompactedBlocks(tenant="acme", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
+
+
+QUICK = WorkerOptions(poll_seconds=0.01)
+
+
+def worker_execute(host: Host) -> Seen:
+    with Worker(scheduler(), host.hosts_mistake, options=QUICK) as worker:
+        host.wait()
+        until(lambda: worker.failures)
+    return worker.last_error, worker.failures
+
+
+def worker_execute_by_hand(host: Host) -> Seen:
+    worker = Worker(scheduler(), host.hosts_mistake)
+    with contextlib.suppress(SystemExit, KeyboardInterrupt):
+        while not host.called.is_set():
+            worker.run_pending()
+    return worker.last_error, worker.failures
+
+
+def worker_cleanup(host: Host) -> Seen:
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), cleanup_delay_seconds=0.0)
+    made = StoredScheduler(MemoryStore(), config)
+    made.apply(AddBlocks(tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=1, level=0) for number in range(4))))
+    with Worker(made, nothing, cleanup=host.hosts_mistake, options=QUICK) as worker:
+        host.wait()
+        until(lambda: worker.failures)
+    return worker.last_error, worker.failures
+
+
+def worker_transport(host: Host) -> Seen:
+    class Transport:
+        poll = staticmethod(host.hosts_mistake)
+
+    worker = Worker(Transport(), nothing, options=QUICK)
+    worker.start()
+    host.wait()
+    until(lambda: worker.failures)
+    worker.stop(wait_seconds=0.0)
+    return worker.last_error, worker.failures
+
+
+def worker_observer(host: Host) -> Seen:
+    with Worker(scheduler(), nothing, options=QUICK, observer=Mistaken(host, "scheduler_job_started")):
+        host.wait()
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------ raft log
+
+
+def filled_log(folder: Path) -> SegmentLog:
+    log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
+    log.extend((index, 1, b"command") for index in range(1, 30))
+    log.record_snapshot(28, live=[1, 5, 9, 13, 17])
+    return log
+
+
+def managed_log(host: Host, **how: Any) -> Seen:
+    with filled_log(host.folder / "log") as log, CompactionManager([OnRequest()]) as manager:
+        manager.add("log", log, **{"policy": SeedPolicy(), **how})
+        manager.request("log")
+        host.wait()
+        until(lambda: manager.failures)
+        return manager.last_error, manager.failures
+
+
+def manager_policy(host: Host) -> Seen:
+    return managed_log(host, policy=MistakenPolicy(host))
+
+
+def manager_executor(host: Host) -> Seen:
+    return managed_log(host, executor=MistakenExecutor(host))
+
+
+def manager_fence(host: Host) -> Seen:
+    return managed_log(host, fence=MistakenFence(host))
+
+
+def manager_new_budget(host: Host) -> Seen:
+    return managed_log(host, new_budget=host.hosts_mistake)
+
+
+def manager_observer(host: Host) -> Seen:
+    with filled_log(host.folder / "log") as log, \
+            CompactionManager([OnRequest()], observer=Mistaken(host, "compaction_failing")) as manager:
+        manager.add("log", log, new_budget=lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+        manager.request("log")
+        host.wait()
+    return None
+
+
+def log_worker(host: Host, policy: Any = None, **how: Any) -> Seen:
+    with filled_log(host.folder / "log") as log, LogCompactionWorker(log, **how) as worker:
+        worker.request(policy or SeedPolicy())
+        host.wait()
+        until(lambda: worker.failures)
+        return worker.last_error, worker.failures
+
+
+def log_worker_server(host: Host) -> Seen:
+    return log_worker(host, server=host.hosts_mistake)
+
+
+def log_worker_policy(host: Host) -> Seen:
+    return log_worker(host, MistakenPolicy(host))
+
+
+def log_worker_executor(host: Host) -> Seen:
+    return log_worker(host, executor=MistakenExecutor(host))
+
+
+def raft_log_confirmed(host: Host) -> Seen:
+    with RaftLogStore(host.folder / "store", StoreOptions(sync_by_itself=True)) as store:
+        log = store.log("a")
+        log.attach(on_confirmed=host.hosts_mistake)
+        log.append([(1, 1, b"command")])
+        host.wait()
+        until(lambda: log.status().failures + store.status().failures)
+        return (f"{log.status().last_error} {store.status().last_error}",
+                log.status().failures + store.status().failures)
+
+
+# ------------------------------------------------------------------------------------------------------- staging
+
+
+def repository(**how: Any) -> Repository:
+    return Repository(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat()),
+                      options=StagingOptions(owns_ranges=True), **how)
+
+
+def staging_worker(host: Host, **how: Any) -> Seen:
+    with StagingWorker(CompactionSensor(DeletesPolicy(1)), reclaim_seconds=None, surveys=False, **how) as worker:
+        made = worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat()))
+        main = made.create_branch("main")
+        main.put_many({b"%d" % number: b"noon" for number in range(10)})
+        main.commit("ten")
+        main.delete_many([b"%d" % number for number in range(5)])
+        host.wait()
+        until(lambda: worker.failures)
+        seen = worker.last_error, worker.failures
+    made.close()
+    return seen
+
+
+def staging_worker_policy(host: Host) -> Seen:
+    return staging_worker(host, policy=MistakenPolicy(host))
+
+
+def staging_worker_executor(host: Host) -> Seen:
+    return staging_worker(host, policy=AlwaysPolicy(), executor=MistakenExecutor(host))
+
+
+def staging_worker_observer(host: Host) -> Seen:
+    other = attrs.evolve(host, error=ValueError("other"))
+    staging_worker(host, policy=MistakenPolicy(other), observer=Mistaken(host, "staging_compaction_triggered"))
+    return None
+
+
+def staging_sensor_policy(host: Host) -> Seen:
+    sensor = CompactionSensor(MistakenPolicy(host))
+    with repository(events=sensor.events("main")) as made:
+        main = made.create_branch("main")
+        main.put(b"a", b"noon")
+        main.delete(b"a")
+    return sensor.last_error, sensor.failures
+
+
+def staging_sensor_listener(host: Host) -> Seen:
+    sensor = CompactionSensor(DeletesPolicy(1))
+    sensor.listen(host.hosts_mistake)
+    with repository(events=sensor.events("main")) as made:
+        main = made.create_branch("main")
+        main.put(b"a", b"noon")
+        main.delete(b"a")
+    return sensor.last_error, sensor.failures
+
+
+# ------------------------------------------------------------------------------------------------------- catalog
+
+
+def catalog() -> CatalogService:
+    return CatalogService(UpdateLog(MemoryStore()), HybridClock(SystemClock()))
+
+
+class Alone:
+    """The transport of a node that has no peers."""
+
+    async def start(self, receive: Any) -> None:
+        pass
+
+    def send(self, to: str, message: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def local_host(service: CatalogService, publish: Callable[..., Any]) -> LocalHost:
+    """The host of a node that is alone, and has a partition."""
+    watermark = LowWatermark(MemoryStore(), "a", service.clock, data_availability_seconds=1.0)
+    watermark.advance()
+    published = PublishedTimes(MemoryStore(), "a")
+    published.register(7, 0, incarnation=1, created_at=service.history.catalog(0).activation)
+    needs = LocalNeeds(NodeId("a"), lambda: service.history,
+                       transactions=ActiveTransactions(lambda: service.history, service.clock), partitions=published,
+                       sources=[watermark])
+    return LocalHost(service, needs, watermark=watermark, membership=lambda: Topology.of("a"),
+                     assignments=lambda: Assignments({}), publish=publish)
+
+
+def node_of(host: LocalHost) -> CompactionService:
+    return CompactionService(NodeId("a"), host, Alone(), options=NodeOptions(interval_seconds=None))
+
+
+def catalog_host(method: str) -> Row:
+    def row(host: Host) -> Seen:
+        clock = ManualClock(1000.0)
+        service = CatalogService(UpdateLog(MemoryStore()), HybridClock(clock))
+        for command in (CreateZone("Z", partitions=1), CreateSchema("A"), CreateSchema("B")):
+            service.execute([command], wait=False)
+            clock.advance(60.0)
+        local = local_host(service, host.hosts_mistake)
+        setattr(local, method, host.hosts_mistake)
+
+        async def run() -> Seen:
+            node = node_of(local)
+            async with node:
+                node.topology_is(Topology.of("a"))
+                node.elected(1, "a")
+                await node.compact_now()
+                assert host.called.is_set()
+                return node.last_error, node.failures
+
+        with contextlib.closing(service):
+            return asyncio.run(run())
+
+    return row
+
+
+def catalog_host_late(host: Host) -> Seen:
+    """The call ends after the service has given it up."""
+    service, begun, may_end = catalog(), threading.Event(), threading.Event()
+
+    def report() -> Any:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+        return host.hosts_mistake()
+
+    local = local_host(service, host.hosts_mistake)
+    local.report = report  # type: ignore[method-assign]
+
+    async def run() -> Seen:
+        node = node_of(local)
+        await node.start()
+        node.topology_is(Topology.of("a"))
+        node.elected(1, "a")
+        waiting = asyncio.ensure_future(node.compact_now())
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        await node.stop(wait_seconds=0.0)
+        may_end.set()
+        await node.stop()
+        await waiting
+        return node.last_error, node.failures
+
+    with contextlib.closing(service):
+        return asyncio.run(run())
+
+
+def catalog_listener(host: Host) -> Seen:
+    with contextlib.closing(catalog()) as service:
+        service.listen(host.hosts_mistake)
+        service.execute([CreateSchema("A")], wait=False)
+        return service.status().last_error, service.status().failures
+
+
+def catalog_watermark_listener(host: Host) -> Seen:
+    with contextlib.closing(catalog()) as service:
+        watermark = LowWatermark(MemoryStore(), "a", service.clock, data_availability_seconds=0.001)
+        watermark.listen(host.hosts_mistake)
+        with CatalogUpkeep(service, watermark, interval_seconds=0.01):
+            host.wait()
+    return None
+
+
+def catalog_election_listener(host: Host) -> Seen:
+    with LeaseElection(MemoryStore(), "a", host.hosts_mistake, lease_seconds=0.1) as election:
+        host.wait()
+        until(lambda: election.failures)
+    return election.last_error, election.failures
+
+
+def catalog_upkeep_assignments(host: Host) -> Seen:
+    with contextlib.closing(catalog()) as service:
+        watermark = LowWatermark(MemoryStore(), "a", service.clock, data_availability_seconds=0.001)
+        with CatalogUpkeep(service, watermark, published=PublishedTimes(MemoryStore(), "a"),
+                           assignments=host.hosts_mistake, interval_seconds=0.01) as upkeep:
+            host.wait()
+            until(lambda: upkeep.failures)
+        return upkeep.last_error, upkeep.failures
+
+
+class MistakenStore(MemoryStore):
+    """A key-value store of the host's, which fails from some time on."""
+
+    host: Host | None = None
+
+    def get(self, *args: Any, **how: Any) -> Any:
+        return super().get(*args, **how) if self.host is None else self.host.hosts_mistake()
+
+
+def catalog_follower_store(host: Host) -> Seen:
+    store = MistakenStore()
+    with contextlib.closing(CatalogService(UpdateLog(store), HybridClock(SystemClock()))) as service:
+        store.host = host
+        with LogFollower(service, interval_seconds=0.01) as follower:
+            host.wait()
+            until(lambda: follower.failures)
+        store.host = None
+        return follower.last_error, follower.failures
+
+
+# ---------------------------------------------------------------------------------------------- hosting, blob store
+
+
+class MistakenMachine:
+    """A state machine of the host's."""
+
+    def __init__(self, host: Host) -> None:
+        self.applied_index = 0
+        self._host = host
+
+    def apply(self, command: Any, payload: bytes) -> Any:
+        return self._host.hosts_mistake()
+
+    def dump(self) -> bytes:
+        return b""
+
+    def load(self, data: bytes) -> None:
+        pass
+
+
+def raft_machine(host: Host) -> Seen:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with RaftCommandLog(address, [], raftMinTimeout=0.4, raftMaxTimeout=0.9, appendEntriesPeriod=0.05) as log:
+        log.start(MistakenMachine(host))
+        until(lambda: log.is_leader)
+        with pytest.raises(LogBroken):
+            log.propose(b"command")
+        return log.last_error, log.failures
+
+
+def blob_request(host: Host) -> Seen:
+    """Another process asks the owner of the store to compact it."""
+    folder = host.folder / "blobs"
+    config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, triggers=(OnRequest(),))
+    with BlobStore(folder, config, policy=MistakenPolicy(host)):
+        asked = subprocess.run([sys.executable, "-m", "compactlib", "compact", folder], capture_output=True, text=True,
+                               timeout=PATIENCE, check=False)
+        assert WORDS in asked.stdout + asked.stderr
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------- tables
+
+
+ROWS: list[Row] = [
+    worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer,
+    manager_policy, manager_executor, manager_fence, manager_new_budget, manager_observer,
+    log_worker_server, log_worker_policy, log_worker_executor, raft_log_confirmed,
+    staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
+    staging_sensor_listener,
+    catalog_host_late, catalog_listener, catalog_watermark_listener, catalog_election_listener,
+    catalog_upkeep_assignments, catalog_follower_store, raft_machine, blob_request]
+HOST_CALLS = ["report", "zones", "publish", "confirm", "plan", "compact"]
+
+
+def check(row: Row, host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "compactlib"):
+        seen = row(host)
+
+    def logged() -> str:
+        return "\n".join(caplog.handler.format(record) for record in tuple(caplog.records)
+                         if record.name.split(".")[0] == "compactlib")
+
+    # It may be counted before it is logged.
+    until(lambda: WORDS in logged())
+    assert WORDS in logged()
+    assert "in hosts_mistake" in logged()
+    if seen is not None:
+        last_error, failures = seen
+        assert WORDS in str(last_error)
+        assert failures >= 1
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
+def test_an_error_of_the_host_is_logged_and_kept(row: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    check(row, Host(ValueError(WORDS), tmp_path), caplog)
+
+
+@pytest.mark.parametrize("call", HOST_CALLS)
+def test_an_error_of_a_catalog_host_is_logged_and_kept(call: str, tmp_path: Path,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    check(catalog_host(call), Host(ValueError(WORDS), tmp_path), caplog)
+
+
+def test_the_check_of_a_worker_fails_after_an_execute_that_raised(tmp_path: Path) -> None:
+    host = Host(ValueError(WORDS), tmp_path)
+    worker = Worker(scheduler(), host.hosts_mistake)
+    while not host.called.is_set():
+        worker.run_pending()
+    stopped = worker.stop()
+    assert isinstance(stopped, Done)
+    assert stopped.stats.failures == 1
+    assert worker.last_error is host.error
+
+
+@pytest.mark.parametrize("answer", [None, "done"])
+def test_an_execute_that_returns_something_else_is_an_error(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker(scheduler(), lambda job: answer)
+    while not worker.failures:
+        worker.run_pending()
+    assert "must return CompactedBlocks" in str(worker.last_error)
+    assert "must return CompactedBlocks" in caplog.text
+
+
+def test_a_job_that_is_stopped_by_its_worker_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    began = threading.Event()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        began.set()
+        until(lambda: job.is_stopped)
+        job.budget.check()
+        return nothing(job)
+
+    with Worker(scheduler(), execute, options=QUICK) as worker:
+        assert began.wait(PATIENCE)
+    assert worker.last_error is None
+    assert worker.failures == 0
+    assert caplog.text == ""
+
+
+IN_THREADS: list[Row] = [
+    worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer, manager_policy,
+    manager_executor, manager_observer, log_worker_server, log_worker_executor, raft_log_confirmed,
+    staging_worker_policy, staging_worker_executor, catalog_host_late, catalog_host("report"),
+    catalog_watermark_listener, catalog_election_listener, catalog_upkeep_assignments, catalog_follower_store,
+    raft_machine]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("row", IN_THREADS, ids=lambda row: row.__name__)
+def test_an_exit_in_a_thread_is_logged_and_kept(row: Row, kind: type[BaseException], tmp_path: Path,
+                                                caplog: pytest.LogCaptureFixture) -> None:
+    def through(host: Host) -> Seen:
+        # An event loop ends with it, and so does what runs in the caller's thread.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            return row(host)
+        return None
+
+    check(through, Host(kind(WORDS), tmp_path), caplog)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retention removes what is known to be old. A block of which no time is known is not known to be old."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
+from compactlib.kv import SqliteStore
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    CompactedBlocks,
+    LevelConfig,
+    Retain,
+    RunningJob,
+    SchedulerConfig,
+    StoredScheduler,
+    Worker,
+)
+
+NOW = 1_790_000_000.0
+DAY = 86_400.0
+PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
+
+
+def blocks_of(scheduler: StoredScheduler, start: float = -math.inf, end: float = math.inf) -> list[BlockMeta]:
+    index = scheduler.service.state.index
+    assert index is not None
+    return list(index.blocks(start=start, end=end))
+
+
+def names_of(scheduler: StoredScheduler) -> set[str]:
+    return {block.id for block in blocks_of(scheduler)}
+
+
+def block(name: str, time: float | None = None, *, tenant: str = "acme") -> BlockMeta:
+    return BlockMeta(id=name, tenant=tenant, shard=7, level=1, min_time=time, max_time=time)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "state")
+
+
+def test_retention_keeps_a_block_without_times(kept: SqliteStore) -> None:
+    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    scheduler.apply(AddBlocks((BlockMeta(id="untold", tenant="acme", shard=7, level=1), block("old", NOW - 9 * DAY),
+                               block("new", NOW))))
+    scheduler.apply(Retain(NOW - 7 * DAY))
+    assert names_of(scheduler) == {"untold", "new"}
+    scheduler.apply(Retain(NOW + 7 * DAY))
+    assert names_of(scheduler) == {"untold"}
+
+
+def test_a_block_without_times_is_added_after_a_retention(kept: SqliteStore) -> None:
+    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    scheduler.apply(AddBlocks((block("old", NOW - 9 * DAY),)))
+    scheduler.apply(Retain(NOW - 7 * DAY))
+    scheduler.apply(AddBlocks((block("untold"), block("late", NOW - 9 * DAY))))
+    assert names_of(scheduler) == {"untold"}
+
+
+def test_a_block_without_times_is_so_after_opening(kept: SqliteStore) -> None:
+    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    scheduler.apply(AddBlocks((block("untold"), block("epoch", 0.0))))
+    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    found = {each.id: (each.min_time, each.max_time) for each in blocks_of(scheduler)}
+    assert found == {"untold": (None, None), "epoch": (0.0, 0.0)}
+    scheduler.apply(Retain(NOW))
+    assert names_of(scheduler) == {"untold"}
+
+
+def test_a_block_without_times_is_found_in_any_span(kept: SqliteStore) -> None:
+    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    scheduler.apply(AddBlocks((block("untold"), block("a", 10.0), block("b", 90_000.0))))
+    assert [each.id for each in blocks_of(scheduler, start=80_000.0)] == ["b", "untold"]
+    assert [each.id for each in blocks_of(scheduler, end=20.0)] == ["a", "untold"]
+    scheduler.service.audit()
+
+
+def test_retention_waits_for_what_may_become_old_blocks(kept: SqliteStore) -> None:
+    """Of a block of several tenants a job makes blocks of each: without times, they may lie in any span."""
+    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    scheduler.apply(AddBlocks((block("mixed", tenant=""), block("old", NOW - 9 * DAY))))
+    scheduler.apply(Retain(NOW - 7 * DAY))
+    assert names_of(scheduler) == {"mixed", "old"}
+
+
+def test_a_block_has_both_times_or_none() -> None:
+    with pytest.raises(InvalidInput, match="give finite times, min_time <= max_time, or None for both"):
+        BlockMeta(id="b", tenant="acme", shard=7, level=0, min_time=3.0)
+    with pytest.raises(InvalidInput, match="or None for both"):
+        BlockMeta(id="b", tenant="acme", shard=7, level=0, max_time=3.0)
+
+
+def test_an_output_without_times_outlives_retention(kept: SqliteStore) -> None:
+    clock = ManualClock(NOW)
+
+    def merge(job: RunningJob) -> CompactedBlocks:
+        plan = job.plan
+        output = BlockMeta(id=job.output_id(), tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1)
+        return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
+                               new_blocks=(output,))
+
+    scheduler = StoredScheduler(kept, PAIRS, clock=clock)
+    scheduler.apply(AddBlocks(tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=7, level=0)
+                                    for number in range(2))))
+    worker = Worker(scheduler, merge, clock=clock)
+    for _ in range(3):
+        worker.run_pending()
+        clock.advance(60.0)
+    worker.stop()
+    (output,) = blocks_of(scheduler)
+    assert (output.level, output.min_time, output.max_time) == (1, None, None)
+    scheduler.apply(Retain(NOW + DAY))
+    assert names_of(scheduler) == {output.id}

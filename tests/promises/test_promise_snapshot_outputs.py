@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of a catalog and of a scheduler take the place of a log only when their pieces have been read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from compactlib import CorruptData, Done, Failed
+from compactlib.catalog import (
+    CatalogPlan,
+    CatalogService,
+    CreateSchema,
+    HybridClock,
+    NodeId,
+    NodeReport,
+    Topology,
+    UpdateLog,
+)
+from compactlib.clock import ManualClock
+from compactlib.kv import Condition, Delete, MemoryStore, Put
+from compactlib.scheduler import BlockMeta, StoredScheduler
+from tests.promises.damage import Damage, every_damage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class DamagingStore(MemoryStore):
+    """Damages pieces of snapshots, where it is told to."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__()
+        self.is_damaging = False
+        self.damaged = 0
+        self._damage = damage
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        """See `KVStore.transact`."""
+        super().transact(conditions, [attrs.evolve(put, value=self._kept(put.key, bytes(put.value))) for put in puts],
+                         deletes)
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        """See `KVStore.set`."""
+        super().set(partition, key, self._kept(key, bytes(value)))
+
+    def _kept(self, key: bytes, value: bytes) -> bytes:
+        if not self.is_damaging or b"chunk" not in key:
+            return value
+        self.damaged += 1
+        return self._damage(value)
+
+
+def plan_of(catalog: CatalogService, version: int) -> CatalogPlan:
+    """A plan that cuts the log to this version."""
+    time = catalog.catalog(version).activation
+    report = NodeReport(node=NodeId("n1"), transactions_from=time)
+    return catalog.plan(view=catalog.view(reports=[report], topology=Topology.of("n1"), low_watermark=time))
+
+
+@every_damage
+def test_catalog_compaction_fails_by_name_when_its_snapshot_is_damaged(damage: Damage) -> None:
+    store = DamagingStore(damage)
+    log = UpdateLog(store, chunk_bytes=1024)
+    with CatalogService(log, HybridClock(ManualClock(1000.0))) as catalog:
+        for number in range(60):
+            catalog.execute([CreateSchema(f"SCHEMA_{number:03}_" + "X" * 50)])
+        store.is_damaging = True
+        outcome = catalog.compact(plan_of(catalog, 50))
+        assert store.damaged
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, CorruptData)
+        assert catalog.verify().is_sound
+    store.is_damaging = False
+    with CatalogService(UpdateLog(store, chunk_bytes=1024), HybridClock(ManualClock(2000.0))) as catalog:
+        assert (catalog.history.earliest, catalog.history.latest) == (0, 60)
+        assert isinstance(catalog.compact(plan_of(catalog, 50)), Done)
+    with CatalogService(UpdateLog(store, chunk_bytes=1024), HybridClock(ManualClock(2000.0))) as catalog:
+        assert (catalog.history.earliest, catalog.history.latest) == (50, 60)
+        assert catalog.verify().is_sound
+
+
+@every_damage
+def test_scheduler_keeps_its_journal_when_a_snapshot_is_damaged(damage: Damage) -> None:
+    store = DamagingStore(damage)
+    scheduler = StoredScheduler(store)
+    scheduler.add_blocks(BlockMeta(id=f"{number}", tenant="acme", shard=7, level=0) for number in range(50))
+    store.is_damaging = True
+    with pytest.raises(CorruptData):
+        scheduler.checkpoint()
+    assert store.damaged
+    store.is_damaging = False
+    again = StoredScheduler(store)
+    assert again.add_blocks([BlockMeta(id="7", tenant="acme", shard=7, level=0)]).duplicate == ("7",)
+    again.checkpoint()
+    again = StoredScheduler(store)
+    again.audit()
+    assert again.add_blocks([BlockMeta(id="8", tenant="acme", shard=7, level=0)]).duplicate == ("8",)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A merge of blocks removes no source whose rows it has not read, and dates no row that has no time."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from compactlib import Failed
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore
+from compactlib.objects import LocalObjects, ObjectRef
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    LevelConfig,
+    MemoryFence,
+    Retain,
+    SchedulerConfig,
+    StoredScheduler,
+    Worker,
+)
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+
+pytestmark = pytest.mark.spark
+
+ODD = Path(__file__).with_name("data") / "repeated_no_annotation.parquet"
+"""Of apache/parquet-testing: the footer says that it has 0 rows, its row group has 6."""
+NOW = 1_790_000_000.0
+SPAN = {"min_time": NOW - 100.0, "max_time": NOW + 400.0}
+
+
+@attrs.frozen
+class Blocks:
+    """Blocks of one tenant and shard, with a scheduler that merges all of them and removes the sources."""
+
+    folder: BlockFolder
+    top: Path
+
+    @classmethod
+    def under(cls, top: Path) -> Blocks:
+        return cls(BlockFolder(partial(LocalObjects, str(top))), top)
+
+    def path_of(self, name: str) -> Path:
+        path = self.top / self.folder.key_of("acme", 7, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def merged(self, spark: SparkSession, names: list[str], options: MergeOptions,
+               **told: Any) -> tuple[StoredScheduler, Exception | None]:
+        """The scheduler after a merge, a clean-up of what it left, and a retention of seven days; the first error."""
+        clock = ManualClock(NOW)
+        scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=len(names)),)),
+                                    clock=clock)
+        scheduler.apply(AddBlocks(tuple(BlockMeta(id=name, tenant="acme", shard=7, level=0, **told)
+                                        for name in names)))
+
+        def cleanup(tombstone: Any) -> None:
+            for name in tombstone.blocks:
+                self.folder.delete(tombstone.tenant, tombstone.shard, name)
+
+        worker = Worker(scheduler, MergeBlocks(spark, self.folder, MemoryFence(), options), cleanup=cleanup,
+                        clock=clock)
+        errors = []
+        for _ in range(6):
+            errors += [outcome.error for outcome in worker.run_pending() if isinstance(outcome, Failed)]
+            clock.advance(600.0)
+        worker.stop()
+        scheduler.apply(Retain(NOW - 7 * 86_400.0))
+        return scheduler, errors[0] if errors else None
+
+    def rows_of(self, scheduler: StoredScheduler) -> int:
+        counts: list[int] = [parquet.read_table(self.path_of(block.id), partitioning=None).num_rows
+                             for block in known(scheduler)]
+        return sum(counts)
+
+
+def known(scheduler: StoredScheduler) -> list[BlockMeta]:
+    index = scheduler.service.state.index
+    assert index is not None
+    return list(index.blocks())
+
+
+def spans_of(scheduler: StoredScheduler) -> list[tuple[float | None, float | None]]:
+    return [(block.min_time, block.max_time) for block in known(scheduler)]
+
+
+def test_a_merge_removes_no_source_when_a_footer_says_0_rows(spark: SparkSession, tmp_path: Path) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        shutil.copy(ODD, blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    assert "6 rows in its row groups" in str(error)
+    assert blocks.path_of("b0").read_bytes() == blocks.path_of("b1").read_bytes() == ODD.read_bytes()
+    assert not list(scheduler.service.state.tombstones)
+
+
+@pytest.mark.parametrize("rows", [0, 6])
+def test_a_merge_removes_no_source_when_metadata_is_wrong_as_well(spark: SparkSession, tmp_path: Path,
+                                                                  rows: int) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        shutil.copy(ODD, blocks.path_of(name))
+    _, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)), rows=rows)
+    assert "6 rows in its row groups" in str(error)
+    assert blocks.path_of("b0").exists()
+    assert blocks.path_of("b1").exists()
+
+
+def test_a_merge_removes_no_source_when_all_headers_say_0_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Two bytes of a footer that were lost: the rows are there still, and a column's chunk knows of them."""
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        data = bytearray(ODD.read_bytes())
+        start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        # The row group's own number of rows: field 3 of Thrift's compact protocol, an i64, of 6.
+        place = data.rindex(b"\x16\x0c", start)
+        data[place + 1] = 0
+        blocks.path_of(name).write_bytes(data)
+        group = parquet.read_metadata(blocks.path_of(name)).row_group(0)
+        assert (group.num_rows, group.column(0).num_values) == (0, 6)
+    _, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    assert "6 values in column" in str(error)
+    assert blocks.path_of("b0").exists()
+    assert blocks.path_of("b1").exists()
+
+
+def test_a_merge_removes_sources_that_it_saw_empty(spark: SparkSession, tmp_path: Path) -> None:
+    blocks = Blocks.under(tmp_path)
+    none = pa.table({"id": pa.array([], pa.int64())})
+    for name in ("b0", "b1"):
+        parquet.write_table(none, blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    assert error is None
+    assert not known(scheduler)
+    assert not blocks.path_of("b0").exists()
+    assert not blocks.path_of("b1").exists()
+
+
+NONE_TIMED = [pa.array([None] * 100, pa.timestamp("us")), pa.array([float("nan")] * 100),
+              pa.array([float("inf")] * 50 + [None] * 50)]
+
+
+@pytest.mark.parametrize("times", NONE_TIMED, ids=["null", "nan", "infinite"])
+def test_rows_without_times_have_the_span_of_the_sources(spark: SparkSession, tmp_path: Path, times: Any) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        parquet.write_table(pa.table({"at": times, "v": pa.array(range(100))}), blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("v",), time_column="at"), **SPAN)
+    assert error is None
+    assert spans_of(scheduler) == [(NOW - 100.0, NOW + 400.0)]
+    assert blocks.rows_of(scheduler) == 200
+
+
+def test_rows_without_times_have_no_time_when_the_sources_have_none(spark: SparkSession, tmp_path: Path) -> None:
+    blocks = Blocks.under(tmp_path)
+    times = pa.array([NOW] * 50 + [None] * 50, pa.float64())
+    for name in ("b0", "b1"):
+        parquet.write_table(pa.table({"at": times, "v": pa.array(range(100))}), blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("v",), time_column="at"))
+    assert error is None
+    assert spans_of(scheduler) == [(None, None)]
+    assert blocks.rows_of(scheduler) == 200
+
+
+def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_path: Path) -> None:
+    """One of many services writes no times, and what is sorted by service gives it a block of its own."""
+    blocks = Blocks.under(tmp_path)
+    names = [f"service-{letter}" for letter in "abc"]
+    table = pa.table({"service": pa.array([name for name in [*names, "zz"] for _ in range(250)]),
+                      "at": pa.array([NOW - 100.0 + row for _ in names for row in range(250)] + [None] * 250),
+                      "v": pa.array([str(row * 7_919 % 1_000) * 5 for row in range(1_000)])})
+    for name in ("b0", "b1"):
+        parquet.write_table(table, blocks.path_of(name), compression="none")
+    options = MergeOptions(sort_by=("service",), time_column="at",
+                           target_bytes=blocks.path_of("b0").stat().st_size // 8)
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], options, **SPAN)
+    assert error is None
+    spans = spans_of(scheduler)
+    assert len(spans) > 1
+    assert (NOW - 100.0, NOW + 149.0) in spans
+    assert (NOW - 100.0, NOW + 400.0) in spans
+    assert blocks.rows_of(scheduler) == 2_000
+
+
+def test_outputs_without_a_time_column_have_no_time_when_a_source_has_none(spark: SparkSession,
+                                                                           tmp_path: Path) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        parquet.write_table(pa.table({"v": pa.array(range(10))}), blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("v",)))
+    assert error is None
+    assert spans_of(scheduler) == [(None, None)]
+    assert blocks.rows_of(scheduler) == 20
+
+
+def test_a_merge_removes_no_source_when_its_output_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    """The output changed between the worker that wrote it and the commit."""
+
+    class Unsound(LocalObjects):
+        def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+            ref = super().create(key, data)
+            path = Path(self.folder) / key
+            changed = bytearray(path.read_bytes())
+            changed[len(changed) // 2] ^= 4
+            path.chmod(0o600)
+            path.write_bytes(changed)
+            return ref
+
+    blocks = Blocks(BlockFolder(partial(Unsound, str(tmp_path))), tmp_path)
+    table = pa.table({"id": pa.array(range(500), pa.int64())})
+    for name in ("b0", "b1"):
+        parquet.write_table(table, blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    assert "as written, found the digest" in str(error)
+    assert [block.id for block in known(scheduler)] == ["b0", "b1"]
+    assert all(parquet.read_table(blocks.path_of(name)).num_rows == 500 for name in ("b0", "b1"))
+    assert not list(scheduler.service.state.tombstones)
