@@ -54,7 +54,7 @@ from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, PutObject
 from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import SystemClock
-from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.kv import SqliteStore
 
 PARTITIONS = 25
 TABLES_OF_LOG = 50

@@ -39,8 +39,7 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
-from compactlib.runtime import CompactionManager, OnRequest
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import CompactionManager, Observer, OnRequest
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,

@@ -41,8 +41,8 @@ from compactlib.catalog.model.values import ZoneAssignments
 from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.catalog.transport.time_publisher import Propose, TimePublisher
 from compactlib.clock import SystemClock
+from compactlib.hosting import RaftCommandLog
 from compactlib.hosting.log_election import LogElection
-from compactlib.hosting.raft import RaftCommandLog
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.scheduler.model.values import Command
 

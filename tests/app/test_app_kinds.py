@@ -33,8 +33,7 @@ from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader, RaftLogStore, SeedPolicy, SegmentLog
-from compactlib.runtime import OnRequest
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Observer, OnRequest, Progress
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
 from compactlib.scheduler.persistence.codec import MAGIC, RECORDS, VERSION
 from compactlib.staging import CommittedRanges, Repository, SplitRule

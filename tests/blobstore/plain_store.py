@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import attrs
 
+from compactlib.blobstore import Blob, Deleted, Expired, GetOptions, Missing
 from compactlib.blobstore.errors import (
     AlreadyUndeleted,
     BlobDeleted,
@@ -16,7 +17,7 @@ from compactlib.blobstore.errors import (
     TtlAlreadyUpdated,
     TtlUpdateTooLate,
 )
-from compactlib.blobstore.model.values import Answer, Blob, Deleted, Expired, GetOptions, Missing
+from compactlib.blobstore.model.values import Answer
 from compactlib.errors import CompactlibError
 
 

@@ -8,19 +8,10 @@ from typing import Any
 
 import attrs
 
+from compactlib.catalog import Assignments, CatalogView, KeepVersions, NodeId, NodeReport, Topology
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import (
-    Assignments,
-    Factor,
-    Floor,
-    NodeId,
-    NodeReport,
-    Topology,
-    Unavailable,
-    ZoneAssignments,
-)
-from compactlib.catalog.plan.decision import CatalogView, decide
-from compactlib.catalog.plan.policy import KeepVersions
+from compactlib.catalog.model.values import Factor, Floor, Unavailable, ZoneAssignments
+from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Decision, Hold
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
 from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone

@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
-from compactlib.catalog.model.timestamp import HybridClock
-from compactlib.catalog.model.values import Assignments, NodeId, NodeReport, Topology, ZoneAssignments
-from compactlib.catalog.plan.plan import CatalogPlan
-from compactlib.catalog.plan.policy import KeepVersions
+from compactlib.catalog import (
+    ActiveTransactions,
+    Assignments,
+    CatalogPlan,
+    CatalogService,
+    CreateSchema,
+    HybridClock,
+    KeepVersions,
+    LocalHost,
+    LocalNeeds,
+    LowWatermark,
+    NodeId,
+    NodeReport,
+    PublishedTimes,
+    Topology,
+)
+from compactlib.catalog.model.values import ZoneAssignments
 from compactlib.catalog.round.messages import ZoneResult
-from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.catalog.schema.descriptors import Table
-from compactlib.catalog.sense.needs import LocalNeeds
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.transactions import ActiveTransactions
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.service import CatalogService
-from compactlib.catalog.transport.local_host import LocalHost
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done

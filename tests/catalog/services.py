@@ -6,17 +6,26 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from compactlib.catalog import (
+    Assignments,
+    CatalogPlan,
+    CatalogService,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    CutReport,
+    HybridClock,
+    NodeId,
+    NodeReport,
+    Topology,
+    UpdateLog,
+)
 from compactlib.catalog.log.records import Update
-from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.timestamp import HybridClock, physical_ms
-from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, NodeReport, Topology, ZoneAssignments
-from compactlib.catalog.plan.plan import CatalogPlan, CutReport
+from compactlib.catalog.model.timestamp import physical_ms
+from compactlib.catalog.model.values import Factor, Floor, ZoneAssignments
 from compactlib.catalog.schema.catalog import Change, PutObject
-from compactlib.catalog.schema.commands import CreateSchema, CreateZone
 from compactlib.catalog.schema.descriptors import Column, ColumnType, Schema
-from compactlib.catalog.schema.table_commands import CreateTable
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped

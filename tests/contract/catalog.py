@@ -13,6 +13,7 @@ from compactlib.catalog import (
     CatalogPlan,
     CatalogService,
     CatalogUpkeep,
+    CompactionService,
     CreateSchema,
     CutReport,
     CutToBound,
@@ -23,6 +24,7 @@ from compactlib.catalog import (
     LogFollower,
     LowWatermark,
     NodeId,
+    NodeOptions,
     NodeReport,
     Topology,
     UpdateLog,
@@ -31,10 +33,8 @@ from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Watermark
 from compactlib.catalog.round.messages import Message, ZoneResult
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
-from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.clock import ManualClock
 from compactlib.contract import Policy
 from compactlib.errors import Closed
@@ -42,7 +42,7 @@ from compactlib.files import Files
 from compactlib.kv import Condition, Delete, MemoryStore, Put
 from compactlib.kv.store import Versioned
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory
 from compactlib.testing.services.factory import ServiceHooks
 from tests.catalog.cases import given, history, report

@@ -12,8 +12,8 @@ from compactlib.hosting.http.application import SchedulerApplication
 from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.log_election import LogElection
 from compactlib.kv import MemoryStore
-from compactlib.raftlog.store.store import StoreOptions
-from compactlib.runtime.observe import Observer
+from compactlib.raftlog import StoreOptions
+from compactlib.runtime import Observer
 from compactlib.scheduler import StoredScheduler
 from compactlib.testing import AsyncServiceFactory, ServiceFactory
 from compactlib.testing.services.factory import ServiceHooks

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.outcome import Done, Outcome, Skipped
-from compactlib.runtime import CompactionManager, OnRequest, Periodic
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.work_service import Job, WorkService
 from compactlib.testing import AsyncServiceFactory, ServiceFactory

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.scheduler import (
     ByPriority,
     CompactedBlocks,

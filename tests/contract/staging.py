@@ -15,8 +15,7 @@ from compactlib.files import Files, LocalFiles
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.staging import (
     AlwaysPolicy,
     AnyOf,

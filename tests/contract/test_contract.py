@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.errors import BudgetSpent
 from compactlib.outcome import Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory, check_policy
 from compactlib.testing.compactions.conformance import CompactionConformance
 from compactlib.testing.crash import scratch_folder

@@ -26,8 +26,7 @@ from compactlib.executors.tasks import (
     portable,
 )
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing.executors.conformance import (
     ExecutorConformance,
     UnpicklableLibraryError,

@@ -12,8 +12,7 @@ import sys
 from typing import Any
 
 from compactlib.errors import CompactlibError
-from compactlib.hosting import SchedulerHost
-from compactlib.hosting.raft import RaftCommandLog
+from compactlib.hosting import RaftCommandLog, SchedulerHost
 from compactlib.scheduler import AddBlocks, PollRequest
 from compactlib.scheduler.model.update import Configure
 from compactlib.scheduler.persistence.codec import decode_message, encode_message

@@ -18,14 +18,22 @@ from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Done, Failed
-from compactlib.runtime import SteadyClock
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver, SteadyClock
 from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
-from compactlib.testing import RecordingFiles, check_settings, explore_kills, explore_lost_answers, explore_pauses
-from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing import (
+    FaultyStore,
+    KVFault,
+    RecordingFiles,
+    check_settings,
+    explore_clock_jumps,
+    explore_kills,
+    explore_lost_answers,
+    explore_pauses,
+)
+from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.pauses import SteppedFiles
 from compactlib.testing.interleave.stage import Stage

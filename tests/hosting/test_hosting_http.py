@@ -29,8 +29,8 @@ from compactlib.hosting.http.client import SchedulerClient
 from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.http.wire import JSON, RECORD
 from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.runtime import PrometheusObserver, RecordingObserver
 from compactlib.runtime.doors import TurnedAway
-from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

@@ -17,10 +17,19 @@ import pytest
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.record_frame import RecordFrame
 from compactlib.hosting.http.wire import JSON, MAX_VALUES, RECORD, decode, encode
-from compactlib.scheduler import AddBlocks, BlockMeta, CompactedBlocks, JobStatus, NoOutput, PollRequest, StatusUpdate
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    NoOutput,
+    PollRequest,
+    StatusUpdate,
+)
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import BlocksAdded, Tick
-from compactlib.scheduler.model.values import BlockTombstones, JobPlan, ShardTombstone
+from compactlib.scheduler.model.values import BlockTombstones, ShardTombstone
 from compactlib.scheduler.persistence.codec import MAGIC, encode_message
 from tests.effort import Effort
 

@@ -13,7 +13,7 @@ from compactlib.errors import Closed, Stale
 from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

@@ -25,8 +25,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
 from compactlib.files import LocalFiles
-from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
-from compactlib.hosting.raft import RaftCommandLog
+from compactlib.hosting import LogBroken, NotLeader, NotStarted, RaftCommandLog, SchedulerMachine
 from compactlib.scheduler import AddBlocks, PollRequest
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import Configure

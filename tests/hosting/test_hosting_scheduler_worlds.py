@@ -28,11 +28,16 @@ from compactlib.hosting import LocalLog, LogBroken, NoAnswer, NotLeader, PollAga
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.scheduler import (
+    AssignmentPolicy,
+    AssignmentView,
     BlockMeta,
+    ByPriority,
     CompactedBlocks,
     FairTenants,
+    JobChoice,
+    JobPlan,
     JobStatus,
     LevelConfig,
     PollRequest,
@@ -45,11 +50,10 @@ from compactlib.scheduler import (
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Configure, Operation, Requeue
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobPlan, Tombstone
+from compactlib.scheduler.model.values import BlockTombstones, Command, Tombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.scheduler.plan.policies.by_priority import ByPriority
-from compactlib.scheduler.plan.policy import AssignmentPolicy, AssignmentView, JobChoice
-from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation
 from tests.effort import Effort
 
 FAULTS = [fault for fault in KVFault if fault is not KVFault.CONFLICT]

@@ -21,8 +21,7 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, PrometheusObserver, RecordingObserver
+from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,

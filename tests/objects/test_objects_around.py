@@ -24,7 +24,7 @@ from compactlib.objects import (
     ObjectStore,
 )
 from compactlib.objects.errors import ForeignFile
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.testing import RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.crash import Check, Life
 

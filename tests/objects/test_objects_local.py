@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import DiskFull, StorageError
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound, ObjectStore
 from compactlib.testing import FailingFiles, ObjectStoreConformance, RecordingFiles, explore_crashes, record
 

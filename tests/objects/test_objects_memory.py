@@ -16,8 +16,15 @@ from obstore.store import MemoryStore
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, ObjectStoreFailed, RemoteObjects
-from compactlib.objects.digest import Digest
+from compactlib.objects import (
+    Digest,
+    MemoryObjects,
+    ObjectInfo,
+    ObjectRef,
+    ObjectStore,
+    ObjectStoreFailed,
+    RemoteObjects,
+)
 from compactlib.objects.store import read_checked
 from compactlib.testing import ObjectStoreConformance, check_object_store
 from compactlib.testing.interrupts import interruptions

@@ -12,7 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
 from compactlib.objects.in_front import ObjectsInFront
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
 
 

@@ -23,7 +23,7 @@ from compactlib.objects import (
 )
 from compactlib.objects.errors import ConditionsIgnored
 from compactlib.objects.store import delete_many, read_checked
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
 from tests.kv import servers

@@ -22,10 +22,9 @@ from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.hosting.raftlog_execute import TheseSegments
 from compactlib.kv import DynamoStore, EtcdStore, MemoryStore
 from compactlib.kv.store import KVLimits
-from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.raftlog import LogView, SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
-from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
+from compactlib.runtime import PrometheusObserver, RecordingObserver
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from tests.core.misfits import HOSTILE, ODD, STRANGE
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from compactlib.runtime import Observer, Progress, RecordingObserver
 from compactlib.runtime.later import LaterCalls, LaterObserver
-from compactlib.runtime.observe import Observer, Observers, Progress, RecordingObserver
+from compactlib.runtime.observe import Observers
 from compactlib.testing.interrupts import interruptions
 from tests.effort import Effort
 

@@ -11,8 +11,7 @@ import pytest
 
 from compactlib.errors import BudgetSpent, Busy
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Budget, Observer, Progress
 from compactlib.runtime.ownership import Ownership, Run
 from compactlib.testing.interrupts import interruptions
 

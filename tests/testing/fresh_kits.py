@@ -24,13 +24,9 @@ from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.raftlog import CostPolicy, RaPolicy, SeedPolicy
-from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.scheduler.fences.fence import MemoryFence
-from compactlib.scheduler.fences.fence_file import FileFence
-from compactlib.scheduler.fences.fence_kv import KVFence
+from compactlib.scheduler import FileFence, KVFence, LevelConfig, MemoryFence, SchedulerConfig
+from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy, PlainFormat, SealedTokensPolicy
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.committed.formats.plain_format import PlainFormat
-from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.testing import (
     check_blob_policy,
     check_executor,

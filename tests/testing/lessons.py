@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.testing.kit.conformance import PromiseBroken
+from compactlib.testing import PromiseBroken
 
 
 def check_lesson(failure: PromiseBroken, test: str) -> None:

@@ -24,14 +24,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from compactlib.blobstore import BlobStore
 from compactlib.blobstore.model.values import RecordKind
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import RecordingFiles, record, repeat_crash
 from tests.blobstore.compaction_stores import START, flip, names, open_store, plan_of
 

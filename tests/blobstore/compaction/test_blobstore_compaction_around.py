@@ -13,15 +13,13 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import CompactAll
-from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.model.values import Blob, Deleted, Missing
-from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
+from compactlib.blobstore.config import Durability
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import RecordingFiles, check_settings, explore_kills
 from compactlib.testing.kit.forks import check_fork
 from tests.blobstore.compaction_stores import plan_of, strays

@@ -12,19 +12,16 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, NotAStore
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, NotAStore, look_at_store
 from compactlib.blobstore.compaction.progress.compaction_format import decode_log
 from compactlib.blobstore.config import Durability
-from compactlib.blobstore.model.values import Blob, Deleted
-from compactlib.blobstore.store.store_reader import look_at_store
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
-from compactlib.testing import RecordingFiles, explore_kills
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.runtime import Budget, Observer
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_kills
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.kit.forks import check_fork
 
 NOW = 1_000_000.0

@@ -13,11 +13,10 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
-from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.model.values import Answer, Blob, Deleted
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted
+from compactlib.blobstore.config import Durability
+from compactlib.blobstore.model.values import Answer
 from compactlib.blobstore.store.operations import draft_put
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.outcome import Done

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
+from compactlib.blobstore import Blob, BlobReader, BlobStore, GetOptions
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.model.values import Blob, GetOptions
-from compactlib.blobstore.store.blob_reader import BlobReader
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock, ManualClock
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.blobstore.compaction.run.test_blobstore_compactor_crash import COUNT, NOW, STORIES, Story

@@ -20,7 +20,7 @@ from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
                          deleted_retention_seconds=100.0, ttl_update_buffer_seconds=10.0)

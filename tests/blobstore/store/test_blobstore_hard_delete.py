@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from compactlib.blobstore import Blob, BlobStore, Deleted
 from compactlib.blobstore.compaction.run.report import HardDeleteReport
 from compactlib.blobstore.errors import DeletedForGood
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.log.store_clock import StoreClock
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, Deleted, IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,
@@ -28,15 +29,13 @@ from compactlib.blobstore.segment.erasure import (
 )
 from compactlib.blobstore.store import hard_delete
 from compactlib.blobstore.store.hard_delete import HardDeleter, HardDeleteSlices
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.runtime import Budget, RecordingObserver
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing.faults.plan import Crash
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
 
 FAR_AHEAD = 1e9

@@ -12,16 +12,14 @@ from pathlib import Path
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from compactlib.blobstore import CompactAll, Greedy, StatsBased
-from compactlib.blobstore.config import BlobStoreConfig, Durability
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, GetOptions, Greedy, StatsBased
+from compactlib.blobstore.config import Durability
 from compactlib.blobstore.errors import StoreFull
-from compactlib.blobstore.model.values import GetOptions
 from compactlib.blobstore.store.replication import ReplicationToken
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.plain_store import PlainStore, told
 
 POLICIES = {each.name: each for each in (

@@ -15,7 +15,7 @@ from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.blobstore.validity.lifetimes import lifetimes
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, Rules, Verdict, judge
 from compactlib.clock import ManualClock
-from compactlib.runtime.throttle import Throttle
+from compactlib.runtime import Throttle
 from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
 

@@ -9,25 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
+from compactlib.catalog import CatalogService, CreateSchema, CreateTable, CreateZone, HybridClock
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.log import recover
-from compactlib.catalog.model.timestamp import HybridClock
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.commands import (
-    AlterZone,
-    ChooseDefaultZone,
-    Command,
-    CreateSchema,
-    CreateZone,
-    DropSchema,
-    DropZone,
-)
+from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone, Command, DropSchema, DropZone
 from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.catalog.schema.table_commands import (
     AddColumns,
     AlterColumn,
     CreateIndex,
-    CreateTable,
     DropColumns,
     DropIndex,
     DropTable,
@@ -36,7 +27,6 @@ from compactlib.catalog.schema.table_commands import (
     RenameTable,
     StartBuildingIndex,
 )
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import log_in

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+from compactlib.catalog import CatalogService, CreateSchema, HybridClock, LowWatermark, PublishedTimes
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.records import (
     RecordType,
@@ -18,13 +19,9 @@ from compactlib.catalog.log.records import (
     to_json,
     unseal,
 )
-from compactlib.catalog.model.timestamp import HybridClock
-from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone, CreateSchema
+from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone
 from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, StartBuildingIndex
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import INITIAL, create_table, cut, log_in, service_in

@@ -22,8 +22,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from compactlib.catalog import NodeId, NodeOptions, Topology
 from compactlib.catalog.errors import HostFailed
-from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.effects import (
     Broke,
     CancelTimer,
@@ -53,7 +53,6 @@ from compactlib.catalog.round.effects import (
 )
 from compactlib.catalog.round.messages import Refusal, ZoneResult
 from compactlib.catalog.round.node import CatalogNode
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport, Trigger
 from compactlib.outcome import Done, Failed
 from tests.catalog.round.protocol import CUT, HOLD, PLAN, report_of

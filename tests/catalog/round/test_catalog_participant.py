@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from compactlib.catalog import NodeId
 from compactlib.catalog.errors import HostFailed, StaleTerm, TwoCoordinators
-from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.round.effects import (
     Broke,
     CancelCall,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from compactlib.catalog import CreateSchema, CreateTable, CreateZone
 from compactlib.catalog.errors import CommandRefused, ObjectNotFound
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.catalog.schema.commands import (
@@ -20,8 +21,6 @@ from compactlib.catalog.schema.commands import (
     AlterZone,
     ChooseDefaultZone,
     Command,
-    CreateSchema,
-    CreateZone,
     DropSchema,
     DropZone,
     plan_update,
@@ -32,7 +31,6 @@ from compactlib.catalog.schema.table_commands import (
     AddColumns,
     AlterColumn,
     CreateIndex,
-    CreateTable,
     DropColumns,
     DropIndex,
     DropTable,

@@ -29,9 +29,8 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib.catalog.model.values import Topology
-from compactlib.catalog.plan.plan import CatalogPlan
-from compactlib.catalog.schema.commands import Command, CreateSchema
+from compactlib.catalog import CatalogPlan, CreateSchema, Topology
+from compactlib.catalog.schema.commands import Command
 from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, MakeIndexAvailable, StartBuildingIndex
 from compactlib.catalog.sense.transactions import Transaction
 from tests.catalog.cluster import Cluster

@@ -17,6 +17,7 @@ from compactlib.catalog import (
     CatalogPlan,
     CatalogService,
     CatalogView,
+    CreateSchema,
     Cut,
     CutReport,
     CutToBound,
@@ -38,22 +39,14 @@ from compactlib.catalog.errors import (
 from compactlib.catalog.log.reclaim import CatalogReclaim
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.model.values import Factor, Floor
-from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.clock import ManualClock
 from compactlib.contract import Compaction
 from compactlib.errors import BudgetSpent, Busy, Closed, Conflict, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.kv_faults import (
-    FaultyStore,
-    KVCrash,
-    KVFault,
-    KVOperation,
-    KVRun,
-    explore_kv_faults,
-)
+from compactlib.runtime import Budget, RecordingObserver
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
 from tests.contract.catalog import OneNode
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.catalog import NodeId, NodeReport
 from compactlib.catalog.errors import MessageDamaged, MessageTooLarge, MessageTooNew, UnknownMessage
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
+from compactlib.catalog.model.values import Culprit, Factor, Floor, Unavailable
 from compactlib.catalog.round.messages import (
     MAX_NAME_BYTES,
     MAX_TEXT_BYTES,

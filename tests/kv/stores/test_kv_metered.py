@@ -13,9 +13,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import Condition, KeyNotFound, KVStore, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Versioned
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing import KVFault, KVStoreConformance
-from compactlib.testing.faults.kv_faults import FaultyStore, fault_at
+from compactlib.runtime import Observer, RecordingObserver
+from compactlib.testing import FaultyStore, KVFault, KVStoreConformance
+from compactlib.testing.faults.kv_faults import fault_at
 
 
 class TestMeteredStore(KVStoreConformance):

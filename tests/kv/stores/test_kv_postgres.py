@@ -26,13 +26,13 @@ from compactlib.kv import (
     KeyNotFound,
     KVStore,
     OutcomeUnknown,
+    PostgresStore,
     PredicateFailed,
     Put,
     SlowDown,
     StoreFailed,
 )
 from compactlib.kv.errors import ConnectFailed
-from compactlib.kv.stores.postgres import PostgresStore
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_conformance import P, in_threads
 from compactlib.testing.stores.kv_machine import kv_machine

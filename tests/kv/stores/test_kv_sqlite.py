@@ -33,7 +33,8 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.kv import KeyNotFound, KVStore, MemoryStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, StoreFailed
 from compactlib.kv.stores.sqlite.store import FileConnection

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.lab import CsvTrace, SensorSettings, replay_sensor
-from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy
+from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy
 
 BASE = SensorSettings(base_keys=300)
 

@@ -13,9 +13,9 @@ import google_crc32c
 import pytest
 
 from compactlib.errors import CorruptData
-from compactlib.lab import RaftLogSettings, replay_raftlog
+from compactlib.lab import Operations, RaftLogSettings, replay_raftlog
 from compactlib.lab.traces.etcd_trace import EtcdTrace
-from compactlib.lab.traces.operations import DELETE, PUT, Operations
+from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.raft_traces import RaTrace
 from compactlib.raftlog import SeedPolicy
 

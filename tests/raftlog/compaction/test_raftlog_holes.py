@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, StorageError, Unsupported
-from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import LocalOutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place
 

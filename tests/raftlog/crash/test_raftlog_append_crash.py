@@ -21,8 +21,7 @@ from compactlib.files import Files, LocalFiles, zeros_ahead
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
 from tests.effort import Effort
 from tests.raftlog.reading import History, PlainLog
 

@@ -12,7 +12,8 @@ import pytest
 
 from compactlib.errors import CompactlibError
 from compactlib.executors import RewrittenFile
-from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.files import Files
+from compactlib.files.disk import StrPath, replace_with_link, replace_with_symlink
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SegmentLog
 from compactlib.raftlog.compaction import commit, recover, run as compaction

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import Busy, CompactlibError, CorruptData, ReadOnly, Unsorted, Unsupported
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import segment_name

@@ -31,10 +31,9 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing import RecordingFiles, explore_kills
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.kit.forks import check_fork, in_a_fork
-from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 

@@ -19,7 +19,8 @@ import pytest
 from compactlib.contract import Compaction, Policy
 from compactlib.errors import BudgetSpent, Busy, Closed, CorruptData, DiskFull, InvalidInput, Stale, StorageError
 from compactlib.executors import LocalExecutor
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
@@ -45,8 +46,7 @@ from compactlib.raftlog.compaction.report import CompactionFailed, LogCompaction
 from compactlib.raftlog.compaction.sense.trigger import DeadBytes, Elapsed, Manual, Trigger
 from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.names import segment_name
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,

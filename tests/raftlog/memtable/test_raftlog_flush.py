@@ -21,7 +21,7 @@ from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats, plan_flush
 from compactlib.raftlog.memtable.table import Memtable, Slab
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog, write_segment
 

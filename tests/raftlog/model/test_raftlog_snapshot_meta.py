@@ -28,8 +28,7 @@ from compactlib.raftlog.model.snapshot_meta import (
     write_snapshot_meta,
 )
 from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.testing import RecordingFiles, explore_crashes, record
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from compactlib.testing.histories.index_strategies import indexes, live_sets
 from tests.raftlog.reading import flipped
 

@@ -14,8 +14,8 @@ from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInp
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import Entry
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.course import EntrySequence, needed_entries
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,

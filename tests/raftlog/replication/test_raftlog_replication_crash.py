@@ -18,7 +18,7 @@ from compactlib.files import Files, LocalFiles
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import Entry, LogOptions, SegmentLimits
+from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SnapshotFolder, StoreOptions, open_log
 from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
@@ -39,12 +39,10 @@ from compactlib.raftlog.replication.install import put_aside, put_in_force
 from compactlib.raftlog.replication.messages import FromReceiver, TransferMessage
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.raftlog.store.store import StoreOptions, open_log
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
-from compactlib.testing.faults.plan import Crash, Fault
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, record
+from compactlib.testing.faults.plan import Crash
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

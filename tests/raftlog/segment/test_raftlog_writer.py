@@ -20,7 +20,7 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import PlainLog, flipped, native_record, write_segment
 

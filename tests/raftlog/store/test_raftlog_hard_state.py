@@ -22,12 +22,12 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
+from compactlib.files import LocalFiles, OutFile
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import LocalFiles, OutFile, StrPath
+from compactlib.files.disk import StrPath
 from compactlib.raftlog import LogReader, RaftLogStore, open_log
 from compactlib.raftlog.model.hard_state import HardState, read_hard_state
-from compactlib.testing import RecordingFiles, explore_crashes, record
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from tests.effort import Effort
 from tests.raftlog.raft_host import SMALL, reopened, rows
 from tests.raftlog.raft_world import store_options

@@ -16,8 +16,7 @@ from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
 from compactlib.raftlog.errors import LogStopped
-from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
 from tests.raftlog.raft_world import (
     KINDS,
     LOGS,

@@ -14,8 +14,7 @@ from compactlib.errors import Busy, DiskFull, InvalidInput, NotFound, Stale
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import DeadEntry, Entry, RaftLog, SnapshotFolder, open_log
-from compactlib.raftlog.log.worker import LogCompactionWorker
+from compactlib.raftlog import DeadEntry, Entry, LogCompactionWorker, RaftLog, SnapshotFolder, open_log
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.raftlog.raft_host import held

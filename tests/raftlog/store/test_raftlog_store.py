@@ -26,8 +26,7 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, LogOptions, MemtableFull, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import LogStopped
 from compactlib.runtime.breather import WORK_SECONDS
-from compactlib.testing import RecordingFiles, explore_crashes, record
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from tests.open_files import open_files
 from tests.raftlog.raft_host import SMALL, indexes, rows
 from tests.raftlog.raft_world import check_log

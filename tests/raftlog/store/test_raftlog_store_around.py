@@ -47,12 +47,10 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
-from compactlib.testing import RecordingFiles, explore_kills
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.runtime import Budget, Observer
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.kit.forks import check_fork
-from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted, flip_byte
 from tests.raftlog.raft_host import indexes, overwrite
 from tests.raftlog.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state

@@ -45,7 +45,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import GapDetected
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver
 from compactlib.testing import RecordingFiles, explore_crashes
 from compactlib.testing.kit.forks import in_a_fork
 from tests.raftlog.raft_host import indexes, overwrite, rows

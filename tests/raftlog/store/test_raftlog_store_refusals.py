@@ -25,7 +25,7 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.raftlog.errors import LogStopped
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles
 from tests.effort import Effort
 
 NAMES = "abc"

@@ -15,30 +15,14 @@ from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, ReadOnly, Unsupported
-from compactlib.kv import MemoryStore
-from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import MemoryObjects
+from compactlib.scheduler import FileFence, KVFence, MemoryFence, TokenFence
 from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fences.fence import (
-    Admission,
-    Commitment,
-    Fence,
-    LockingFence,
-    MemoryFence,
-    TokenFence,
-    decode_record,
-    encode_record,
-)
-from compactlib.scheduler.fences.fence_file import FileFence
-from compactlib.scheduler.fences.fence_kv import KVFence
+from compactlib.scheduler.fences.fence import Admission, Commitment, Fence, LockingFence, decode_record, encode_record
 from compactlib.scheduler.fences.fence_objects import ObjectFence
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
-from compactlib.testing.policies.fence_conformance import (
-    FenceConformance,
-    LockingFenceConformance,
-    PlainFence,
-    check_fence,
-)
+from compactlib.testing import FailingFiles, RecordingFiles, check_fence, explore_crashes, record
+from compactlib.testing.policies.fence_conformance import FenceConformance, LockingFenceConformance, PlainFence
 
 
 class TestMemoryFence(LockingFenceConformance):

@@ -16,8 +16,16 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, 
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.scheduler import FencedOff, FileFence, KVFence
 from compactlib.scheduler.fences.fence import Admission, Commitment, Fence
-from compactlib.testing import FailingFiles, RecordingFiles, explore_kills, explore_lost_answers, explore_pauses
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing import (
+    FailingFiles,
+    FaultyStore,
+    KVFault,
+    RecordingFiles,
+    explore_kills,
+    explore_lost_answers,
+    explore_pauses,
+)
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.pauses import SteppedFiles
 from compactlib.testing.interleave.stage import Stage

@@ -15,7 +15,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.kv import KVEntry, KVStore, MemoryStore, OutcomeUnknown, SqliteStore
 from compactlib.kv.snapshots import HEAD_KEY, SnapshotStore
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -33,15 +33,8 @@ from compactlib.scheduler.model.update import Configure, Operation, Tick
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_command, encode_rows, is_opening
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing.faults.kv_faults import (
-    FaultyStore,
-    KVCrash,
-    KVFault,
-    KVOperation,
-    KVRun,
-    explore_kv_faults,
-    fault_at,
-)
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun, fault_at
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,
                          cleanup_delay_seconds=20)

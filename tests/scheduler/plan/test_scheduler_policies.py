@@ -24,6 +24,7 @@ from compactlib.scheduler import (
     ByPriority,
     CompactedBlocks,
     FairTenants,
+    JobChoice,
     JobStatus,
     LevelConfig,
     PollRequest,
@@ -38,7 +39,7 @@ from compactlib.scheduler.model.update import Applied
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
-from compactlib.scheduler.plan.policy import JobChoice, Lazily, LevelView, TenantLine, WaitingJob
+from compactlib.scheduler.plan.policy import Lazily, LevelView, TenantLine, WaitingJob
 from compactlib.testing import PromiseBroken, check_assignment_policy
 from tests.scheduler.build import Host, P, say
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from compactlib.errors import CompactlibError
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,

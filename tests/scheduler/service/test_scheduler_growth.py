@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from compactlib.hosting.http.status import MAX_SHOWN, SchedulerStatus
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, SchedulerService
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.queue.state import QuarantinedJob

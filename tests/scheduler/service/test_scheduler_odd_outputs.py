@@ -11,17 +11,19 @@ from typing import Literal
 import pytest
 
 from compactlib.scheduler import (
+    AddBlocks,
     BlockMeta,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.update import AddBlocks, Requeue, Retain
+from compactlib.scheduler.model.update import Requeue
 from tests.effort import Effort
 from tests.scheduler.build import Host
 

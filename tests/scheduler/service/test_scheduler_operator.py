@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -20,22 +20,14 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
 from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import (
-    Applied,
-    Configure,
-    Configured,
-    PlanUpdate,
-    Requeue,
-    Requeued,
-    Retain,
-    Tick,
-)
+from compactlib.scheduler.model.update import Applied, Configure, Configured, PlanUpdate, Requeue, Requeued, Tick
 from compactlib.scheduler.model.values import BlockTombstones, JobPhase
 from compactlib.scheduler.persistence.state_rows import decode_state, encode_state
 from compactlib.scheduler.service.machine import SchedulerMachine

@@ -10,7 +10,7 @@ from typing import Literal
 import attrs
 import pytest
 
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -21,6 +21,7 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
@@ -36,7 +37,6 @@ from compactlib.scheduler.model.update import (
     PlanUpdate,
     Requeue,
     Requeued,
-    Retain,
     Retained,
     TermChanged,
     Tick,

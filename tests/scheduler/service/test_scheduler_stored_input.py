@@ -21,12 +21,13 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    Retain,
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
 )
 from compactlib.scheduler.errors import BadConfig
-from compactlib.scheduler.model.update import Configure, Requeue, Retain
+from compactlib.scheduler.model.update import Configure, Requeue
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

@@ -25,6 +25,8 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
+    Retain,
+    RunningJob,
     SchedulerConfig,
     SchedulerService,
     SealedPolls,
@@ -36,10 +38,9 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Requeue, Retain
+from compactlib.scheduler.model.update import Requeue
 from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
-from compactlib.scheduler.workers.running_job import RunningJob
 
 PATIENCE = 60.0
 OPTIONS = WorkerOptions(capacity=2, poll_seconds=0.005, jitter=0.5)

@@ -21,7 +21,7 @@ from compactlib.errors import Busy
 from compactlib.hosting import RaftlogExecute
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

@@ -21,13 +21,21 @@ from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.objects.errors import BadDigest
 from compactlib.objects.folder import ObjectFolder, OpenInObjects
 from compactlib.outcome import Done, Failed
-from compactlib.raftlog import Entry, LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
+from compactlib.raftlog import (
+    Entry,
+    LogOptions,
+    LogReader,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    StoreOptions,
+    open_log as open_raft_log,
+)
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.store.store import open_log as open_raft_log
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import MemoryFence, TokenFence
-from compactlib.spark import SparkExecutor, compact_on_workers
-from compactlib.spark.rewrites.object_files import ObjectsExecutor, TaskFiles, store_heads
+from compactlib.spark import ObjectsExecutor, SparkExecutor, compact_on_workers
+from compactlib.spark.rewrites.object_files import TaskFiles, store_heads
 from compactlib.spark.stores.whole_stores import WholeStore
 from tests.blobstore.compaction_stores import START, answers, flip, garbage_store, plan_of
 from tests.spark.rewrite_tasks import ReturningTask

@@ -35,17 +35,13 @@ from compactlib.objects.folder import ObjectFolder
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, ObjectsExecutor, SparkExecutor
-from compactlib.spark.rewrites.blocks import MergeOptions
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, ObjectsExecutor, SparkExecutor, StagingMerge
 from compactlib.spark.rewrites.object_files import store_heads
-from compactlib.spark.rewrites.staging_merge import StagingMerge
-from compactlib.staging import CommittedRanges, SplitRule
+from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.model.values import Record
 from tests.kv import servers
 from tests.objects import s3_servers
 from tests.spark.rewrite_tasks import DiesFirstTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
 
 FORMATS: list[RangeFormat] = [PlainFormat()]

@@ -14,13 +14,12 @@ import pytest
 
 from compactlib.files import Files
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, ObjectStoreFailed
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.runtime import RecordingObserver
+from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.committed.formats.rows import RangeFormat
-from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges import range_writer
 from compactlib.staging.committed.ranges.range_writer import MAX_IN_FLIGHT
-from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
+from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.staging.committed.plain_sets import RecordSet, changed, committed, written
 from tests.staging.committed.range_formats import FORMATS

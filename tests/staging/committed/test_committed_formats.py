@@ -7,11 +7,12 @@ import hashlib
 
 import pytest
 
+from compactlib.staging import PlainFormat
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows
 from compactlib.staging.model.values import RangeId
-from compactlib.testing.stores.range_format_conformance import RangeFormatConformance, check_range_format
+from compactlib.testing import check_range_format
+from compactlib.testing.stores.range_format_conformance import RangeFormatConformance
 
 
 class TestPlainFormat(RangeFormatConformance):

@@ -18,11 +18,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.objects import MemoryObjects
-from compactlib.staging.committed.committed_ranges import CommittedRanges
-from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.committed.formats.rows import RangeFormat
-from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId, Record
+from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
 from tests.staging.committed.range_formats import FORMATS
 
 GOLDEN = Path(__file__).parent.parent / "golden"

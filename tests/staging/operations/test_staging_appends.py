@@ -12,8 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
-from compactlib.staging import Branch, CommittedRanges, Repository
-from compactlib.staging.model.values import Record
+from compactlib.staging import Branch, CommittedRanges, Record, Repository
 from compactlib.staging.operations.results import NoChanges
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation

@@ -18,6 +18,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
+from compactlib.staging import Commit, Record
 from compactlib.staging.model.names import (
     CommitId,
     StagingToken,
@@ -26,8 +27,8 @@ from compactlib.staging.model.names import (
     is_staging_token,
     repository_partition,
 )
-from compactlib.staging.model.values import MetaRangeId, Record
-from compactlib.staging.records.commits import Commit, decode_commit, encode_commit
+from compactlib.staging.model.values import MetaRangeId
+from compactlib.staging.records.commits import decode_commit, encode_commit
 from compactlib.staging.records.owner import (
     Identity,
     Owner,

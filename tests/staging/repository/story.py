@@ -29,10 +29,10 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.staging import Record
 from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import StagingToken
-from compactlib.staging.model.values import Record
 from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, NoChanges
 from compactlib.testing import FaultyStore
 from compactlib.testing.faults.kv_faults import KVOperation

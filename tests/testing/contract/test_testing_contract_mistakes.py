@@ -20,8 +20,8 @@ from compactlib.files import Files
 from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import Finding
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime import Budget, Observer
+from compactlib.runtime.observe import telling
 from compactlib.runtime.ownership import Ownership, Run
 from compactlib.testing import PromiseBroken, check_compaction
 from compactlib.testing.compactions.conformance import CompactionConformance

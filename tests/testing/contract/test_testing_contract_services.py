@@ -15,8 +15,7 @@ import pytest
 
 from compactlib.errors import Closed, CompactlibError
 from compactlib.outcome import Done, Failed, Outcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.runtime.services.work_service import Job
 from compactlib.testing import PromiseBroken
 from compactlib.testing.kit import contract_actors

@@ -13,7 +13,7 @@ import attrs
 from compactlib.executors import Attempt, RewriteResult, RewrittenFile
 from compactlib.files import Files, OutFile
 from compactlib.report import Printed
-from compactlib.runtime.observe import Progress
+from compactlib.runtime import Progress
 
 
 @attrs.frozen

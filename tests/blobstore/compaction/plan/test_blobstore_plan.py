@@ -15,16 +15,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib import contract
-from compactlib.blobstore import CompactAll, Greedy, StatsBased
+from compactlib.blobstore import BlobChoice, BlobPlan, BlobView, CompactAll, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME, LastPlans, read_last_plans, write_last_plans
-from compactlib.blobstore.compaction.plan.plan import (
-    BlobPlan,
-    PlannedSegment,
-    forecast,
-    plan_for,
-    plan_for_choice,
-)
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView, ValidRecords
+from compactlib.blobstore.compaction.plan.plan import PlannedSegment, forecast, plan_for, plan_for_choice
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, ValidRecords
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles

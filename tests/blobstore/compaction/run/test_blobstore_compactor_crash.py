@@ -17,11 +17,10 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore import BlobPolicy, BlobStore
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.placement import ByEnd, Survivor, SurvivorPlacement
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles

@@ -17,7 +17,7 @@ from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.store.hard_delete import HardDeleteSlices
 from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.steps import calls_of
 
 

@@ -15,18 +15,22 @@ import pytest
 from hypothesis import given, settings
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked
-from compactlib.raftlog.compaction.plan.plan import (
-    MAX_GROUP_MEMBERS,
+from compactlib.raftlog import (
+    CostPolicy,
+    DropDead,
+    LogChoice,
     LogPlan,
-    PlannedGroup,
-    plan_for,
+    LogPolicy,
+    LogView,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
 )
-from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice, LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked
+from compactlib.raftlog.compaction.plan.plan import MAX_GROUP_MEMBERS, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.raftlog.model.names import compacting_members, compacting_name
-from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord
 from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
 
