@@ -9,6 +9,7 @@ the store goes on. A failure prints its picks.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import itertools
 import os
@@ -25,7 +26,7 @@ from unittest import mock
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.testing._crash_shim import explore_crashes, explore_kills, explore_recovery, record
+from compactlib.testing._crash_shim import explore_crashes, explore_kills, record
 from compactlib.testing.choices import Choices, explore, spread
 from compactlib.testing.driver import Change, Driver, Journal, World
 from compactlib.testing.failing import Failing, Killed, Killing, disk_error
@@ -44,12 +45,19 @@ class Effort:
         histories: of each hazard, at most; all if `None`.
         most: how many things go wrong in one history, at most.
         seed: draws acts and samples.
+        lives: over how many seeds, `seed` and those that follow, the histories are spread; each has other acts.
     """
 
     acts: int = 6
     histories: int | None = 60
     most: int = 1
     seed: int = 0
+    lives: int = 1
+
+    def of_life(self, number: int) -> Effort:
+        """The effort for one of the lives."""
+        share = None if self.histories is None else max(self.histories // self.lives, 1)
+        return attrs.evolve(self, histories=share, seed=self.seed + number)
 
 
 @attrs.frozen
@@ -58,7 +66,8 @@ class Outcome:
 
     Attributes:
         hazard: its name.
-        histories: how many were run; 1 alone means that the store has no place where it can happen.
+        histories: how many were run; no more than there are lives means that the store has no place where it can
+            happen.
         cpu_seconds: of this process.
         seconds: of the wall clock.
     """
@@ -286,45 +295,84 @@ def other_settings(bench: Bench) -> int:
 # ------------------------------------------------------------------------------------------------------ power failures
 
 
+@attrs.frozen
+class _Kept:
+    """What was in the world's key-value and object stores: of what they have acknowledged nothing is lost."""
+
+    stores: dict[str, Any]
+
+
+def _recorded(folder: Path, files: Any, kept: dict[str, Any]) -> World:
+    """A world whose recording notes what its stores hold."""
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        finally:
+            if request.edge != "disk" and request.changes:
+                files.acknowledge(_Kept(copy.deepcopy(kept)))
+
+    return World(folder, step=step, behind=files, kept=kept)
+
+
+def _after(folder: Path, notes: Sequence[Any]) -> tuple[World, Journal]:
+    """The world after a power failure, and what was acknowledged."""
+    kept = next((note.stores for note in reversed(notes) if isinstance(note, _Kept)), {})
+    journal = Journal.of([note for note in notes if not isinstance(note, _Kept)])
+    return World(folder, kept=copy.deepcopy(kept)), journal
+
+
 def crashes(bench: Bench) -> int:
     """The power fails at each point; what was not synced is there, lost, or torn."""
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        world = World(folder)
-        bench.inspect(world, Journal.of(notes))
+        bench.inspect(*_after(folder, notes))
 
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            World(folder, behind=files), Journal(files.acknowledge)))
+            _recorded(folder, files, {}), Journal(files.acknowledge)))
     return explore_crashes(recording, check, **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
-
-    def recover(folder: Path, files: Any) -> None:
-        with bench.opened(World(folder, behind=files)):
-            pass
-
-    def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(World(folder), Journal.of(notes))
-
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            World(folder, behind=files), Journal(files.acknowledge)))
-    return explore_recovery(recording, recover, check, recoveries=_share(bench, 4), **_bounds(bench, 8))
+            _recorded(folder, files, {}), Journal(files.acknowledge)))
+    recoveries, seen, histories = _share(bench, 4), itertools.count(), 0
+    apart = 1 if recoveries is None else max(2 * len(recording.operations) // recoveries, 1)
+
+    def crash_again(folder: Path, notes: Sequence[Any]) -> None:
+        nonlocal histories
+        if next(seen) % apart:
+            return
+
+        def recover(folder: Path, files: Any) -> None:
+            with bench.opened(_recorded(folder, files, _after(folder, notes)[0].kept)):
+                pass
+
+        def check(folder: Path, more: Sequence[Any]) -> None:
+            bench.inspect(*_after(folder, [*notes, *more]))
+
+        histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
+
+    explore_crashes(recording, crash_again, **_bounds(bench, 24))
+    return histories
 
 
 def kills_and_power(bench: Bench) -> int:
     """The process is killed, its successor acknowledges more, and then the power fails."""
 
+    kept = dict[str, Any]()
+
     def life(first: int) -> Callable[[Path, Any], object]:
         def live(folder: Path, files: Any) -> None:
-            bench.live(World(folder, behind=files), Journal(files.acknowledge, life=first), first=first)
+            if not first:
+                kept.clear()
+            bench.live(_recorded(folder, files, kept), Journal(files.acknowledge, life=first), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(World(folder), Journal.of(notes))
+        bench.inspect(*_after(folder, notes))
 
     return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
                          limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
@@ -401,6 +449,7 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
         def history(choices: Choices) -> None:
             with bench.world() as world:
                 shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
+                world.kept.update(copy.deepcopy(first.kept))
                 damage = spoil(choices, world.folder, older)
                 for _ in range(2):
                     # It may refuse to open, by name; what it answers must be right.
@@ -590,20 +639,22 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         effort: how much is tried; `Effort()` takes seconds a hazard.
 
     Returns:
-        How many histories each hazard took. A hazard with one alone found no place where it can happen.
+        How many histories each hazard took. A hazard with one alone for each life found no place where it can happen.
 
     Raises:
         BaseException: the first history that failed, with its picks as a note.
     """
-    outcomes = []
+    outcomes, whole = [], effort or Effort()
     for name in hazards:
-        bench = Bench(driver, folder, effort or Effort())
         began, cpu = time.monotonic(), time.process_time()
-        try:
-            histories = HAZARDS[name](bench)
-        except BaseException as error:
-            error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()})")
-            raise
+        histories = 0
+        for number in range(whole.lives):
+            share = whole.of_life(number)
+            try:
+                histories += HAZARDS[name](Bench(driver, folder, share))
+            except BaseException as error:
+                error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
+                raise
         outcomes.append(Outcome(name, histories, time.process_time() - cpu, time.monotonic() - began))
     return outcomes
 
