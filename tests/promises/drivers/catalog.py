@@ -166,12 +166,13 @@ class CatalogDriver:
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))
-        kind = rng.choice(["execute", "execute", *["cut"] * 4, "pin", "pin", "move", "move", "forget", "raise",
+        kind = rng.choice(["execute", "execute", *["cut"] * 6, "pin", "pin", "move", "move", "forget", "raise",
                            "publish", "publish", "reclaim"])
-        if kind == "execute" or store.service.history.latest < 2:
+        if kind == "execute" or len(store.service.history) < 2:
             for _ in range(rng.randint(1, 3)):
                 self._execute(store, rng, journal)
         elif kind == "cut":
+            self._execute(store, rng, journal)
             self._cut(store, rng, journal)
         elif kind in ("pin", "move", "publish", "raise"):
             with store.host:  # names and tables of its own, a host changes on one thread
@@ -210,7 +211,8 @@ class CatalogDriver:
         store.plan = None
         if plan is None:
             service.poll()
-            time = service.history.activation(rng.randint(max(service.history.earliest, 1), service.history.latest))
+            version = rng.randint(max(service.history.earliest, 1), service.history.latest)
+            time = service.history.activation(rng.choice([version, service.history.latest]))
             store.clock.advance(10.0)
             view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)],
                                 topology=Topology.of("A"), low_watermark=time, term=rng.choice([None, store.number]))
@@ -229,7 +231,7 @@ class CatalogDriver:
 
     def _pin(self, store: Opened, rng: Random, journal: Journal) -> None:
         history = store.service.history
-        version = rng.randint(max(history.earliest, 1), history.latest)
+        version = rng.choice([rng.randint(max(history.earliest, 1), history.latest), history.latest])
         pinned = Pinned(f"pin {rng.getrandbits(40):010x}", version, rng.random() < 0.5)
         try:
             self._tried(lambda: store.patiently(lambda: store.service.pins.pin(

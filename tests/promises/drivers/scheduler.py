@@ -7,6 +7,7 @@ any time each row must be in exactly one block of the index. Workers live in the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.testing.driver import Journal, World, WorldClock
+from compactlib.testing.driver import HostLock, Journal, World, WorldClock
 from tests.promises.drivers.outcomes import result_of
 
 AnswerT = TypeVar("AnswerT")
@@ -147,6 +148,7 @@ class Opened:
 
     def __init__(self, host: StoredScheduler | SchedulerHost, clock: WorldClock) -> None:
         self.host, self.clock, self.close = host, clock, host.close
+        self.deleting = HostLock()
 
     def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
         """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
@@ -175,8 +177,13 @@ class SchedulerDriver:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))
         kinds = ["add", "work", "work", "work", "again", "requeue", "retain", "checkpoint"]
         kind = rng.choice(kinds if _tried(journal, Added) else ["add"])
-        if kind in ("add", "again"):
-            self._add(store, kind, rng, journal)
+        if kind == "add":
+            self._add(store, _new_blocks(rng), journal)
+        elif kind == "again":
+            with store.deleting:  # a writer that tries again; once a worker has deleted a block, nobody does
+                deleted = {block for tombstone in _tombstones(journal) for block in getattr(tombstone, "blocks", ())}
+                earlier = [added for added in _tried(journal, Added) if not deleted & set(added.blocks)]
+                self._add(store, rng.choice(earlier or [_new_blocks(rng)]), journal)
         elif kind == "work":
             # A poll plans, the next one assigns, and a later one reports.
             for _ in range(rng.randint(2, 5)):
@@ -193,13 +200,7 @@ class SchedulerDriver:
             with journal.trying(Upkeep(kind)):
                 self._checkpoint(store)
 
-    def _add(self, store: Opened, kind: str, rng: Random, journal: Journal) -> None:
-        added = Added(tuple(f"{rng.getrandbits(40):010x}.{number}" for number in range(rng.randint(2, 5))),
-                      rng.randrange(4) * SPAN + rng.randrange(6) * HOURS)
-        if kind == "again":
-            # A writer that tries again; once a worker has deleted a block, nobody does.
-            deleted = {block for tombstone in _tombstones(journal) for block in getattr(tombstone, "blocks", ())}
-            added = rng.choice([one for one in _tried(journal, Added) if not deleted & set(one.blocks)] or [added])
+    def _add(self, store: Opened, added: Added, journal: Journal) -> None:
         blocks = AddBlocks(tuple(BlockMeta(id=block, level=0, min_time=added.time, max_time=added.time, **PLACE)
                                  for block in added.blocks))
         result = self._carry_out(store, blocks, added, journal)
@@ -216,7 +217,8 @@ class SchedulerDriver:
         confirmed = tuple({tombstone.name: None for tombstone in _tombstones(journal)[-2:]}) * rng.randrange(2)
         polled = Polled(reports, capacity, confirmed)
         request = PollRequest(tuple(map(_update, reports)), capacity, confirmed)
-        answer = self._tried(lambda: store.patiently(lambda: store.host.poll(request)), polled, journal)
+        with store.deleting if confirmed else contextlib.nullcontext():
+            answer = self._tried(lambda: store.patiently(lambda: store.host.poll(request)), polled, journal)
         given = {assignment.name: assignment for assignment in answer.assignments}
         leases = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
                              plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
@@ -412,18 +414,24 @@ def _require_one_holder(reported: Sequence[Report], answers: Sequence[Answered])
     assert sum(map(len, tokens)) == len(set().union(*tokens)), "one token is given twice"
     ended = {report.lease for report in reported if report.status != "renewed"}
     for (name, _, before, lease), (other, _, after, _) in itertools.pairwise(given):
-        if name == other and before.term == after.term and lease not in ended:
+        # What is left of a lease or a delay is cut when the clock goes back.
+        if name == other and before.term == after.term and before.now <= after.now and lease not in ended:
             assert after.now > lease.until, f"{name} is given to two workers at once"
 
 
 def _require_delay(answers: Sequence[Answered]) -> None:
-    completed = {report.lease.name: answered for answered in answers for report, accepted in answered.reports
-                 if accepted and report.replaces}
+    replaced = {source: answered for answered in answers for report, accepted in answered.reports
+                if accepted and report.replaces for source in report.lease.sources}
     for answered in answers:
-        for tombstone in answered.tombstones:
-            left = completed.get(tombstone.name)
-            if left is not None and left.term == answered.term:
-                assert answered.now >= left.now + left.delay, f"{tombstone.name} is to be deleted too early"
+        for block in (block for tombstone in answered.tombstones for block in getattr(tombstone, "blocks", ())):
+            left = replaced.get(block)
+            if left is not None and left.term == answered.term and left.now <= answered.now:
+                assert answered.now >= left.now + left.delay, f"{block} is to be deleted too early"
+
+
+def _new_blocks(rng: Random) -> Added:
+    return Added(tuple(f"{rng.getrandbits(40):010x}.{number}" for number in range(rng.randint(2, 5))),
+                 rng.randrange(4) * SPAN + rng.randrange(6) * HOURS)
 
 
 KindT = TypeVar("KindT")
