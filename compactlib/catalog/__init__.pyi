@@ -16,7 +16,11 @@ from compactlib.catalog.plan.policy import (
     KeepVersions as KeepVersions,
 )
 from compactlib.catalog.round.outbox import NodeOptions as NodeOptions
-from compactlib.catalog.schema.commands import CreateSchema as CreateSchema, CreateZone as CreateZone
+from compactlib.catalog.schema.commands import (
+    CreateSchema as CreateSchema,
+    CreateZone as CreateZone,
+    DropSchema as DropSchema,
+)
 from compactlib.catalog.schema.table_commands import CreateTable as CreateTable
 from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds
 from compactlib.catalog.sense.published import PublishedTimes as PublishedTimes

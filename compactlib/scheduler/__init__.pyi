@@ -5,7 +5,7 @@ from compactlib.scheduler.fences.fence import MemoryFence as MemoryFence, TokenF
 from compactlib.scheduler.fences.fence_file import FileFence as FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence as KVFence
 from compactlib.scheduler.model.poll import PollRequest as PollRequest, StatusUpdate as StatusUpdate
-from compactlib.scheduler.model.update import AddBlocks as AddBlocks, Retain as Retain
+from compactlib.scheduler.model.update import AddBlocks as AddBlocks, Requeue as Requeue, Retain as Retain
 from compactlib.scheduler.model.values import (
     BlockMeta as BlockMeta,
     CompactedBlocks as CompactedBlocks,

@@ -9,6 +9,7 @@ the store goes on. A failure prints its picks.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import itertools
 import os
@@ -28,7 +29,7 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.crash import explore_crashes, explore_kills, explore_recovery, record
+from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.driver import Change, Driver, Journal, World
 from compactlib.testing.failing import Failing, Killing, disk_error
 from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Killed, Request, Step, act_at_once
@@ -46,12 +47,19 @@ class Effort:
         histories: of each hazard, at most; all if `None`.
         most: how many things go wrong in one history, at most.
         seed: draws acts and samples.
+        lives: over how many seeds, `seed` and those that follow, the histories are spread; each has other acts.
     """
 
     acts: int = 6
     histories: int | None = 60
     most: int = 1
     seed: int = 0
+    lives: int = 1
+
+    def of_life(self, number: int) -> Effort:
+        """The effort for one of the lives."""
+        share = None if self.histories is None else max(self.histories // self.lives, 1)
+        return attrs.evolve(self, histories=share, seed=self.seed + number)
 
 
 @attrs.frozen
@@ -60,7 +68,8 @@ class Outcome:
 
     Attributes:
         hazard: its name.
-        histories: how many were run; 1 alone means that the store has no place where it can happen.
+        histories: how many were run; no more than there are lives means that the store has no place where it can
+            happen.
         cpu_seconds: of this process.
         seconds: of the wall clock.
     """
@@ -69,6 +78,13 @@ class Outcome:
     histories: int
     cpu_seconds: float
     seconds: float
+
+
+@attrs.frozen
+class _Kept:
+    """What was in the world's key-value and object stores: of what they have acknowledged nothing is lost."""
+
+    stores: dict[str, Any]
 
 
 class Bench:
@@ -102,6 +118,27 @@ class Bench:
     def world_in(self, folder: Path, files: Files | None = None) -> World:
         """The world of a folder whose disk is changed by `files`; by the local disk if `None`."""
         return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files))
+
+    def recorded(self, folder: Path, files: RecordingFiles, kept: dict[str, Any]) -> World:
+        """A world whose disk is recorded; the recording also notes what its other stores hold."""
+        world = self.world_in(folder, files)
+
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            try:
+                return act()
+            finally:
+                if request.edge != "disk" and request.changes:
+                    files.acknowledge(_Kept(copy.deepcopy(kept)))
+
+        world.step, world.kept = step, kept
+        return world
+
+    def after(self, folder: Path, notes: Sequence[Any]) -> tuple[World, Journal]:
+        """The world after a power failure, and what was tried and acknowledged before."""
+        world = self.world_in(folder)
+        stores = next((note.stores for note in reversed(notes) if isinstance(note, _Kept)), {})
+        world.kept = copy.deepcopy(stores)
+        return world, Journal.of([note for note in notes if not isinstance(note, _Kept)])
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
              acts: int | None = None) -> None:
@@ -325,40 +362,54 @@ def crashes(bench: Bench) -> int:
     """The power fails at each point; what was not synced is there, lost, or torn."""
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(bench.world_in(folder), Journal.of(notes))
+        bench.inspect(*bench.after(folder, notes))
 
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            bench.world_in(folder, files), Journal(files.acknowledge)))
+            bench.recorded(folder, files, {}), Journal(files.acknowledge)))
     return explore_crashes(recording, check, **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
-
-    def recover(folder: Path, files: Any) -> None:
-        with bench.opened(bench.world_in(folder, files)):
-            pass
-
-    def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(bench.world_in(folder), Journal.of(notes))
-
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            bench.world_in(folder, files), Journal(files.acknowledge)))
-    return explore_recovery(recording, recover, check, recoveries=_share(bench, 4), **_bounds(bench, 8))
+            bench.recorded(folder, files, {}), Journal(files.acknowledge)))
+    recoveries, seen, histories = _share(bench, 4), itertools.count(), 0
+    apart = 1 if recoveries is None else max(2 * len(recording.operations) // recoveries, 1)
+
+    def crash_again(folder: Path, notes: Sequence[Any]) -> None:
+        nonlocal histories
+        if next(seen) % apart:
+            return
+
+        def recover(folder: Path, files: Any) -> None:
+            with bench.opened(bench.recorded(folder, files, bench.after(folder, notes)[0].kept)):
+                pass
+
+        def check(folder: Path, more: Sequence[Any]) -> None:
+            bench.inspect(*bench.after(folder, [*notes, *more]))
+
+        histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
+
+    explore_crashes(recording, crash_again, **_bounds(bench, 24))
+    return histories
 
 
 def kills_and_power(bench: Bench) -> int:
     """The process is killed, its successor acknowledges more, and then the power fails."""
 
+    kept = dict[str, Any]()
+
     def life(first: int) -> Callable[[Path, Any], object]:
         def live(folder: Path, files: Any) -> None:
-            bench.live(bench.world_in(folder, files), Journal(files.acknowledge, life=first), first=first)
+            if not first:
+                kept.clear()
+            bench.live(bench.recorded(folder, files, kept), Journal(files.acknowledge, life=first), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(bench.world_in(folder), Journal.of(notes))
+        bench.inspect(*bench.after(folder, notes))
 
     return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
                          limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
@@ -435,6 +486,7 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
         def history(choices: Choices) -> None:
             with bench.world() as world:
                 shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
+                world.kept.update(copy.deepcopy(first.kept))
                 damage = spoil(choices, world.folder, older)
                 for _ in range(2):
                     # It may refuse to open, by name; what it answers must be right.
@@ -625,20 +677,22 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         mistake: a step between the store and the disk that makes a mistake, to see that the hazards find it.
 
     Returns:
-        How many histories each hazard took. A hazard with one alone found no place where it can happen.
+        How many histories each hazard took. A hazard with one alone for each life found no place where it can happen.
 
     Raises:
         BaseException: the first history that failed, with its picks as a note.
     """
-    outcomes = []
+    outcomes, whole = [], effort or Effort()
     for name in hazards:
-        bench = Bench(driver, folder, effort or Effort(), mistake)
         began, cpu = time.monotonic(), time.process_time()
-        try:
-            histories = HAZARDS[name](bench)
-        except BaseException as error:
-            error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()})")
-            raise
+        histories = 0
+        for number in range(whole.lives):
+            share = whole.of_life(number)
+            try:
+                histories += HAZARDS[name](Bench(driver, folder, share))
+            except BaseException as error:
+                error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
+                raise
         outcomes.append(Outcome(name, histories, time.process_time() - cpu, time.monotonic() - began))
     return outcomes
 

@@ -12,20 +12,34 @@ import pytest
 from compactlib.testing.driver import Driver
 from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
 from tests import effort as efforts
+from tests.promises.drivers.catalog import CatalogDriver
+from tests.promises.drivers.scheduler import SchedulerHostDriver, StoredSchedulerDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 DRIVERS: Mapping[str, Driver[Any]] = {
     "segment_log": SegmentLogDriver(),
+    "catalog": CatalogDriver(),
+    "stored_scheduler": StoredSchedulerDriver(),
+    "scheduler_host": SchedulerHostDriver(),
 }
+
+_ON_A_DISK = frozenset({"full_disk", "crashes", "crashes_of_recovery", "kills_and_power", "damages", "missing_files",
+                        "older_files"})
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     # The lock of a folder is the kernel's: nobody takes it from a process that lives.
     "segment_log": frozenset({"paused_owners"}),
+    "scheduler_host": frozenset({"paused_owners"}),
+    # They write to a key-value store alone, which loses nothing that it has acknowledged.
+    "catalog": _ON_A_DISK,
+    "stored_scheduler": _ON_A_DISK,
 }
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
+    ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
+    ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
 }
 """What ought to hold and does not, by store and hazard."""
 
@@ -39,6 +53,6 @@ def _cases() -> list[Any]:
 @pytest.mark.parametrize(("store", "hazard"), _cases())
 def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
-    tried = Effort(acts=effort(6, 12), histories=effort(30, 3_000), most=effort(1, 2))
+    tried = Effort(acts=effort(6, 12), histories=effort(30, 3_000), most=effort(1, 2), lives=effort(3, 30))
     (outcome,) = check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=tried)
-    assert outcome.histories > 1, "the hazard has found no place where it can happen"
+    assert outcome.histories > tried.lives, "the hazard has found no place where it can happen"
