@@ -12,20 +12,36 @@ import pytest
 from compactlib.testing.driver import Driver
 from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
 from tests import effort as efforts
+from tests.promises.drivers.file_fence import FileFenceDriver
+from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 DRIVERS: Mapping[str, Driver[Any]] = {
     "segment_log": SegmentLogDriver(),
+    "raft_log_store": RaftLogStoreDriver(),
+    "local_log": LocalLogDriver(),
+    "file_fence": FileFenceDriver(),
 }
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     # The lock of a folder is the kernel's: nobody takes it from a process that lives.
     "segment_log": frozenset({"paused_owners"}),
+    "raft_log_store": frozenset({"paused_owners"}),
+    "local_log": frozenset({"paused_owners"}),
+    # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
+    # Its clock is for waiting alone, and one owner waits for nobody.
+    "file_fence": frozenset({"paused_owners", "forks", "clock_jumps"}),
 }
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
+    ("raft_log_store", "missing_files"): "a missing segment, snapshot, checkpoint or vote is named at opening",
+    ("raft_log_store", "older_files"): "a file of a removed log that is back again makes no log of it",
+    ("local_log", "missing_files"): "a log whose folder or newest segment is missing is named at opening",
+    ("file_fence", "missing_files"): "a fence whose folder or record is missing says so, and admits no lower token",
+    ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",
 }
 """What ought to hold and does not, by store and hazard."""
 

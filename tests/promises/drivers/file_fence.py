@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from random import Random
 
@@ -130,7 +131,8 @@ class FileFenceDriver:
         except FencedOff as late:
             assert late.highest > token
             return
-        assert done is not None and (done.token, done.value) == (token, value_of(resource, token))
+        assert done is not None
+        assert (done.token, done.value) == (token, value_of(resource, token))
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         floors, allowed = allowed_of(journal)
@@ -172,14 +174,15 @@ def _read(fence: FileFence, resource: str, journal: Journal) -> None:
 
 def _require_late(fence: FileFence, resource: str, token: int) -> None:
     """A worker whose token is not the highest is refused, whatever it tries."""
-    for attempt in (lambda: fence.admit(resource, token),
-                    lambda: fence.commit(resource, token, value_of(resource, token)),
-                    lambda: fence.guard(resource, token).__enter__()):
-        try:
-            attempt()
-        except FencedOff:
-            continue
-        raise AssertionError(f"token {token} was let through to {resource!r}, which has seen a higher one")
+    for call in ("admit", "commit", "guard"):
+        with contextlib.suppress(FencedOff):
+            if call == "admit":
+                fence.admit(resource, token)
+            elif call == "commit":
+                fence.commit(resource, token, value_of(resource, token))
+            else:
+                fence.guard(resource, token).__enter__()
+            raise AssertionError(f"{call} let token {token} through to {resource!r}, which has seen a higher one")
 
 
 def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:

@@ -166,7 +166,8 @@ def _command(store: Opened, kind: str, text: str, journal: Journal) -> None:
     else:
         with journal.trying(Proposed(text.rstrip())):
             answered = _when_the_clock_is_right(store, ask)
-            assert answered is not None and answered.text == text.rstrip()
+            assert answered is not None
+            assert answered.text == text.rstrip()
     for carried in (*seen[-1:], *([answered] if answered else [])):
         with journal.trying(carried):
             pass
