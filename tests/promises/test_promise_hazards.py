@@ -39,8 +39,8 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("raft_log_store", "missing_files"): "a missing segment, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "a file of a removed log that is back again makes no log of it",
-    ("local_log", "missing_files"): "a log whose folder or newest segment is missing is named at opening",
-    ("file_fence", "missing_files"): "a fence whose folder or record is missing says so, and admits no lower token",
+    ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
+    ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",
 }
 """What ought to hold and does not, by store and hazard."""

@@ -135,6 +135,8 @@ class FileFenceDriver:
         assert (done.token, done.value) == (token, value_of(resource, token))
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
+        if damage == "missing" and not any(_highest(store.fence, each, Journal()) for each in RESOURCES):
+            return  # the folder as a whole is gone, and nobody can tell this fence from a new one
         floors, allowed = allowed_of(journal)
         for resource in (*RESOURCES, NEVER_NAMED):
             may_be = allowed.get(resource, {Seen()})
