@@ -19,7 +19,7 @@ import sortedcontainers
 import compactlib
 
 _LIBRARY = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (compactlib, sortedcontainers))
-# A driver's lock and the stores in front are no part of what is tried: a host's lock that stays held would hang the next.
+# A driver's lock and the stores in front are not what is tried: a lock that stays held would hang what comes next.
 _HARNESS = os.path.dirname(__file__) + os.sep
 _CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX"})
 
