@@ -50,10 +50,17 @@ class Floor:
 
 @attrs.frozen
 class Seen:
-    """What a resource may be found in: its highest token, and the token that committed; 0 for none."""
+    """What a resource may be found in.
+
+    Attributes:
+        token: the highest, 0 for none.
+        committed: the token that committed, 0 for none.
+        floor: what was recorded below is forgotten, so this floor, or a higher one, is in force.
+    """
 
     token: int = 0
     committed: int = 0
+    floor: int = 0
 
 
 def value_of(resource: str, token: int) -> bytes:
@@ -100,9 +107,12 @@ class FileFenceDriver:
         elif kind == "read":
             _read(fence, resource, journal)
         elif kind == "late":
-            token = _highest(fence, resource, journal) - 1
-            if token >= 0:
-                _require_late(fence, resource, token)
+            with self._host:
+                token = _highest(fence, resource, journal)
+                if token:
+                    _require_late(fence, resource, token - 1)
+                with journal.trying(Floor(min(step, token))):
+                    fence.raise_floor(min(step, token))  # a late one, which lowers nothing
         else:
             self._commit(fence, kind, resource, step, journal)
 
@@ -138,9 +148,15 @@ class FileFenceDriver:
         if damage == "missing" and not any(_highest(store.fence, each, Journal()) for each in RESOURCES):
             return  # the folder as a whole is gone, and nobody can tell this fence from a new one
         floors, allowed = allowed_of(journal)
-        for resource in (*RESOURCES, NEVER_NAMED):
-            may_be = allowed.get(resource, {Seen()})
-            expected = {max(floor, seen.token) for floor in floors for seen in may_be}
+        try:
+            floor = _highest(store.fence, NEVER_NAMED, Journal())
+        except CorruptData:
+            assert damage, "the floor is damaged"
+            return
+        assert floor in floors, f"the floor is {floor}, expected one of {floors}"
+        for resource in RESOURCES:
+            may_be = {seen for seen in allowed.get(resource, {Seen()}) if seen.floor <= floor}
+            expected = {max(floor, seen.token) for seen in may_be}
             try:
                 done = store.fence.committed(resource)
                 committed = 0 if done is None else done.token
@@ -193,9 +209,9 @@ def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
 
     def note(resource: str, is_sure: bool, *, token: int, committed: int = 0) -> None:
         before = allowed.get(resource, {Seen()})
-        after = {Seen(max(seen.token, token), max(seen.committed, committed)) for seen in before}
+        after = {Seen(max(seen.token, token), max(seen.committed, committed), seen.floor) for seen in before}
         if min(floors) > token:
-            after |= {Seen()}  # a floor was tried first, and raised after it
+            after |= {Seen(floor=min(floors))}  # a floor was tried first, and raised after it
         allowed[resource] = after if is_sure else before | after
 
     for change in journal.changes:
@@ -210,5 +226,5 @@ def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
                 floors = raised if is_sure else floors | raised
                 for resource, before in allowed.items():
                     # What was forgotten may be back after a crash: it lies below the floor, where nothing is admitted.
-                    allowed[resource] = before | {Seen() if seen.token < floor else seen for seen in before}
+                    allowed[resource] = before | {Seen(floor=floor) for seen in before if seen.token < floor}
     return floors, allowed

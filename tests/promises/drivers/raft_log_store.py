@@ -341,10 +341,14 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
     kept, changes = Kept.of(journal.changes)[log_id], journal.changes
     wrong = wrong_with(log, kept, damage)
     if log is not None and damage == "cut":
-        # As if the last writes had never been synced: what no snapshot covers is as it was at some time.
+        # As if the last writes had never been synced: what no snapshot covers is as it was at some time, up to a gap
+        # that the log itself names, if what was cut lies before what the WAL has.
+        row, through = log.state.index, log.contiguous_through
         for count in range(len(changes)):
-            earlier, row = Kept.of(changes[:count])[log_id].answers, log.state.index
-            answers = {i: kept.at(i) if i <= row else earlier.get(i, {ABSENT}) for i in {*kept.answers, *earlier}}
+            earlier = Kept.of(changes[:count])[log_id].answers
+            answers = {i: kept.at(i) if i <= row else
+                       earlier.get(i, {ABSENT}) if i <= through else kept.at(i) | {ABSENT}
+                       for i in {*kept.answers, *earlier}}
             wrong = wrong and wrong_with(log, attrs.evolve(kept, answers=answers), damage)
     assert not wrong, f"log {log_id!r}: {wrong}"
 
