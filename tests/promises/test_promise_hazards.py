@@ -37,8 +37,8 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 
 KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
-    ("raft_log_store", "missing_files"): "a missing segment, snapshot, checkpoint or vote is named at opening",
-    ("raft_log_store", "older_files"): "a file of a removed log that is back again makes no log of it",
+    ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
+    ("raft_log_store", "older_files"): "an older segment brings back no entry that was taken back",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",

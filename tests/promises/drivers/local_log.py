@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -13,7 +15,8 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped
-from compactlib.hosting import LocalLog
+from compactlib.hosting import LocalLog, SnapshotStore
+from compactlib.kv import MemoryStore
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.testing.driver import HostLock, Journal, World
 from tests.promises.drivers.outcomes import result_of
@@ -49,15 +52,24 @@ class Begun:
     """A new term, noted by an opening that has returned."""
 
     term: int
+    opening: int
 
 
 class Machine:
     """Remembers each command that it is given, from where the log begins."""
 
-    def __init__(self, applied_index: int) -> None:
+    def __init__(self, applied_index: int, carried: Iterable[Carried] = ()) -> None:
         self.applied_index = applied_index
-        self.carried: list[Carried] = []
+        self.carried = list(carried)
         self.times: list[float] = []
+
+    @classmethod
+    def of(cls, snapshot: bytes) -> Machine:
+        applied_index, carried = json.loads(snapshot)
+        return cls(applied_index, [Carried(*each) for each in carried])
+
+    def dump(self) -> bytes:
+        return json.dumps([self.applied_index, [attrs.astuple(each) for each in self.carried]]).encode()
 
     def apply(self, command: Any, payload: bytes) -> Carried:
         text = payload.decode().rstrip()
@@ -69,11 +81,13 @@ class Machine:
 
 @attrs.frozen
 class Opened:
-    """A started log and its state machine."""
+    """A started log, its state machine, where the host keeps snapshots of that, and which opening it is."""
 
     log: LocalLog
     machine: Machine
+    snapshots: SnapshotStore
     clock: ManualClock
+    opening: int
 
     def close(self) -> None:
         self.log.close()
@@ -84,6 +98,7 @@ class LocalLogDriver:
 
     def __init__(self) -> None:
         self._host = HostLock()
+        self._openings = itertools.count()
 
     def settings(self) -> Sequence[LogOptions]:
         return [LogOptions(limits=SegmentLimits(max_entries=3), keep_links_seconds=0.0),
@@ -93,29 +108,28 @@ class LocalLogDriver:
     def open(self, world: World, settings: LogOptions) -> Opened:
         log = LocalLog(world.folder / "log", attrs.evolve(settings, clock=world.clock, files=world.files))
         try:
-            # The host's snapshot: whatever the log has forgotten is in it.
-            machine = Machine(log.first_index - 1)
+            snapshots = SnapshotStore(world.keyed("snapshots", MemoryStore), b"p", clock=world.clock, rng=Random(0))
+            snapshot = snapshots.load()
+            # Where a world has lost its stores in memory, what the log has forgotten is as if it had never been.
+            machine = Machine(log.first_index - 1) if snapshot is None else Machine.of(snapshot.data)
             log.start(machine)
         except BaseException:
             log.close()
             raise
-        return Opened(log, machine, world.clock)
+        return Opened(log, machine, snapshots, world.clock, next(self._openings))
 
     def policy(self) -> None:
         return None
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["decide", "compact", "propose", "propose", "begun", "propose", "look", "compact"])
-        log, text = store.log, f"{rng.getrandbits(60):x}"
-        if kind in ("begun", "look"):
-            with journal.trying(Begun(log.term)):
-                log.audit()
+        kind = rng.choice(["decide", "compact", "propose", "propose", "look", "propose", "look", "compact"])
+        text = f"{rng.getrandbits(60):x}"
+        with journal.trying(Begun(store.log.term, store.opening)):
+            store.log.audit()
         if kind == "compact":
-            # Its last command may stay, and its newest segment always does.
-            index = rng.randint(min(log.first_index, log.durable_index), log.durable_index)
-            with journal.trying(Forgotten(index)):
-                result_of(log.compact(index))
-        elif kind != "begun":
+            with self._host:  # one snapshot at a time
+                _compact(store, rng, journal)
+        else:
             for place in range(rng.randint(1, 3)):
                 _command(store, kind, f"{text}-{place}" + " " * rng.randrange(80), journal)
 
@@ -139,8 +153,8 @@ class LocalLogDriver:
                     assert is_lost or places.get(text, 0) < log.first_index > 1, f"{text} is not in the log"
                 case Carried(index=index, text=text) if index >= log.first_index:
                     assert is_lost or found.get(text) == what, f"{what} is not in the log, {found.get(text)} is"
-                case Begun(term=term):
-                    assert log.term >= term or damage == "cut", f"term {log.term} lies below {term}, which had begun"
+                case Begun(term=term, opening=opening) if opening != store.opening:
+                    assert log.term > term or damage == "cut", f"term {log.term} is not above {term}, which had begun"
         # Each opening takes one term and one place.
         for one, other in pairwise([*carried, Carried(log.last_index + 1, log.term, "the next one")]):
             assert other.index - one.index == 1 + other.term - one.term, f"{one} is followed by {other}"
@@ -148,6 +162,22 @@ class LocalLogDriver:
             # A clock that was set back is believed after a while.
             assert not 0 < before - after < MAX_JUMP_SECONDS, "a later command has an earlier time"
         log.audit()
+
+
+def _compact(store: Opened, rng: Random, journal: Journal) -> None:
+    dumped: list[tuple[int, bytes]] = []
+
+    def look(command: Any) -> None:
+        dumped.append((store.machine.applied_index, store.machine.dump()))
+
+    store.log.decide(look)
+    index, data = dumped[-1]
+    if index > store.snapshots.index:
+        store.snapshots.save(index, data)
+    # Some of what the snapshot covers may stay, for who is restored from an older one.
+    index = rng.randint(min(store.log.first_index - 1, index), index)
+    with journal.trying(Forgotten(index)):
+        result_of(store.log.compact(index))
 
 
 def _command(store: Opened, kind: str, text: str, journal: Journal) -> None:

@@ -212,7 +212,9 @@ class RaftLogStoreDriver:
                 options(7, 0.0, max_wal_bytes=1 << 16, max_memtable_entries=9)]
 
     def open(self, world: World, settings: StoreOptions) -> Opened:
-        snapshots = SnapshotFolder(world.folder / "snapshots", files=world.files, machine=Machine)
+        # Only then is a lost live set made anew from the state.
+        machine = Machine if settings.keep_trailing else None
+        snapshots = SnapshotFolder(world.folder / "snapshots", files=world.files, machine=machine)
         log = attrs.evolve(settings.log, clock=world.clock, files=FilesInFront(_without_locks, world.files))
         store = RaftLogStore(world.folder / "store", attrs.evolve(
             settings, log=log, snapshots_of=lambda log_id: snapshots if log_id == SNAPSHOTTED else Nowhere()))
@@ -229,26 +231,34 @@ class RaftLogStoreDriver:
         return SeedPolicy()
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["upkeep", "remove", "append", "conflict", "apart", "append", "cut", "snapshot", "checkpoint",
-                           "unsynced", "flush", "conflict", "vote", "checkpoint"])
+        kind = rng.choice(["upkeep", "conflict", "append", "unsynced", "apart", "unsynced", "cut", "upkeep", "apart",
+                           "conflict", "snapshot", "remove", "vote", "checkpoint"])
         if kind == "upkeep":
-            work = rng.choice(["compact", "reclaim"])
-            for log_id in store.store.log_ids:
-                with journal.trying(Upkeep(work)):
-                    log = store.store.log(log_id)
-                    result_of(log.compact(policy=self.policy()) if work == "compact" else log.reclaim())
-        elif kind == "flush":
-            with journal.trying(Synced(store.opening)):
-                store.store.flush()
+            self._keep_up(store, rng.choice(["flush", "reclaim", "compact", "compact"]), journal)
         else:
             with self._host:  # a host writes each log on one thread
                 self._write(store, kind, rng, journal)
+
+    def _keep_up(self, store: Opened, work: str, journal: Journal) -> None:
+        if work != "reclaim":
+            with journal.trying(Synced(store.opening)):
+                store.store.flush()
+        for log_id in store.store.log_ids:
+            with journal.trying(Upkeep(work)):
+                log = store.store.log(log_id)
+                if work == "compact":
+                    result_of(log.compact(policy=self.policy()))
+                elif work == "reclaim":
+                    result_of(log.reclaim())
 
     def _write(self, store: Opened, kind: str, rng: Random, journal: Journal) -> None:
         log_id = rng.choice([SNAPSHOTTED, OTHER])
         if kind in ("append", "unsynced"):
             for each in (SNAPSHOTTED, OTHER):
-                self._append(store, store.store.log(each), rng, journal)
+                if kind == "append" and rng.random() < 0.4:
+                    self._take_back(store, "conflict", store.store.log(each), rng, journal)
+                else:
+                    self._append(store, store.store.log(each), rng, journal)
             if kind == "append":
                 with journal.trying(Synced(store.opening)):
                     store.store.sync()
@@ -260,6 +270,7 @@ class RaftLogStoreDriver:
             self._checkpoint(store, store.store.log(SNAPSHOTTED), rng, journal)
         elif kind == "snapshot":
             for each in (SNAPSHOTTED, OTHER):
+                self._append(store, store.store.log(each), rng, journal)
                 self._snapshot(store, store.store.log(each), rng, journal)
         elif kind == "vote":
             log = store.store.log(log_id)
@@ -305,16 +316,16 @@ class RaftLogStoreDriver:
                 log.snapshot(index, live, [state_of(index, live)] if log.log_id == SNAPSHOTTED else None)
 
     def _checkpoint(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
-        there = store.snapshots.checkpoint_below(log.last_index) if rng.random() < 0.5 else None
         floor = max(0, log.state.index, *(each.index for each in store.snapshots.checkpoints))
-        if there is not None:
-            with journal.trying(Snapshot(log.log_id, there.index, tuple(there.live), store.trailing, store.opening)):
-                log.promote(there.index)
-        elif log.contiguous_through > floor:
+        if log.contiguous_through > floor:
             index = rng.randint(floor + 1, log.contiguous_through)
             live = live_of(log, index)
             with journal.trying(Checkpoint(index, store.opening)):
                 log.checkpoint(index, live, [state_of(index, live)])
+        there = store.snapshots.checkpoint_below(log.last_index) if rng.random() < 0.5 else None
+        if there is not None:
+            with journal.trying(Snapshot(log.log_id, there.index, tuple(there.live), store.trailing, store.opening)):
+                log.promote(there.index)
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         refused = set[str]()
