@@ -38,7 +38,7 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
-    ("raft_log_store", "older_files"): "an older segment brings back no entry that was taken back",
+    ("raft_log_store", "older_files"): "an older segment is named: it hides no entry and brings none back",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",

@@ -232,7 +232,7 @@ class RaftLogStoreDriver:
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["upkeep", "conflict", "append", "unsynced", "apart", "unsynced", "cut", "upkeep", "apart",
-                           "conflict", "snapshot", "remove", "vote", "checkpoint"])
+                           "conflict", "snapshot", "remove", "append", "checkpoint"])
         if kind == "upkeep":
             self._keep_up(store, rng.choice(["flush", "reclaim", "compact", "compact"]), journal)
         else:
@@ -255,8 +255,9 @@ class RaftLogStoreDriver:
         log_id = rng.choice([SNAPSHOTTED, OTHER])
         if kind in ("append", "unsynced"):
             for each in (SNAPSHOTTED, OTHER):
-                if kind == "append" and rng.random() < 0.4:
-                    self._take_back(store, "conflict", store.store.log(each), rng, journal)
+                taken_back = rng.choice(["conflict", "cut", "", ""])
+                if kind == "append" and taken_back:
+                    self._take_back(store, taken_back, store.store.log(each), rng, journal)
                 else:
                     self._append(store, store.store.log(each), rng, journal)
             if kind == "append":
@@ -272,11 +273,6 @@ class RaftLogStoreDriver:
             for each in (SNAPSHOTTED, OTHER):
                 self._append(store, store.store.log(each), rng, journal)
                 self._snapshot(store, store.store.log(each), rng, journal)
-        elif kind == "vote":
-            log = store.store.log(log_id)
-            voted = Voted(log_id, log.hard_state.term + 1, f"node {rng.randrange(9)}")
-            with journal.trying(voted):
-                log.record_hard_state(voted.term, voted.name)
         else:
             self._take_back(store, kind, store.store.log(log_id), rng, journal)
 
@@ -301,8 +297,11 @@ class RaftLogStoreDriver:
                 log.reset(cut.last)
                 log.sync()
         else:
-            before = max(through - rng.randrange(4), floor)
-            appended = Appended(log.log_id, before + 1, _term(log, rng) + 1, rng.randint(1, 5), store.opening, True)
+            voted = Voted(log.log_id, _term(log, rng) + 1, f"node {rng.randrange(9)}")
+            with journal.trying(voted):
+                log.record_hard_state(voted.term, voted.name)
+            before = max(through - rng.randrange(5), floor)
+            appended = Appended(log.log_id, before + 1, voted.term, rng.randint(1, 4), store.opening, True)
             with journal.trying(appended):
                 answer = log.append_entries(before, log.term_of(before) or 0, _entries(appended))
                 assert (answer.success, answer.match_index) == (True, before + appended.count), answer
@@ -310,7 +309,7 @@ class RaftLogStoreDriver:
     def _snapshot(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
         floor, through = max(log.state.index, 0), log.contiguous_through
         if through > floor:
-            index = rng.randint(floor + 1, through)
+            index = rng.choice([through, rng.randint(floor + 1, through)])
             live = live_of(log, index)
             with journal.trying(Snapshot(log.log_id, index, live, store.trailing, store.opening)):
                 log.snapshot(index, live, [state_of(index, live)] if log.log_id == SNAPSHOTTED else None)
@@ -326,6 +325,7 @@ class RaftLogStoreDriver:
         if there is not None:
             with journal.trying(Snapshot(log.log_id, there.index, tuple(there.live), store.trailing, store.opening)):
                 log.promote(there.index)
+                assert log.state.index == there.index
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         refused = set[str]()
@@ -349,12 +349,16 @@ class RaftLogStoreDriver:
 
 
 def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) -> None:
-    kept, changes = Kept.of(journal.changes)[log_id], journal.changes
-    wrong = wrong_with(log, kept, damage)
+    changes, wrong = journal.changes, ""
+    for history in histories_of(changes):
+        kept = Kept.of(history)[log_id]
+        wrong = wrong_with(log, kept, damage)
+        if not wrong:
+            return
     if log is not None and damage == "cut":
         # As if the last writes had never been synced: what no snapshot covers is as it was at some time, up to a gap
         # that the log itself names, if what was cut lies before what the WAL has.
-        row, through = log.state.index, log.contiguous_through
+        row, through, kept = log.state.index, log.contiguous_through, Kept.of(changes)[log_id]
         for count in range(len(changes)):
             earlier = Kept.of(changes[:count])[log_id].answers
             answers = {i: kept.at(i) if i <= row else
@@ -362,6 +366,15 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
                        for i in {*kept.answers, *earlier}}
             wrong = wrong and wrong_with(log, attrs.evolve(kept, answers=answers), damage)
     assert not wrong, f"log {log_id!r}: {wrong}"
+
+
+def histories_of(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """The ways in which it may have gone: a removal without an acknowledgement was carried out whole, or not at all."""
+    doubtful = [change for change in changes if isinstance(change.what, Removed) and not change.acknowledged]
+    for done in itertools.product([True, False], repeat=len(doubtful)):
+        kept = dict(zip(map(id, doubtful), done, strict=True))
+        yield [attrs.evolve(change, acknowledged=True) if id(change) in kept else change
+               for change in changes if kept.get(id(change), True)]
 
 
 def _term(log: RaftLog, rng: Random) -> int:
