@@ -231,7 +231,7 @@ class RaftLogStoreDriver:
         return SeedPolicy()
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["upkeep", "conflict", "append", "unsynced", "apart", "unsynced", "cut", "upkeep", "apart",
+        kind = rng.choice(["upkeep", "checkpoint", "append", "unsynced", "apart", "unsynced", "cut", "upkeep", "apart",
                            "conflict", "snapshot", "remove", "append", "checkpoint"])
         if kind == "upkeep":
             self._keep_up(store, rng.choice(["flush", "reclaim", "compact", "compact"]), journal)
@@ -315,14 +315,14 @@ class RaftLogStoreDriver:
                 log.snapshot(index, live, [state_of(index, live)] if log.log_id == SNAPSHOTTED else None)
 
     def _checkpoint(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
+        there = store.snapshots.checkpoint_below(log.last_index) if rng.random() < 0.6 else None
         floor = max(0, log.state.index, *(each.index for each in store.snapshots.checkpoints))
-        if log.contiguous_through > floor:
+        if there is None and log.contiguous_through > floor:
             index = rng.randint(floor + 1, log.contiguous_through)
             live = live_of(log, index)
             with journal.trying(Checkpoint(index, store.opening)):
                 log.checkpoint(index, live, [state_of(index, live)])
-        there = store.snapshots.checkpoint_below(log.last_index) if rng.random() < 0.5 else None
-        if there is not None:
+        elif there is not None:
             with journal.trying(Snapshot(log.log_id, there.index, tuple(there.live), store.trailing, store.opening)):
                 log.promote(there.index)
                 assert log.state.index == there.index
