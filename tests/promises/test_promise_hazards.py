@@ -13,6 +13,9 @@ from compactlib.testing.driver import Driver
 from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
 from tests import effort as efforts
 from tests.promises.drivers.catalog import CatalogDriver
+from tests.promises.drivers.file_fence import FileFenceDriver
+from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.scheduler import SchedulerHostDriver, StoredSchedulerDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
@@ -21,6 +24,9 @@ DRIVERS: Mapping[str, Driver[Any]] = {
     "catalog": CatalogDriver(),
     "stored_scheduler": StoredSchedulerDriver(),
     "scheduler_host": SchedulerHostDriver(),
+    "raft_log_store": RaftLogStoreDriver(),
+    "local_log": LocalLogDriver(),
+    "file_fence": FileFenceDriver(),
 }
 
 _ON_A_DISK = frozenset({"full_disk", "crashes", "crashes_of_recovery", "kills_and_power", "damages", "missing_files",
@@ -33,6 +39,11 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     # They write to a key-value store alone, which loses nothing that it has acknowledged.
     "catalog": _ON_A_DISK,
     "stored_scheduler": _ON_A_DISK,
+    "raft_log_store": frozenset({"paused_owners"}),
+    "local_log": frozenset({"paused_owners"}),
+    # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
+    # Its clock is for waiting alone, and one owner waits for nobody.
+    "file_fence": frozenset({"paused_owners", "forks", "clock_jumps"}),
 }
 """Hazards that have no place in a store."""
 
@@ -40,6 +51,11 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
+    ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
+    ("raft_log_store", "older_files"): "an older segment is named: it hides no entry and brings none back",
+    ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
+    ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
+    ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",
 }
 """What ought to hold and does not, by store and hazard."""
 
