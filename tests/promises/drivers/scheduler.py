@@ -352,7 +352,8 @@ class Ledger:
     """
 
     def __init__(self, journal: Journal) -> None:
-        self.kept, self.doubtful, self.gone, self.replaced, self.refused, self.confirmed = (set[str]() for _ in "123456")
+        self.kept, self.doubtful, self.gone = set[str](), set[str](), set[str]()
+        self.replaced, self.refused, self.confirmed = set[str](), set[str](), set[str]()
         self.batches: list[tuple[str, ...]] = []
         self.times: dict[str, float] = {}
         self.sources: dict[str, tuple[str, ...]] = {}
