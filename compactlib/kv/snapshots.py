@@ -221,7 +221,13 @@ class SnapshotStore:
                                f"snapshots only move forward")
         head = self._write_chunks(index, data)
         # Before what it covers goes: the store has what it was given.
-        self._read(head)
+        try:
+            self._read(head)
+        except CorruptData:
+            if self._read_head()[0] != self._head:  # another owner has removed what it found below its own
+                self._knows_predicate = False
+                raise PredicateFailed(partition=self._partition, key=HEAD_KEY) from None
+            raise
         self._switch(head)
         return head
 

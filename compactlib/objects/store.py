@@ -7,14 +7,14 @@ may cache it for ever, and two writers that create the same key cannot destroy e
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 import attrs
 
-from compactlib._arguments import require_age, require_names
+from compactlib._arguments import require_names
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadDigest
 from compactlib.objects.keys import MAX_DELETES
@@ -147,21 +147,6 @@ def delete_many(store: ObjectStore, keys: Iterable[str]) -> None:
         else:
             for key in part:
                 store.delete(key)
-
-
-def delete_older(store: ObjectStore, prefix: str, now: float, older_than_seconds: float,
-                 kept: Container[str] = ()) -> int:
-    """Remove the objects under a prefix that are so old at that time, but those in `kept`; returns how many.
-
-    Raises:
-        InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
-        CompactlibError: what the store raises; call again.
-    """
-    require_age(now, older_than_seconds)
-    old = [info.key for info in store.list(prefix)
-           if info.modified_at < now - older_than_seconds and info.key not in kept]
-    delete_many(store, old)
-    return len(old)
 
 
 def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:

@@ -5,7 +5,6 @@ from compactlib.spark.rewrites.blocks import (
     MergeBlocks as MergeBlocks,
     MergeOptions as MergeOptions,
 )
-from compactlib.spark.rewrites.object_files import ObjectsExecutor as ObjectsExecutor
 from compactlib.spark.rewrites.staging_merge import StagingMerge as StagingMerge
 from compactlib.spark.session.library import ship_library as ship_library
 from compactlib.spark.session.session import (

@@ -450,7 +450,8 @@ sys.exit(main())
 def test_an_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     done = run_compactlib("inspect", tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"compactlib: {tmp_path / 'none'} does not exist; check the path\n"
+    assert done.stderr == (f"compactlib: {tmp_path / 'none'} does not exist; check the path, or make a log "
+                           f"there with SegmentLog and create=True\n")
 
 
 def test_spark_that_is_not_installed_is_named_with_what_to_install(tmp_path: Path) -> None:

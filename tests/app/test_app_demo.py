@@ -177,7 +177,8 @@ def test_a_changed_byte_is_found_and_the_logs_stay_to_be_looked_at(
     assert re.search(r"\nNOT VERIFIED: \d+ problems\n", out)
     (kept,) = tmp_path.glob("compactlib-demo-*")
     assert f"compactlib inspect {kept}/local\n" in out
-    assert main(["verify", str(kept / "local")]) == 1
+    # The damaged output was read before its sources would have gone, so that both logs are sound.
+    assert main(["verify", str(kept / "local")]) == 0
     assert main(["verify", str(kept / "other")]) == 0
 
 

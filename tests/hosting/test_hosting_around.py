@@ -190,8 +190,8 @@ def test_what_is_told_of_a_snapshot_whose_answer_was_lost_is_true() -> None:
         assert loaded is None or loaded.index in possible
         assert not done or (loaded is not None and loaded.index >= done[-1])
         if answer.failed_looks is not None and answer.failed_tries == 0:
-            # A late one may get in just before the next, which is then told so.
-            assert sum(what != "done" for _, what in told) <= 2
+            # A late one may get in just before the next, which is then told so; each save reads back what it wrote.
+            assert sum(what != "done" for _, what in told) <= max(2, 1 + answer.failed_looks)
 
     assert explore_lost_answers(MemoryStore, save_three, check).runs > 50
 

@@ -218,7 +218,7 @@ def test_crash_at_every_key_value_step_of_a_snapshot(memory_path: Path) -> None:
         host.close()
 
     report = explore_kv_faults(MemoryStore, work, check)
-    assert report.operations == 15
+    assert report.operations == 18
 
 
 def test_a_store_that_refuses_a_snapshot_costs_nothing_but_the_snapshot(memory_path: Path) -> None:

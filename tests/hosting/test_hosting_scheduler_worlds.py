@@ -41,6 +41,7 @@ from compactlib.scheduler import (
     JobStatus,
     LevelConfig,
     PollRequest,
+    Requeue,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
@@ -49,7 +50,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Configure, Operation, Requeue
+from compactlib.scheduler.model.update import Configure, Operation
 from compactlib.scheduler.model.values import BlockTombstones, Command, Tombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import FaultyStore, KVFault

@@ -224,7 +224,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 # -------------------------------------------------------------------------------------------------------- the format
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-folder.md"
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-register.md"
 GOLDEN = Path(__file__).parent / "golden" / "register-v1.bin"
 KEY = f"value/{10 ** 20 - 1 - 7:020}"
 

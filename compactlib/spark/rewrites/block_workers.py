@@ -206,10 +206,11 @@ class WriteBlocks:
             out.flush()
             with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 with self.open_objects() as objects, memoryview(mapped) as data:
+                    digest = Digest.of(data)
                     _create(objects, self.keys[number], data)
                 yield pa.RecordBatch.from_pylist([{
                     "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
-                    "digest": Digest.of(mapped).hex, "begin": min(times, default=None), "end": max(times, default=None),
+                    "digest": digest.hex, "begin": min(times, default=None), "end": max(times, default=None),
                     "untimed": untimed}])
 
     def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:

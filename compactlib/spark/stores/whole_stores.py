@@ -19,7 +19,6 @@ from compactlib.contract import CommitFence, Policy
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.executors.tasks import own_error
 from compactlib.files.disk import list_folder
-from compactlib.objects.folder import OpenInObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.spark.executors.items import map_items
@@ -29,12 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from compactlib.contract import Compaction
-    from compactlib.objects.folder import StoreInObjects
     from compactlib.scheduler.fences.fence import Fence
 
-OpenStore: TypeAlias = "Callable[[str], Compaction[Any, Any, Any, Any, Any] | StoreInObjects]"
-"""Opens the store of this name, under its lock; picklable, runs on the workers. For stores that lie in an object store
-it is a `compactlib.objects.folder.OpenInObjects`."""
+OpenStore: TypeAlias = "Callable[[str], Compaction[Any, Any, Any, Any, Any]]"
+"""Opens the store of this name, under its lock; picklable, runs on the workers."""
 
 OpenFence: TypeAlias = Callable[[str], CommitFence]
 """The fence of the store of this name; picklable, runs on the workers, all of which must reach what it asks."""
@@ -137,11 +134,10 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
         stores_at_once: how many stores a Spark task has open at the same time, each in a thread, >= 1.
         parts: how many Spark tasks to make at most; see `map_items`.
         exists: says of a name whether there is a store. By default the names are paths, of files or of folders that
-            are not empty; what an `OpenInObjects` opens is looked for by itself.
+            are not empty.
     """
-    if exists is None and not isinstance(open_store, OpenInObjects):
-        exists = is_path_of_something
-    one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
+    one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits,
+                     is_path_of_something if exists is None else exists)
     weights = list(stores.values()) if isinstance(stores, Mapping) else None
     mapped = map_items(spark, listed_once(stores), one, weights=weights, parts=parts, at_once=stores_at_once)
     rows = [each.value or (each.item, "failed", str(each.error), 0, 0.0, type(each.error).__name__) for each in mapped]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from compactlib.catalog import CreateSchema, CreateTable, CreateZone
+from compactlib.catalog import CreateSchema, CreateTable, CreateZone, DropSchema
 from compactlib.catalog.errors import CommandRefused, ObjectNotFound
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.catalog.schema.commands import (
@@ -21,7 +21,6 @@ from compactlib.catalog.schema.commands import (
     AlterZone,
     ChooseDefaultZone,
     Command,
-    DropSchema,
     DropZone,
     plan_update,
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from compactlib.catalog import CatalogService, CreateSchema, CutReport, HybridClock
+from compactlib.catalog import CatalogService, CreateSchema, CutReport, DropSchema, HybridClock
 from compactlib.catalog.errors import (
     CatalogVersionNotFound,
     CommandRefused,
@@ -24,7 +24,6 @@ from compactlib.catalog.errors import (
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.model.timestamp import from_seconds, physical_ms
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.commands import DropSchema
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore

@@ -16,6 +16,7 @@ from compactlib.scheduler import (
     JobStatus,
     LevelConfig,
     PollRequest,
+    Requeue,
     SchedulerConfig,
     SealedPolls,
     StatusUpdate,
@@ -23,7 +24,7 @@ from compactlib.scheduler import (
 from compactlib.scheduler.errors import BadConfig, CommandOutOfOrder
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import BlocksAdded, Requeue, Requeued
+from compactlib.scheduler.model.update import BlocksAdded, Requeued
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import (
     MAGIC,

@@ -20,6 +20,7 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
+    Requeue,
     Retain,
     SchedulerConfig,
     SchedulerService,
@@ -27,7 +28,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Applied, Configure, Configured, PlanUpdate, Requeue, Requeued, Tick
+from compactlib.scheduler.model.update import Applied, Configure, Configured, PlanUpdate, Requeued, Tick
 from compactlib.scheduler.model.values import BlockTombstones, JobPhase
 from compactlib.scheduler.persistence.state_rows import decode_state, encode_state
 from compactlib.scheduler.service.machine import SchedulerMachine

@@ -21,13 +21,14 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    Requeue,
     Retain,
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
 )
 from compactlib.scheduler.errors import BadConfig
-from compactlib.scheduler.model.update import Configure, Requeue
+from compactlib.scheduler.model.update import Configure
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

@@ -17,6 +17,7 @@ from compactlib.scheduler import (
     JobStatus,
     LevelConfig,
     PollRequest,
+    Requeue,
     Retain,
     SchedulerConfig,
     SchedulerService,
@@ -25,7 +26,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Requeue, Tick
+from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.model.values import BlockEntry, Command
 from compactlib.scheduler.persistence.codec import encode_command, encode_message
 from compactlib.scheduler.persistence.state_rows import dump_rows

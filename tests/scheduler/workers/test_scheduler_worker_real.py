@@ -25,6 +25,7 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
+    Requeue,
     Retain,
     RunningJob,
     SchedulerConfig,
@@ -38,7 +39,6 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Requeue
 from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
 

@@ -58,10 +58,6 @@ class S3Proxy:
         self.choose = lambda asked, path: (
             fault if asked == method and part_of_key in path and next(seen, None) == passed else None)
 
-    def always(self, fault: Fault, method: str, part_of_key: str) -> None:
-        """All such requests meet the fault."""
-        self.choose = lambda asked, path: fault if asked == method and part_of_key in path else None
-
     def forward(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         """The server's own answer."""
         connection = http.client.HTTPConnection(self._target)

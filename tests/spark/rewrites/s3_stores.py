@@ -12,17 +12,15 @@ from compactlib.objects import RemoteObjects
 
 @attrs.frozen
 class OpenBucket:
-    """Opens a bucket: `compactlib.spark.rewrites.object_files.OpenStore`.
+    """Opens a bucket, here and on the workers.
 
     Attributes:
         address: the server's.
         name: the bucket's.
-        retries: how often obstore asks again where an answer is an error of the server or does not come.
     """
 
     address: str
     name: str
-    retries: int = 0
 
     def bucket(self) -> Any:
         """As obstore sees it."""
@@ -30,7 +28,7 @@ class OpenBucket:
 
         return S3Store(self.name, endpoint=self.address, region="us-east-1", client_options={"allow_http": True},
                        conditional_put="etag", virtual_hosted_style_request=False, access_key_id="S3RVER",
-                       secret_access_key="S3RVER", retry_config={"max_retries": self.retries})
+                       secret_access_key="S3RVER", retry_config={"max_retries": 0})
 
     def __call__(self) -> RemoteObjects:
         # What the bucket can do was found out once, when it was made.

@@ -14,7 +14,6 @@ from compactlib.errors import CompactlibError
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
 from compactlib.staging import CommittedRanges, Repository, StagingOptions
-from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
@@ -219,13 +218,7 @@ def no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommittedRanges, "claim", lambda self, metarange_id: None)
 
 
-def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    confirm = RangeFiles.confirm
-    monkeypatch.setattr(RangeFiles, "confirm", lambda self, written, *, before: confirm(
-        self, written, before=frozenset(mark.id.partition(".")[2] for mark in self.list("doomed/"))))
-
-
-@pytest.mark.parametrize("broken", [no_fence, no_claim, no_trace])
+@pytest.mark.parametrize("broken", [no_fence, no_claim])
 def test_the_tests_above_find_what_is_missing(broken: Callable[[pytest.MonkeyPatch], None],
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
