@@ -33,7 +33,7 @@ from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
-from compactlib.staging import CommittedRanges, SplitRule
+from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from tests.kv import servers
 from tests.objects import s3_servers
