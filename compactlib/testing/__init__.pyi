@@ -17,6 +17,7 @@ from compactlib.testing.crash import (
     repeat_crash as repeat_crash,
 )
 from compactlib.testing.disk_model import Recording as Recording
+from compactlib.testing.driver import Driver as Driver, HostLock as HostLock, Journal as Journal, World as World
 from compactlib.testing.executors.conformance import check_executor as check_executor
 from compactlib.testing.faults.jumps import explore_clock_jumps as explore_clock_jumps
 from compactlib.testing.faults.kv_faults import (
@@ -26,7 +27,15 @@ from compactlib.testing.faults.kv_faults import (
 )
 from compactlib.testing.faults.lost_answers import explore_lost_answers as explore_lost_answers
 from compactlib.testing.faults.plan import FailingFiles as FailingFiles, Fault as Fault
+from compactlib.testing.hazards import HAZARDS as HAZARDS, Effort as Effort, check_hazards as check_hazards
 from compactlib.testing.histories.staging_histories import check_staging_backend as check_staging_backend
+from compactlib.testing.in_front import (
+    FilesInFront as FilesInFront,
+    ObjectsInFront as ObjectsInFront,
+    Request as Request,
+    StoreInFront as StoreInFront,
+    at as at,
+)
 from compactlib.testing.interleave.pauses import explore_pauses as explore_pauses
 from compactlib.testing.kit.conformance import PromiseBroken as PromiseBroken
 from compactlib.testing.policies.assignment_views import check_assignment_policy as check_assignment_policy

@@ -21,10 +21,11 @@ AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 30, "compactlib.blobstore": 30, "compactlib.staging": 30, "compactlib.catalog": 30,
     "compactlib.scheduler": 30, "compactlib.kv": 20, "compactlib.spark": 13, "compactlib.hosting": 20,
-    "compactlib.lab": 25, "compactlib.testing": 43, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
+    "compactlib.lab": 25, "compactlib.testing": 56, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
     "compactlib.runtime": 15, "compactlib.executors": 10, "compactlib.files": 5, "compactlib.indexset": 5,
 }
-IN_ALL = 370
+# The kit has old names and new ones until what they replace is gone.
+IN_ALL = 380
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

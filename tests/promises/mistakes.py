@@ -16,7 +16,7 @@ import attrs
 
 import compactlib
 from compactlib.errors import CompactlibError
-from compactlib.testing.in_front import Request
+from compactlib.testing import Request
 
 KINDS = frozenset({"sync", "sync folder", "rename", "unlink", "remove folder"})
 _LIBRARY = os.path.dirname(compactlib.__file__) + os.sep

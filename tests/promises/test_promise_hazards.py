@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.testing.driver import Driver
-from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
+from compactlib.testing import HAZARDS, Driver, Effort, check_hazards
 from tests import effort as efforts
 from tests.promises.drivers.catalog import CatalogDriver
 from tests.promises.drivers.file_fence import FileFenceDriver

@@ -27,7 +27,8 @@ from compactlib.blobstore import (
 )
 from compactlib.errors import BudgetSpent, CorruptData, StorageError
 from compactlib.runtime import Budget
-from compactlib.testing.driver import NOW, HostLock, Journal, World
+from compactlib.testing import HostLock, Journal, World
+from compactlib.testing.driver import NOW
 from tests.promises.drivers.outcomes import result_of
 
 IDS = tuple(b"blob %d" % number for number in range(6))

@@ -28,7 +28,8 @@ from compactlib.catalog import (
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import ClockJumped, CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.testing.driver import Change, HostLock, Journal, World, WorldClock
+from compactlib.testing import HostLock, Journal, World
+from compactlib.testing.driver import Change, WorldClock
 from tests.promises.drivers.outcomes import has_changed, result_of
 
 AnswerT = TypeVar("AnswerT")

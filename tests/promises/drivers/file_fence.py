@@ -11,7 +11,7 @@ import attrs
 
 from compactlib.errors import CorruptData
 from compactlib.scheduler import FencedOff, FileFence
-from compactlib.testing.driver import HostLock, Journal, World
+from compactlib.testing import HostLock, Journal, World
 
 RESOURCES = ("log", "table")
 NEVER_NAMED = "never admitted to"

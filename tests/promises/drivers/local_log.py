@@ -18,7 +18,7 @@ from compactlib.errors import ClockJumped
 from compactlib.hosting import LocalLog, SnapshotStore
 from compactlib.kv import MemoryStore
 from compactlib.raftlog import LogOptions, SegmentLimits
-from compactlib.testing.driver import HostLock, Journal, World
+from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.outcomes import result_of
 
 MAX_JUMP_SECONDS = 60.0

@@ -11,7 +11,7 @@ import attrs
 
 from compactlib.objects import BadDigest, Digest, LocalObjects, ObjectExists, ObjectNotFound, ObjectRef
 from compactlib.objects.store import read_checked
-from compactlib.testing.driver import HostLock, Journal, World
+from compactlib.testing import HostLock, Journal, World
 
 SHARED = ("made/a", "made/b", "listed/a", "listed/deep/b", "got/a", "got/deep/b", "a")
 """Keys that each writer creates, with a content of its own, and nobody deletes.

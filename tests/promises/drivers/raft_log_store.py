@@ -27,8 +27,8 @@ from compactlib.raftlog import (
     SnapshotFolder,
     StoreOptions,
 )
-from compactlib.testing.driver import Change, HostLock, Journal, World
-from compactlib.testing.in_front import FilesInFront, Request
+from compactlib.testing import FilesInFront, HostLock, Journal, Request, World
+from compactlib.testing.driver import Change
 from tests.promises.drivers.outcomes import result_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"

@@ -34,7 +34,8 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.testing.driver import HostLock, Journal, World, WorldClock
+from compactlib.testing import HostLock, Journal, World
+from compactlib.testing.driver import WorldClock
 from tests.promises.drivers.outcomes import result_of
 
 AnswerT = TypeVar("AnswerT")

@@ -19,7 +19,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.testing.driver import HostLock, Journal, World
+from compactlib.testing import HostLock, Journal, World
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 
