@@ -290,3 +290,29 @@ class MultiGet(Protocol):
             BatchSizeTooBig: there are more than `limits.max_get_many`.
             InvalidInput: a cell is named twice.
         """
+
+
+class Placed(Protocol):
+    """What a `KVStore` may offer besides: where it is, so that a copy of it is told from itself."""
+
+    def place(self) -> str | None:
+        """Words for the place of what is stored: the same from every process, after every restart, as long as it lives;
+        others for a copy. `None` if the store cannot tell.
+
+        Raises:
+            CompactlibError: as `KVStore.get`.
+        """
+
+
+def place_of(store: KVStore) -> str | None:
+    """The place of a store; `None` if it does not say.
+
+    Raises:
+        InvalidInput: it says what is no text.
+        CompactlibError: as `KVStore.get`.
+    """
+    # Also of a store that hands on by `__getattr__` what it does not have.
+    say = getattr(store, "place", None)
+    place = None if say is None else say()
+    require_type("the place of the store", place, str, "text", or_none=True)
+    return place

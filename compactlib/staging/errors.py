@@ -111,6 +111,23 @@ class BeingCollected(Busy):
         self.id = id
 
 
+class RangesNotOwned(Conflict):
+    """These ranges are not this repository's to collect, as far as can be known; nothing was deleted.
+
+    If no other catalogue needs them, `Repository.adopt_ranges` makes them this repository's.
+
+    Attributes:
+        owner: who owns them, and where its catalogue is; empty if nobody is known to.
+        own: the repository that was to collect them, and where its catalogue is.
+    """
+
+    def __init__(self, why: str, *, owner: str, own: str) -> None:
+        super().__init__(f"ranges are not collected: {why}; they belong to {owner or 'nobody who is known'}, and this "
+                         f"is {own}; if no other catalogue needs them, call adopt_ranges()")
+        self.owner = owner
+        self.own = own
+
+
 # ------------------------------------------------------------------------------------------- the branch protocol
 
 

@@ -163,7 +163,13 @@ class SettingsWorld:
                                         KVFault.CONFLICT, KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER])
             return None
 
-        return Repository(FaultyStore(store, choose), committed, clock=self.clock, rng=names, options=options)
+        # All openings are one repository's, and the first ranges may be of one that does not own them.
+        Repository(self.store, CommittedRanges(self.objects), clock=self.clock).adopt_ranges()
+        faults, self._faults = self._faults, 0.0
+        left, self._requests_left = self._requests_left, 0
+        opened = Repository(FaultyStore(store, choose), committed, clock=self.clock, rng=names, options=options)
+        self._faults, self._requests_left = faults, left
+        return opened
 
     def _object_fault(self, request: ObjectRequest) -> Fault | None:
         self._counted()
@@ -463,6 +469,7 @@ class SettingsWorld:
         self.clock.set_now(_START + 10_000 * _DAY)
         repo = Repository(self.store, CommittedRanges(self.objects, clock=self.clock), clock=self.clock,
                           options=StagingOptions(owns_ranges=True))
+        repo.adopt_ranges()
         for _ in range(3):
             repo.reclaim()
             self.clock.advance(3 * _DAY)
@@ -478,7 +485,7 @@ class SettingsWorld:
         assert {file.id for file in committed.list_ranges()} == {
             entry.range_id for metarange in metaranges for entry in committed.ranges_of(metarange)}
         left = {info.key.rpartition("/")[0] for info in self.objects.list()}
-        assert left <= {"ranges", "metaranges", "doomed"}, left
+        assert left <= {"ranges", "metaranges", "doomed", "owner"}, left
 
 
 def _held(branch: Branch, key: bytes) -> bytes | None:

@@ -212,6 +212,16 @@ class WritesTheFirstPutAlone(Wrapped):
         super().transact(conditions, list(puts)[:1], deletes)
 
 
+class CountsAsItsPlace(Wrapped):
+    def place(self) -> str:
+        return f"version {self._version}"
+
+
+class HasEveryonesPlace(Wrapped):
+    def place(self) -> str:
+        return "here"
+
+
 class StaysOpen(Wrapped):
     def close(self) -> None:
         pass
@@ -233,6 +243,8 @@ class StaysOpen(Wrapped):
     (StaysOpen, "test_after_close"),
     (AnswersInItsOwnOrder, "test_many_cells_in_one_request"),
     (ForgetsPredicatesOfKeys, "test_a_scan_of_keys_alone"),
+    (CountsAsItsPlace, "test_a_store_says_one_place_for_ever"),
+    (HasEveryonesPlace, "test_a_store_says_one_place_for_ever"),
     (WritesTheFirstPutAlone, "test_a_batch_of_several_requests_that_ends_in_the_middle"),
 ])
 def test_a_broken_store_is_found(store: Callable[[], KVStore], found_by: str, tmp_path: Path) -> None:
@@ -269,7 +281,7 @@ def test_it_runs_without_pytest_and_names_what_was_passed(tmp_path: Path) -> Non
     for name, make in (("none", NoTransactions), ("memory", MemoryStore)):
         (tmp_path / name).mkdir()
         passed = check_kv_store(lambda folder, page_size=None, make=make: make(), tmp_path / name)
-        assert len(passed) == 43
+        assert len(passed) == 44
         assert passed[:3] == ["test_a_batch_of_several_requests_that_ends_in_the_middle",
                               "test_a_closed_scan",
                               "test_a_delete_succeeds_also_where_nothing_is"]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import uuid
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -48,6 +50,7 @@ class MemoryStore:
         self._limits = limits
         self._partitions: dict[bytes, SortedMap[bytes, Versioned]] = {}
         self._version = 0
+        self._name = uuid.uuid4().hex
         self._closed = False
         self._lock = threading.Lock()
 
@@ -147,6 +150,12 @@ class MemoryStore:
                     else:
                         self._place(partition, key, found)
                 raise
+
+    def place(self) -> str:
+        """See `Placed.place`: this object, in this process; a fork has a copy."""
+        with self._lock:
+            self._require_open()
+        return f"memory {self._name} of process {os.getpid()}"
 
     def close(self) -> None:
         """See `KVStore.close`. The contents are gone."""

@@ -30,6 +30,7 @@ from compactlib.kv.store import (
     Predicate,
     Put,
     Versioned,
+    place_of,
 )
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
@@ -60,6 +61,10 @@ class MeteredStore:
     def limits(self) -> KVLimits:
         """See `KVStore.limits`."""
         return self._store.limits
+
+    def place(self) -> str | None:
+        """See `Placed.place`: that of the store behind."""
+        return place_of(self._store)
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`."""

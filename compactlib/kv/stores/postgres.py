@@ -114,6 +114,22 @@ class PostgresStore(TransactionalStore):
             self._sql.get_many, _columns(cells), binary=True).fetchall())
         return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
 
+    def place(self) -> str | None:
+        """See `Placed.place`: the server's system identifier, and the numbers of the database and the table in it.
+
+        A replica, and a server that was restored from a base backup, has the same. `None` if the role may not ask, or
+        the server is another one that speaks PostgreSQL's protocol and does not know.
+        """
+        errors = self._psycopg.errors
+        try:
+            system, database, table = self._read("place", lambda connection: connection.execute(
+                self._sql.place).fetchall())[0]
+        except StoreFailed as error:
+            if isinstance(error.__cause__, errors.InsufficientPrivilege | errors.UndefinedFunction):
+                return None
+            raise
+        return f"PostgreSQL system {system}, database {database}, table {table}"
+
     def _require_open(self) -> None:
         self._connections.require_open()
 
@@ -320,6 +336,7 @@ class _Statements:
     put_many: bytes
     delete: bytes
     audit: bytes
+    place: bytes
 
     @classmethod
     def of(cls, table: str) -> _Statements:
@@ -330,6 +347,8 @@ class _Statements:
         cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
         texts = {
             "there": f"SELECT to_regclass('{table}'), to_regclass('{versions}')",
+            "place": f"SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
+                     f"'{table}'::regclass::oid FROM pg_control_system()",
             "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
             "create_table": f"CREATE TABLE IF NOT EXISTS {table} (partition bytea NOT NULL, key bytea NOT NULL, "
                             f"value bytea NOT NULL, version bigint NOT NULL, PRIMARY KEY (partition, key))",

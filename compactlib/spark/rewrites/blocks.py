@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib._arguments import is_whole
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
+from compactlib._arguments import is_whole, require_age
+from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectNotFound, ObjectStore
 from compactlib.objects.keys import check_prefix
-from compactlib.objects.store import delete_many, delete_older
+from compactlib.objects.store import delete_many
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
@@ -72,11 +72,27 @@ class BlockFolder:
 
         Every block is removed that is so old at a time by the store's clock, and not among the `known`: give all that
         may be read still, those of the scheduler's metadata index and of its tombstones, and an age above what a merge
-        takes, and a block to become known. Raises what `delete_older` does; call again.
+        takes, and a block to become known. Raises what the object store does; call again.
+
+        Only the scheduler that the blocks are for may sweep them, never a copy of it: blocks that were made since the
+        copy are unknown to that.
+
+        Raises:
+            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
+            Conflict: none of the blocks that are there is known, so the list is that of an empty scheduler, or of
+                another folder; nothing was removed.
         """
+        kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
+        require_age(now, older_than_seconds)
         with self.open_objects() as objects:
-            return delete_older(objects, f"{self.prefix}tenant-", now, older_than_seconds, kept={
-                self.key_of(block.tenant, block.shard, block.id) for block in known})
+            there = list(objects.list(f"{self.prefix}tenant-"))
+            old = [info.key for info in there if info.modified_at < now - older_than_seconds and info.key not in kept]
+            if old and kept.isdisjoint(info.key for info in there):
+                raise Conflict(f"none of the {len(there)} blocks below {self.prefix!r} is among the {len(kept)} known "
+                               f"ones, so this list is not theirs; give the blocks of the scheduler that they are for, "
+                               f"or remove the objects yourself if nobody needs them")
+            delete_many(objects, old)
+            return len(old)
 
 
 @attrs.frozen(kw_only=True)

@@ -186,8 +186,8 @@ class CommittedRanges:
         """Every metarange file of the store, reachable or not."""
         return self._files.list(METARANGES)
 
-    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float,
-                budget: Budget | None = None) -> Collected:
+    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float, budget: Budget | None = None,
+                require_owner: Callable[[], object] = lambda: None) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
 
         The protocol against racing writers is in `range_collect`.
@@ -198,14 +198,16 @@ class CommittedRanges:
                 deleting; that call should also keep those from writing who have read a branch before.
             grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
             budget: asked before each metarange is read, and before every 1,000 files are deleted.
+            require_owner: called before every 1,000 files are deleted; raises if the files are another's by now.
 
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """
         require_callable("live", live)
+        require_callable("require_owner", require_owner)
         require_type("grace_seconds", grace_seconds, (int, float))
         require_type("the budget", budget, Budget, or_none=True)
-        return RangeCollector(self._files, self._clock, live, grace_seconds, budget).run()
+        return RangeCollector(self._files, self._clock, live, grace_seconds, budget, require_owner).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
         """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.

@@ -144,7 +144,8 @@ class Compactions:
             repository=self._context.repository, compacting=tuple(name for name in under_way if name != reclaim),
             is_reclaiming=reclaim in under_way, outcomes=tuple(sorted(self._outcomes.items())),
             last_error="" if last is None else f"{type(last).__name__}: {last}",
-            failures=self._failures + sum(each.failures for each in watching))
+            failures=self._failures + sum(each.failures for each in watching),
+            ranges_refused=self._context.owner.refused)
 
     def _outcome(self, branch: str, plan: StagingPlan | None, policy: StagingPolicy | None, run: Run,
                  executor: Executor | None, told: Observer, fence: CommitFence | None) -> CompactionOutcome:

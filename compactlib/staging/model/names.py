@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where things lie in the key-value store, and which names are allowed (docs/formats/staging-records.md).
 
-One partition per repository holds branches, commits, the register of staging tokens and the marks of dropped ones. The
+One partition per repository holds its identity, branches, commits, the register of staging tokens and the marks of
+dropped ones. The
 staged entries of one token are a partition of their own, so that writers of different branches never share one.
 """
 
@@ -25,6 +26,7 @@ BRANCHES = b"branches/"
 COMMITS = b"commits/"
 TOKENS = b"tokens/"
 DROPPED = b"dropped/"
+IDENTITY = b"identity"
 
 _REPOSITORY = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_REPOSITORY_CHARS - 1}}}")
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")

@@ -18,6 +18,7 @@ from compactlib.staging.options import StagingOptions
 from compactlib.staging.records.branch_store import BranchStore
 from compactlib.staging.records.commits import CommitStore
 from compactlib.staging.records.events import StagingEvents, telling_events
+from compactlib.staging.records.owner import RangeOwner
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.tokens import StagingTokens
 
@@ -33,6 +34,7 @@ class StagingContext:
         branches: branch records.
         commits: commits.
         tokens: staged entries.
+        owner: whose the ranges are.
         options: limits and numbers of tries.
         clock: time.
         rng: randomness; must not repeat in any process.
@@ -46,6 +48,7 @@ class StagingContext:
     branches: BranchStore
     commits: CommitStore
     tokens: StagingTokens
+    owner: RangeOwner
     options: StagingOptions
     clock: Clock
     rng: Random
@@ -66,6 +69,7 @@ class StagingContext:
                    branches=BranchStore(store, partition, options, clock, rng, told),
                    commits=CommitStore(store, partition, rng),
                    tokens=StagingTokens(store, partition, rng, clock),
+                   owner=RangeOwner(store, partition, repository, committed, rng, clock),
                    options=options, clock=clock, rng=rng, events=told,
                    observer=telling(observer))
 

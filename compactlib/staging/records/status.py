@@ -58,6 +58,7 @@ class RepositoryStatus(Printed):
         last_error: the last unexpected exception, of a policy, a fence or a listener of the host's, as
             `Kind: message`; empty if nothing was.
         failures: how often that was.
+        ranges_refused: why its ranges were not collected when it last asked whose they are; empty if they were its own.
     """
 
     repository: str
@@ -66,6 +67,7 @@ class RepositoryStatus(Printed):
     outcomes: tuple[tuple[str, int], ...] = ()
     last_error: str = ""
     failures: int = 0
+    ranges_refused: str = ""
 
     @property
     def is_busy(self) -> bool:
@@ -76,12 +78,13 @@ class RepositoryStatus(Printed):
         """One row."""
         return [{"repository": self.repository, "compacting": ", ".join(self.compacting),
                  "is_reclaiming": self.is_reclaiming, **dict(self.outcomes), "last_error": self.last_error,
-                 "failures": self.failures}]
+                 "failures": self.failures, "ranges_refused": self.ranges_refused}]
 
     def _summary(self) -> str:
         at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
         failed = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
-        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{failed}"
+        refused = f"; {self.ranges_refused}" if self.ranges_refused else ""
+        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{failed}{refused}"
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 
@@ -10,7 +11,7 @@ from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
@@ -53,6 +54,9 @@ class Repository(Closing):
     open over them, in any processes, and any number may try to compact one branch: one commits, the others are
     `Skipped`. It keeps caches, and what it does at the moment; `close` ends that, and the stores stay open.
 
+    With `owns_ranges` it asks at its beginning whose the ranges are, in a few requests, and makes them its own if there
+    are none yet; see `adopt_ranges`.
+
     Args:
         store: where branches, commits and staged entries are.
         committed: where committed records are.
@@ -88,6 +92,11 @@ class Repository(Closing):
             rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
         self._cache = DiffCache(committed, self._context.options.diff_cache_bytes)
         self._compactions = Compactions(self._context, policy=policy, stores=stores)
+        if self._context.options.owns_ranges:
+            # While there are no ranges yet, they become this repository's; whoever is refused can see it in the status.
+            # A store that is away for now is asked again by each collection.
+            with contextlib.suppress(CompactlibError):
+                self._context.owner.require()
 
     @property
     def name(self) -> str:
@@ -188,7 +197,8 @@ class Repository(Closing):
 
         A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
         entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
-        say `owns_ranges`. May be run again, at once, by several processes, and may be killed anywhere.
+        say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run
+        again, at once, by several processes, and may be killed anywhere.
 
         Args:
             budget: asked before every 1,000 entries and every 1,000 files.
@@ -206,6 +216,21 @@ class Repository(Closing):
                 self._compactions.require_open()
                 return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
             return reclaim(self._context, run.budget)
+
+    def adopt_ranges(self) -> None:
+        """Make the ranges of this object store or prefix this repository's, for `reclaim` to collect. For operators.
+
+        Needed once where `reclaim` says so: the ranges are older than their owner's entry, or another's, the catalogue
+        was copied or restored, or its store does not say its place. Call it only where no other catalogue needs these
+        ranges any more: what this one does not name is deleted. Collections of the earlier owner are refused from now
+        on; one that is under way may still delete one batch of files.
+
+        Raises:
+            Stale: another repository did the same at the same moment.
+            Closed: it was closed.
+        """
+        self._compactions.require_open()
+        self._context.owner.adopt()
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every record, staged entry and range, and list what is damaged or missing. O(everything).

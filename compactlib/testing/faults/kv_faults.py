@@ -44,6 +44,7 @@ from compactlib.kv.store import (
     Predicate,
     Put,
     Versioned,
+    place_of,
 )
 from compactlib.testing.faults.plan import Crash, Fault
 
@@ -145,6 +146,10 @@ class FaultyStore:
     def limits(self) -> KVLimits:
         """See `KVStore.limits`."""
         return self._store.limits
+
+    def place(self) -> str | None:
+        """See `Placed.place`: that of the store behind."""
+        return place_of(self._store)
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`."""

@@ -22,6 +22,7 @@ from compactlib.kv.store import (
     Predicate,
     Put,
     Versioned,
+    place_of,
 )
 from compactlib.objects.in_front import ObjectsInFront
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
@@ -56,6 +57,10 @@ class SteppedStore:
     def limits(self) -> KVLimits:
         """See `KVStore.limits`."""
         return self._store.limits
+
+    def place(self) -> str | None:
+        """See `Placed.place`: that of the store behind."""
+        return place_of(self._store)
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`."""

@@ -49,7 +49,7 @@ from compactlib.kv.errors import (
     PartlyWritten,
     TooLarge,
 )
-from compactlib.kv.store import KVLimits
+from compactlib.kv.store import KVLimits, place_of
 from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVRun, explore_kv_faults
 from compactlib.testing.kit.conformance import ConformanceKit, expect, run_kit, same
 from compactlib.testing.kit.fresh import drawing
@@ -987,6 +987,28 @@ class KVStoreConformance(ConformanceKit):
         same(keys_of(again), [b"stays"])
         again.audit()
         again.close()
+
+    def test_a_store_says_one_place_for_ever(self, tmp_path: Path) -> None:
+        """A store that says its place says the same after each write and, if `shared`, from each handle; no other store
+        says it.
+
+        To do: make it of what the backend gives once to each store and never again, and what no copy has. Leave `place`
+        out, or say `None`, where it has nothing like that.
+        """
+        folders = [tmp_path / "one", tmp_path / "two"]
+        for folder in folders:
+            folder.mkdir()
+        one, two = map(self.make_store, folders)
+        place = place_of(one)
+        one.set(P, b"k", b"v")
+        same(place_of(one), place)
+        same(place != "" and (place is None or place != place_of(two)), True, case=f"{place!r} and {place_of(two)!r}")
+        one.close()
+        two.close()
+        if self.shared:
+            again = self.make_store(folders[0])
+            same(place_of(again), place)
+            again.close()
 
     def _odd_names(self) -> list[bytes]:
         return ODD_NAMES[:self.times(len(ODD_NAMES), _FEWEST_NAMES)]

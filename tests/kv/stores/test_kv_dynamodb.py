@@ -401,3 +401,16 @@ def test_a_child_process_is_told_to_open_it_anew(store: DynamoStore) -> None:
     store.set(P, b"k", b"v")
     assert closed_in_a_child(store)
     assert store.get(P, b"k").value == b"v"
+
+
+def test_the_place_of_a_table_is_its_arn_and_its_id() -> None:
+    store = make()
+    place = store.place()
+    assert place is not None
+    found = client().describe_table(TableName=store.table)["Table"]
+    assert found["TableArn"] in place
+    assert found["TableId"] in place
+    assert make(store.table).place() == place
+
+    client().delete_table(TableName=store.table)
+    assert make(store.table).place() != place  # of the same name, and not the same

@@ -370,3 +370,44 @@ def test_a_child_of_fork_must_open_its_own(store: PostgresStore) -> None:
     store.set(P, b"k", b"v")
     assert closed_in_a_child(store)
     assert store.get(P, b"k").value == b"v"
+
+
+def test_a_table_and_a_copy_of_it_are_two_places(store: PostgresStore, server: str) -> None:
+    store.set(P, b"k", b"v")
+    place, copy = store.place(), new_table()
+    assert place is not None
+    assert place.startswith("PostgreSQL system ")
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"CREATE TABLE {copy} AS SELECT * FROM {store.table}".encode())
+        other.execute(f"CREATE SEQUENCE {copy}_versions AS bigint".encode())
+        with contextlib.closing(PostgresStore(server, table=copy)) as copied:
+            assert copied.get(P, b"k").value == b"v"
+            assert copied.place() != place
+        other.execute(f"VACUUM FULL {store.table}".encode())
+    with contextlib.closing(PostgresStore(server, table=store.table)) as again:
+        assert again.place() == place
+
+
+def test_a_database_and_a_copy_of_it_are_two_places(store: PostgresStore, server: str) -> None:
+    copy = store.table
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"CREATE DATABASE {copy}".encode())
+        with contextlib.closing(PostgresStore(psycopg.conninfo.make_conninfo(server, dbname=copy),
+                                              table=store.table)) as elsewhere:
+            assert elsewhere.place() != store.place()
+        other.execute(f"DROP DATABASE {copy}".encode())
+
+
+def test_a_role_that_may_not_ask_for_the_system_says_no_place(store: PostgresStore, server: str) -> None:
+    with psycopg.connect(server, autocommit=True) as other:
+        role = f"{store.table}_user"
+        other.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public")
+        other.execute(f"CREATE ROLE {role} LOGIN".encode())
+        try:
+            other.execute(f"GRANT ALL ON {store.table}, {store.table}_versions TO {role}".encode())
+            with contextlib.closing(PostgresStore(psycopg.conninfo.make_conninfo(server, user=role),
+                                                  table=store.table)) as humble:
+                humble.set(P, b"k", b"v")
+                assert humble.place() is None
+        finally:
+            other.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO public")

@@ -757,3 +757,30 @@ def test_a_page_may_be_as_large_as_anybody_likes(tmp_path: Path) -> None:
             store.set(b"p", b"k", b"v")
             for keys_only in (False, True):
                 assert [entry.key for entry in store.scan(b"p", page_size=1 << 80, keys_only=keys_only)] == [b"k"]
+
+
+def test_the_place_of_a_file_stays_where_that_is_renamed_and_folded(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "one")) as store:
+        store.set(b"p", b"k", b"v")
+        place = store.place()
+    with contextlib.closing(sqlite3.connect(tmp_path / "one")) as connection:
+        connection.execute("VACUUM")
+    os.rename(tmp_path / "one", tmp_path / "two")
+    with contextlib.closing(SqliteStore(tmp_path / "two", read_only=True)) as store:
+        assert store.place() == place
+
+
+def test_a_copy_of_a_file_is_another_place_also_under_its_inode(tmp_path: Path) -> None:
+    """Fresh volumes of one kind give a copy the inode that the origin has on its own."""
+    places = set()
+    for _ in range(5):
+        with contextlib.closing(SqliteStore(tmp_path / "one")) as store:
+            places.add(store.place())
+        os.unlink(tmp_path / "one")
+    assert len(places) == 5
+
+
+def test_a_system_that_knows_no_time_of_birth_says_the_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "another")
+    with contextlib.closing(SqliteStore(tmp_path / "one")) as store:
+        assert store.place() == f"SQLite file of inode {os.stat(tmp_path / 'one').st_ino}"

@@ -28,6 +28,14 @@ from compactlib.staging.model.names import (
 )
 from compactlib.staging.model.values import MetaRangeId, Record
 from compactlib.staging.records.commits import Commit, decode_commit, encode_commit
+from compactlib.staging.records.owner import (
+    Identity,
+    Owner,
+    decode_identity,
+    decode_owner,
+    encode_identity,
+    encode_owner,
+)
 from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 
@@ -49,11 +57,16 @@ COMMIT = Commit(metarange_id=MetaRangeId("cd" * 20), parents=(commit_id(1), comm
                 message="übung", metadata={"by": "ann"}, created_at=1727049616.25, nonce="00000000000000ff")
 STAGED = Staged(Record(b"id", b"data"), b"\1\2\3\4\5\6\7\x08")
 TOMBSTONE = Staged(None)
+IDENTITY = Identity(id="0123456789abcdef" * 2, ranges="fedcba9876543210" * 2)
+OWNER = Owner(id="0123456789abcdef" * 2, repository="main", since=1727049616.25,
+              place="SQLite file of inode 12, made at 1727049616.250000000 s of the epoch")
 FORMS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes, str], Any]]] = {
     "staging-branch-v1.bin": (RECORD, encode_branch_record, decode_branch_record),
     "staging-commit-v1.bin": (COMMIT, encode_commit, decode_commit),
     "staging-value-v1.bin": (STAGED, encode_staged, decode_staged),
     "staging-tombstone-v1.bin": (TOMBSTONE, encode_staged, decode_staged),
+    "staging-identity-v1.bin": (IDENTITY, encode_identity, decode_identity),
+    "staging-owner-v1.bin": (OWNER, encode_owner, decode_owner),
 }
 
 tokens = st.integers(0, 2**128 - 1).map(token)

@@ -269,6 +269,7 @@ def test_reclaim_says_what_each_part_did_and_what_it_left() -> None:
     world.repo.create_branch("other")
     world.clock.advance(1000)
     owner = world.another_repo(StagingOptions(owns_ranges=True, range_grace_seconds=200))
+    owner.adopt_ranges()
     outcome = owner.reclaim()
     assert isinstance(outcome, Done)
     assert outcome.stats.ranges is not None

@@ -133,10 +133,13 @@ class DynamoStore:
                                ) from error
         self._client.meta.events.register("response-received.dynamodb", self._require_whole)
         try:
-            self._set_up(create)
+            found = self._set_up(create)
         except BaseException:
             self.close()
             raise
+        # A table that is deleted and made again, or restored, has the same ARN.
+        names = ("DynamoDB table", "TableArn"), ("id", "TableId")
+        self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))
 
     @property
     def limits(self) -> KVLimits:
@@ -147,6 +150,11 @@ class DynamoStore:
     def table(self) -> str:
         """The table's name."""
         return self._table
+
+    def place(self) -> str | None:
+        """See `Placed.place`: the table's ARN and id, from when it was opened. No request."""
+        self._state.require()
+        return self._place or None
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. One consistent read."""
@@ -301,7 +309,8 @@ class DynamoStore:
 
     # -- the service
 
-    def _set_up(self, create: bool) -> None:
+    def _set_up(self, create: bool) -> dict[str, Any]:
+        """Make the table if need be; gives what DynamoDB says of it."""
         for turn in range(_TABLE_WAITS):
             # A table that was made a moment ago is known at once, as a rule.
             if turn > 1:
@@ -314,7 +323,7 @@ class DynamoStore:
                 self._ask("set up", "create_table", KeySchema=wire.KEY_SCHEMA, AttributeDefinitions=wire.ATTRIBUTES,
                           BillingMode="PAY_PER_REQUEST")
                 continue
-            found = reply["Table"]
+            found: dict[str, Any] = reply["Table"]
             if found["KeySchema"] != wire.KEY_SCHEMA or any(one not in found["AttributeDefinitions"]
                                                             for one in wire.ATTRIBUTES):
                 raise NotAStore(f"table {self._table} has the key {found['KeySchema']!r}, not that of a key-value "
@@ -322,7 +331,7 @@ class DynamoStore:
                                 path=self._table)
             # While it is being updated it can be used as well.
             if found["TableStatus"] in ("ACTIVE", "UPDATING"):
-                return
+                return found
         raise SlowDown(operation="set up", detail=f"table {self._table} is still not active")
 
     def _ask(self, operation: str, method: str, *, writes: bool = False, of_table: bool = True,

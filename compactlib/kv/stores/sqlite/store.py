@@ -28,6 +28,7 @@ from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
 from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
 from compactlib.kv.stores.sqlite.errors import named, named_errors, primary_code
+from compactlib.kv.stores.sqlite.place import place_of_file
 from compactlib.kv.stores.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_names, require_sound
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
@@ -157,6 +158,15 @@ class SqliteStore(TransactionalStore):
                 found, = connection.execute(_NEXT_PARTITION, (found,)).fetchone()
             if found is not None:
                 yield found
+
+    def place(self) -> str:
+        """See `Placed.place`: the file's inode and, where the file system says it, when it was made.
+
+        A copy has others; a file that was renamed or mounted elsewhere has the same, and so has the snapshot of a whole
+        volume.
+        """
+        with self._reading("place"):
+            return place_of_file(self._path)
 
     def _require_open(self) -> None:
         self._connections.require_open()

@@ -77,13 +77,15 @@ class RangeCollector:
         live: see `CommittedRanges.collect`.
         grace_seconds: see `CommittedRanges.collect`; > 0 while there are writers.
         budget: see `CommittedRanges.collect`.
+        require_owner: see `CommittedRanges.collect`.
 
     Raises:
         InvalidInput: the grace period is negative.
     """
 
     def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges],
-                 grace_seconds: float, budget: Budget | None = None) -> None:
+                 grace_seconds: float, budget: Budget | None = None,
+                 require_owner: Callable[[], object] = lambda: None) -> None:
         if not grace_seconds >= 0:
             raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
         self._files = files
@@ -91,6 +93,7 @@ class RangeCollector:
         self._live = live
         self._grace_seconds = grace_seconds
         self._budget: Budget = Budget() if budget is None else budget
+        self._require_owner = require_owner
         self._now = self._stored_now = 0.0
         self._trace = ""
 
@@ -100,7 +103,10 @@ class RangeCollector:
 
         Raises:
             MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
+            ObjectStoreFailed, StorageError: the store denies deletes, say; then no mark is left either.
         """
+        # Marks that could not be taken away again would turn writers away: so a delete comes first, of nothing.
+        self._files.objects.delete(self._files.path_of_doom(COLLECTION, self._files.new_name()))
         self._begin()
         self._remove_old(INCOMING)
         self._remove_old(REUSED)
@@ -167,6 +173,7 @@ class RangeCollector:
     def _delete_files(self, folder: str, files: list[StoredFile]) -> None:
         for at in range(0, len(files), MAX_DELETES):
             self._budget.check()
+            self._require_owner()
             part = files[at:at + MAX_DELETES]
             try:
                 delete_many(self._files.objects, [self._files.prefix + folder + file.id for file in part])

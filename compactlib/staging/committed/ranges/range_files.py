@@ -2,8 +2,9 @@
 """Ranges and metaranges in an object store: written once, checked whenever they are read.
 
 Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
-`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; and `incoming/<name>`. A range file
-says itself which format it has, so stores may hold several. Other files that lie there are passed over.
+`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; `incoming/<name>`; and below `owner/`
+whose all this is. A range file says itself which format it has, so stores may hold several. Other files that lie there
+are passed over.
 
 **Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
 about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
@@ -283,6 +284,11 @@ class RangeFiles:
             name = info.key[start:]
             if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
                 yield StoredFile(name, info.size_bytes, info.modified_at)
+
+    @property
+    def path_of_owner(self) -> str:
+        """What the keys of the entries begin with that say whose the ranges are."""
+        return f"{self.prefix}owner"
 
     def path_of_range(self, range_id: RangeId) -> str:
         """The key of a range's file."""

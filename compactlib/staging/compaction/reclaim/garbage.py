@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Callable
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -43,8 +44,8 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
-def collect_garbage(context: StagingContext, *, grace_seconds: float | None = None,
-                    budget: Budget | None = None) -> Outcome[Collected]:
+def collect_garbage(context: StagingContext, *, grace_seconds: float | None = None, budget: Budget | None = None,
+                    require_owner: Callable[[], object] = lambda: None) -> Outcome[Collected]:
     """Delete the range and metarange files that no branch needs and that are older than the grace period.
 
     If there are any, each branch record is written anew once, as it is: a commit or compaction that stood still before
@@ -57,6 +58,7 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float | None = No
         context: the stores.
         grace_seconds: how old a file is before it may be deleted; default `range_grace_seconds` of the options.
         budget: asked before each metarange is read, and before every 1,000 files are deleted.
+        require_owner: called before every 1,000 files are deleted; raises if they are another's by now.
 
     Returns:
         `Failed` with the store's or the budget's error; what was deleted before it stays deleted, and was garbage.
@@ -71,7 +73,7 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float | None = No
         # The second look is the one that deletes.
         looks = itertools.count()
         collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(looks) > 0),
-                                              grace_seconds=grace_seconds, budget=budget)
+                                              grace_seconds=grace_seconds, budget=budget, require_owner=require_owner)
     except CompactlibError as error:
         # At least the trace of the collection may be there.
         return Failed(error, "partly")

@@ -7,11 +7,13 @@ from typing import Any
 
 import attrs
 
+from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Printed
 from compactlib.runtime.budget import Budget
 from compactlib.staging.compaction.reclaim.cleanup import CleanupStats, TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
+from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.model.values import Collected
 from compactlib.staging.records.context import StagingContext
 
@@ -61,11 +63,21 @@ def reclaim(context: StagingContext, budget: Budget) -> Outcome[StagingReclaimRe
         left.append("ranges are not collected, as owns_ranges=False; set it if no other repository uses the object "
                     "store or prefix")
     else:
-        match collect_garbage(context, budget=budget):
+        try:
+            context.owner.require()
+            outcome = collect_garbage(context, budget=budget, require_owner=context.owner.require)
+        except CompactlibError as error:
+            # Nothing was begun.
+            outcome = Failed(error, "partly" if tokens.changes else "no")
+        match outcome:
             case Done(collected):
                 ranges = collected
             case Skipped(reason):
                 left.append(reason)
+            case Failed(RangesNotOwned() as refusal):
+                context.observer.event("staging_ranges_not_owned", {
+                    "repository": context.repository, "owner": refusal.owner, "own": refusal.own})
+                left.append(str(refusal))
             case Failed() as failed:
                 return failed
     if ranges is None and not (tokens.changes or tokens.refused):

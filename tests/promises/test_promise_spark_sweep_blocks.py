@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sweep of a folder of blocks deletes nothing for a list that names none of the blocks that are there: it is that of
+an empty scheduler, or of another folder.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from compactlib import Conflict
+from compactlib.objects import LocalObjects
+from compactlib.scheduler import BlockMeta
+from compactlib.spark import BlockFolder
+
+FAR_FUTURE = 1e12
+
+
+def filled(folder: Path) -> BlockFolder:
+    """With the blocks `b0` and `b1` of a tenant."""
+    blocks = BlockFolder(partial(LocalObjects, folder), prefix="blocks/")
+    with blocks.open_objects() as objects:
+        for name in ("b0", "b1"):
+            objects.create(blocks.key_of("acme", 3, name), name.encode())
+    return blocks
+
+
+def keys(blocks: BlockFolder) -> int:
+    """How many blocks are there."""
+    with blocks.open_objects() as objects:
+        return len(list(objects.list("blocks/")))
+
+
+def meta(name: str, tenant: str = "acme") -> BlockMeta:
+    """What a scheduler knows of a block."""
+    return BlockMeta(id=name, tenant=tenant, shard=3, level=0)
+
+
+@pytest.mark.parametrize("known", [(), (meta("b0", "another"), meta("b7"))], ids=["empty", "of another folder"])
+def test_sweep_deletes_nothing_if_no_block_is_known(tmp_path: Path, known: tuple[BlockMeta, ...]) -> None:
+    blocks = filled(tmp_path)
+    with pytest.raises(Conflict, match="none of the 2 blocks"):
+        blocks.sweep(known, now=FAR_FUTURE, older_than_seconds=60.0)
+    assert keys(blocks) == 2
+
+
+def test_sweep_deletes_what_is_unknown_beside_what_is_known(tmp_path: Path) -> None:
+    blocks = filled(tmp_path)
+    assert blocks.sweep((meta("b0"),), now=FAR_FUTURE, older_than_seconds=60.0) == 1
+    assert keys(blocks) == 1
+
+
+def test_sweep_of_young_or_no_blocks_is_no_conflict(tmp_path: Path) -> None:
+    blocks = filled(tmp_path)
+    assert blocks.sweep((), now=0.0, older_than_seconds=60.0) == 0
+    empty = BlockFolder(partial(LocalObjects, tmp_path / "empty"), prefix="blocks/")
+    assert empty.sweep((), now=FAR_FUTURE, older_than_seconds=60.0) == 0
