@@ -9,6 +9,7 @@ the store goes on. A failure prints its picks.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import itertools
 import os
@@ -25,16 +26,19 @@ from unittest import mock
 
 import attrs
 
+from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
 from compactlib.testing._crash_shim import explore_crashes, explore_kills, explore_recovery, record
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.driver import Change, Driver, Journal, World
+from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killed, Killing, disk_error
 from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]
+
+_LOCK = type(threading.Lock())
 
 
 @attrs.frozen
@@ -99,9 +103,37 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def world_in(self, folder: Path, files: Files | None = None) -> World:
-        """The world of a folder whose disk is changed by `files`; by the local disk if `None`."""
-        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files))
+    def world_in(self, folder: Path, files: Files | None = None, *, like: World | None = None) -> World:
+        """The world of a folder whose disk is changed by `files`; by the local disk if `None`.
+
+        Args:
+            folder: its folder.
+            files: its disk.
+            like: has the time and the stores that are not in the folder; new ones if `None`.
+        """
+        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files),
+                     clock=WorldClock() if like is None else like.clock, kept={} if like is None else like.kept)
+
+    def recorded(self, folder: Path, files: Any, *, like: World | None = None) -> World:
+        """A world in a recording, which notes its stores that are not in the folder after each of their changes: a
+        power failure takes nothing of them.
+        """
+        world = self.world_in(folder, files, like=like)
+
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            answer = act()
+            if request.edge != "disk" and request.changes:
+                files.acknowledge(_Elsewhere.of(world))
+            return answer
+
+        world.step = step
+        return world
+
+    def after_power(self, folder: Path, notes: Sequence[Any]) -> World:
+        """The world of a folder that was rebuilt, with its stores elsewhere as they were at that moment."""
+        elsewhere = [note for note in notes if isinstance(note, _Elsewhere)]
+        world = self.world_in(folder)
+        return elsewhere[-1].given_to(world) if elsewhere else world
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
              acts: int | None = None) -> None:
@@ -139,6 +171,34 @@ class Bench:
     def explore(self, history: Callable[[Choices], object]) -> int:
         """Run histories as the effort says."""
         return explore(history, most=self.effort.most, limit=self.effort.histories, seed=self.effort.seed)
+
+
+@attrs.frozen(eq=False)
+class _Elsewhere:
+    """What is in no folder, at some moment: stores in memory, and the time."""
+
+    kept: dict[str, Any]
+    now: float
+
+    @classmethod
+    def of(cls, world: World) -> _Elsewhere:
+        return cls(_copied(world.kept), ManualClock.now(world.clock))
+
+    def given_to(self, world: World) -> World:
+        """The world, with a copy of it."""
+        clock = WorldClock(self.now)
+        return attrs.evolve(world, kept=_copied(self.kept, clock), clock=clock)
+
+
+def _copied(kept: Mapping[str, Any], clock: ManualClock | None = None) -> dict[str, Any]:
+    """Stores in memory, each with a lock of its own, and with another clock if one is given."""
+    memo: dict[int, Any] = {}
+    for held in (value for each in kept.values() for value in getattr(each, "__dict__", {}).values()):
+        if isinstance(held, _LOCK):
+            memo[id(held)] = threading.Lock()
+        elif isinstance(held, ManualClock):
+            memo[id(held)] = clock or held
+    return copy.deepcopy(dict(kept), memo)
 
 
 Hazard: TypeAlias = Callable[[Bench], int]
@@ -325,11 +385,11 @@ def crashes(bench: Bench) -> int:
     """The power fails at each point; what was not synced is there, lost, or torn."""
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(bench.world_in(folder), Journal.of(notes))
+        bench.inspect(bench.after_power(folder, notes), _journal_of(notes))
 
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            bench.world_in(folder, files), Journal(files.acknowledge)))
+            bench.recorded(folder, files), Journal(files.acknowledge)))
     return explore_crashes(recording, check, **_bounds(bench, 24))
 
 
@@ -341,27 +401,35 @@ def crashes_of_recovery(bench: Bench) -> int:
             pass
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(bench.world_in(folder), Journal.of(notes))
+        bench.inspect(bench.after_power(folder, notes), _journal_of(notes))
 
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            bench.world_in(folder, files), Journal(files.acknowledge)))
+            bench.recorded(folder, files), Journal(files.acknowledge)))
     return explore_recovery(recording, recover, check, recoveries=_share(bench, 4), **_bounds(bench, 8))
 
 
 def kills_and_power(bench: Bench) -> int:
     """The process is killed, its successor acknowledges more, and then the power fails."""
 
+    killed: World | None = None
+
     def life(first: int) -> Callable[[Path, Any], object]:
         def live(folder: Path, files: Any) -> None:
-            bench.live(bench.world_in(folder, files), Journal(files.acknowledge, life=first), first=first)
+            nonlocal killed
+            killed = bench.recorded(folder, files, like=killed if first else None)
+            bench.live(killed, Journal(files.acknowledge, life=first), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(bench.world_in(folder), Journal.of(notes))
+        bench.inspect(bench.after_power(folder, notes), _journal_of(notes))
 
     return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
                          limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
+
+
+def _journal_of(notes: Sequence[Any]) -> Journal:
+    return Journal.of([note for note in notes if isinstance(note, Note)])
 
 
 # ------------------------------------------------------------------------------------------ what was put back in part
@@ -431,9 +499,11 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
         bench.live(first, journal)
         older = bench.copy_of(first.folder)
         bench.live(first, journal, first=bench.effort.acts)
+        elsewhere = _Elsewhere.of(first)
 
         def history(choices: Choices) -> None:
-            with bench.world() as world:
+            with bench.world() as empty:
+                world = elsewhere.given_to(empty)
                 shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
                 damage = spoil(choices, world.folder, older)
                 for _ in range(2):
@@ -515,7 +585,11 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on."""
+    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on.
+
+    Where a driver says `owners_share = True`, nobody takes over: both are owners, and what both acknowledge counts.
+    """
+    owners_share = getattr(bench.driver, "owners_share", False)
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -539,13 +613,47 @@ def paused_owners(bench: Bench) -> int:
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
             world.step = act_at_once
-            if taken:
+            if taken and owners_share:
+                journal.changes[:] = _in_some_order(bench, world, journal.changes, len(before), later.changes)
+            elif taken:
                 # What the first owner did after it was taken from is not promised to anybody.
                 after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
                 journal.changes[:] = [*before, *after, *later.changes]
             bench.inspect(world, journal)
 
     return bench.explore(history)
+
+
+def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: int,
+                   second: Sequence[Change]) -> Sequence[Change]:
+    """The changes of two owners in an order that the store agrees with.
+
+    The change in which the first one paused happened before, between or after those of the second; or one half of it
+    (`halves(what)` of the driver) before and the other after them. What was done before may be done once more after.
+
+    Raises:
+        AssertionError: there is no such order; that of the last one that was tried.
+    """
+    wrong = AssertionError("no change was tried")
+    before, split, after = first[:max(paused - 1, 0)], first[max(paused - 1, 0):paused], first[paused:]
+    again = [attrs.evolve(change, acknowledged=False) for change in split]
+    orders = [[*second[:place], *split, *second[place:]] for place in range(len(second) + 1)]
+    for change in split:
+        halves = getattr(bench.driver, "halves", lambda what: ())(change.what)
+        orders += [[Change(one, change.acknowledged), *second, Change(other, change.acknowledged)]
+                   for one, other in halves]
+    for order in orders:
+        changes = [*before, *order, *again, *after]
+        journal = Journal()
+        journal.changes[:] = changes
+        try:
+            with bench.opened(world) as store:
+                bench.driver.check(store, journal, damage="")
+        except AssertionError as error:
+            wrong = error
+        else:
+            return changes
+    raise wrong
 
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
