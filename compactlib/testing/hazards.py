@@ -26,16 +26,20 @@ from unittest import mock
 
 import attrs
 
+from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
-from compactlib.testing.driver import Change, Driver, Journal, World
+from compactlib.testing.disk_model import Recording
+from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
 from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]
+
+_LOCK = type(threading.Lock())
 
 
 @attrs.frozen
@@ -80,13 +84,6 @@ class Outcome:
     seconds: float
 
 
-@attrs.frozen
-class _Kept:
-    """What was in the world's key-value and object stores: of what they have acknowledged nothing is lost."""
-
-    stores: dict[str, Any]
-
-
 class Bench:
     """Worlds of one driver, one after the other, each in a folder of its own that is removed again.
 
@@ -115,30 +112,38 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def world_in(self, folder: Path, files: Files | None = None) -> World:
-        """The world of a folder whose disk is changed by `files`; by the local disk if `None`."""
-        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files))
+    def world_in(self, folder: Path, files: Files | None = None, *, like: World | None = None) -> World:
+        """The world of a folder whose disk is changed by `files`; by the local disk if `None`.
 
-    def recorded(self, folder: Path, files: RecordingFiles, kept: dict[str, Any]) -> World:
-        """A world whose disk is recorded; the recording also notes what its other stores hold."""
-        world = self.world_in(folder, files)
+        Args:
+            folder: its folder.
+            files: its disk.
+            like: has the time and the stores that are not in the folder; new ones if `None`.
+        """
+        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files),
+                     clock=WorldClock() if like is None else like.clock, kept={} if like is None else like.kept)
+
+    def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
+        """A world in a recording, which notes its stores that are not in the folder after each of their changes: a
+        power failure takes nothing of them.
+        """
+        world = self.world_in(folder, files, like=like)
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
-            try:
-                return act()
-            finally:
-                if request.edge != "disk" and request.changes:
-                    files.acknowledge(_Kept(copy.deepcopy(kept)))
+            answer = act()
+            if request.edge != "disk" and request.changes:
+                files.acknowledge(_Elsewhere.of(world))
+            return answer
 
-        world.step, world.kept = step, kept
+        world.step = step
         return world
 
-    def after(self, folder: Path, notes: Sequence[Any]) -> tuple[World, Journal]:
-        """The world after a power failure, and what was tried and acknowledged before."""
+    def after_power(self, folder: Path, notes: Sequence[Any]) -> tuple[World, Journal]:
+        """The world of a folder that was rebuilt, with its stores elsewhere as they were then, and what was tried."""
+        elsewhere = [note for note in notes if isinstance(note, _Elsewhere)]
         world = self.world_in(folder)
-        stores = next((note.stores for note in reversed(notes) if isinstance(note, _Kept)), {})
-        world.kept = copy.deepcopy(stores)
-        return world, Journal.of([note for note in notes if not isinstance(note, _Kept)])
+        journal = Journal.of([note for note in notes if isinstance(note, Note)])
+        return elsewhere[-1].given_to(world) if elsewhere else world, journal
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
              acts: int | None = None) -> None:
@@ -176,6 +181,34 @@ class Bench:
     def explore(self, history: Callable[[Choices], object]) -> int:
         """Run histories as the effort says."""
         return explore(history, most=self.effort.most, limit=self.effort.histories, seed=self.effort.seed)
+
+
+@attrs.frozen(eq=False)
+class _Elsewhere:
+    """What is in no folder, at some moment: stores in memory, and the time."""
+
+    kept: dict[str, Any]
+    now: float
+
+    @classmethod
+    def of(cls, world: World) -> _Elsewhere:
+        return cls(_copied(world.kept), ManualClock.now(world.clock))
+
+    def given_to(self, world: World) -> World:
+        """The world, with a copy of it."""
+        clock = WorldClock(self.now)
+        return attrs.evolve(world, kept=_copied(self.kept, clock), clock=clock)
+
+
+def _copied(kept: Mapping[str, Any], clock: ManualClock | None = None) -> dict[str, Any]:
+    """Stores in memory, each with a lock of its own, and with another clock if one is given."""
+    memo: dict[int, Any] = {}
+    for held in (value for each in kept.values() for value in getattr(each, "__dict__", {}).values()):
+        if isinstance(held, _LOCK):
+            memo[id(held)] = threading.Lock()
+        elif isinstance(held, ManualClock):
+            memo[id(held)] = clock or held
+    return copy.deepcopy(dict(kept), memo)
 
 
 Hazard: TypeAlias = Callable[[Bench], int]
@@ -362,19 +395,14 @@ def crashes(bench: Bench) -> int:
     """The power fails at each point; what was not synced is there, lost, or torn."""
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(*bench.after(folder, notes))
+        bench.inspect(*bench.after_power(folder, notes))
 
-    with bench.world() as world:
-        recording = record(world.folder, lambda folder, files: bench.live(
-            bench.recorded(folder, files, {}), Journal(files.acknowledge)))
-    return explore_crashes(recording, check, **_bounds(bench, 24))
+    return explore_crashes(_recording(bench), check, **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
-    with bench.world() as world:
-        recording = record(world.folder, lambda folder, files: bench.live(
-            bench.recorded(folder, files, {}), Journal(files.acknowledge)))
+    recording = _recording(bench)
     recoveries, seen, histories = _share(bench, 4), itertools.count(), 0
     apart = 1 if recoveries is None else max(2 * len(recording.operations) // recoveries, 1)
 
@@ -383,12 +411,12 @@ def crashes_of_recovery(bench: Bench) -> int:
         if next(seen) % apart:
             return
 
-        def recover(folder: Path, files: Any) -> None:
-            with bench.opened(bench.recorded(folder, files, bench.after(folder, notes)[0].kept)):
+        def recover(folder: Path, files: RecordingFiles) -> None:
+            with bench.opened(bench.recorded(folder, files, like=bench.after_power(folder, notes)[0])):
                 pass
 
         def check(folder: Path, more: Sequence[Any]) -> None:
-            bench.inspect(*bench.after(folder, [*notes, *more]))
+            bench.inspect(*bench.after_power(folder, [*notes, *more]))
 
         histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
 
@@ -398,21 +426,26 @@ def crashes_of_recovery(bench: Bench) -> int:
 
 def kills_and_power(bench: Bench) -> int:
     """The process is killed, its successor acknowledges more, and then the power fails."""
+    killed: World | None = None
 
-    kept = dict[str, Any]()
-
-    def life(first: int) -> Callable[[Path, Any], object]:
-        def live(folder: Path, files: Any) -> None:
-            if not first:
-                kept.clear()
-            bench.live(bench.recorded(folder, files, kept), Journal(files.acknowledge, life=first), first=first)
+    def life(first: int) -> Callable[[Path, RecordingFiles], object]:
+        def live(folder: Path, files: RecordingFiles) -> None:
+            nonlocal killed
+            killed = bench.recorded(folder, files, like=killed if first else None)
+            bench.live(killed, Journal(files.acknowledge, life=first), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(*bench.after(folder, notes))
+        bench.inspect(*bench.after_power(folder, notes))
 
     return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
                          limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
+
+
+def _recording(bench: Bench) -> Recording:
+    with bench.world() as world:
+        return record(world.folder, lambda folder, files: bench.live(
+            bench.recorded(folder, files), Journal(files.acknowledge)))
 
 
 # ------------------------------------------------------------------------------------------ what was put back in part
@@ -482,11 +515,12 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
         bench.live(first, journal)
         older = bench.copy_of(first.folder)
         bench.live(first, journal, first=bench.effort.acts)
+        elsewhere = _Elsewhere.of(first)
 
         def history(choices: Choices) -> None:
-            with bench.world() as world:
+            with bench.world() as empty:
+                world = elsewhere.given_to(empty)
                 shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
-                world.kept.update(copy.deepcopy(first.kept))
                 damage = spoil(choices, world.folder, older)
                 for _ in range(2):
                     # It may refuse to open, by name; what it answers must be right.
@@ -567,7 +601,11 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on."""
+    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on.
+
+    Where a driver says `owners_share = True`, nobody takes over: both are owners, and what both acknowledge counts.
+    """
+    owners_share = getattr(bench.driver, "owners_share", False)
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -591,13 +629,47 @@ def paused_owners(bench: Bench) -> int:
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
             world.step = act_at_once
-            if taken:
+            if taken and owners_share:
+                journal.changes[:] = _in_some_order(bench, world, journal.changes, len(before), later.changes)
+            elif taken:
                 # What the first owner did after it was taken from is not promised to anybody.
                 after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
                 journal.changes[:] = [*before, *after, *later.changes]
             bench.inspect(world, journal)
 
     return bench.explore(history)
+
+
+def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: int,
+                   second: Sequence[Change]) -> Sequence[Change]:
+    """The changes of two owners in an order that the store agrees with.
+
+    The change in which the first one paused happened before, between or after those of the second; or one half of it
+    (`halves(what)` of the driver) before and the other after them. What was done before may be done once more after.
+
+    Raises:
+        AssertionError: there is no such order; that of the last one that was tried.
+    """
+    wrong = AssertionError("no change was tried")
+    before, split, after = first[:max(paused - 1, 0)], first[max(paused - 1, 0):paused], first[paused:]
+    again = [attrs.evolve(change, acknowledged=False) for change in split]
+    orders = [[*second[:place], *split, *second[place:]] for place in range(len(second) + 1)]
+    for change in split:
+        halves = getattr(bench.driver, "halves", lambda what: ())(change.what)
+        orders += [[Change(one, change.acknowledged), *second, Change(other, change.acknowledged)]
+                   for one, other in halves]
+    for order in orders:
+        changes = [*before, *order, *again, *after]
+        journal = Journal()
+        journal.changes[:] = changes
+        try:
+            with bench.opened(world) as store:
+                bench.driver.check(store, journal, damage="")
+        except AssertionError as error:
+            wrong = error
+        else:
+            return changes
+    raise wrong
 
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:

@@ -13,8 +13,10 @@ from compactlib.testing import HAZARDS, Driver, Effort, check_hazards
 from tests import effort as efforts
 from tests.promises.drivers.catalog import CatalogDriver
 from tests.promises.drivers.file_fence import FileFenceDriver
+from tests.promises.drivers.kv_sqlite import SqliteDriver
 from tests.promises.drivers.local_log import LocalLogDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
+from tests.promises.drivers.repository import RepositoryDriver
 from tests.promises.drivers.scheduler import SchedulerHostDriver, StoredSchedulerDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
@@ -26,10 +28,16 @@ DRIVERS: Mapping[str, Driver[Any]] = {
     "raft_log_store": RaftLogStoreDriver(),
     "local_log": LocalLogDriver(),
     "file_fence": FileFenceDriver(),
+    "kv_sqlite": SqliteDriver(),
+    "repository_memory": RepositoryDriver("memory"),
+    "repository_cells": RepositoryDriver("cells"),
+    "repository_sqlite": RepositoryDriver("sqlite"),
+    "repository_folder": RepositoryDriver("folder"),
 }
 
-_ON_A_DISK = frozenset({"full_disk", "crashes", "crashes_of_recovery", "kills_and_power", "damages", "missing_files",
-                        "older_files"})
+_POWER = frozenset({"crashes", "crashes_of_recovery", "kills_and_power"})
+_PUT_BACK = frozenset({"damages", "missing_files", "older_files"})
+_ON_A_DISK = _POWER | _PUT_BACK | {"full_disk"}
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     # The lock of a folder is the kernel's: nobody takes it from a process that lives.
@@ -43,6 +51,14 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
     # Its clock is for waiting alone, and one owner waits for nobody.
     "file_fence": frozenset({"paused_owners", "forks", "clock_jumps"}),
+    # SQLite writes its file by itself; it reads no wall clock; one file that is put back whole is the older store.
+    "kv_sqlite": _POWER | {"clock_jumps", "older_files"},
+    "repository_sqlite": _POWER | {"older_files"},
+    # Nothing is on a disk, and a fork has its own copy of what is in memory.
+    "repository_memory": _POWER | _PUT_BACK | {"full_disk", "forks"},
+    "repository_cells": _POWER | _PUT_BACK | {"full_disk", "forks"},
+    # A fork has its own copy of the branches, which are in memory.
+    "repository_folder": frozenset({"forks"}),
 }
 """Hazards that have no place in a store."""
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from compactlib._sorted import SortedMap
 from compactlib.errors import AuditFailed, Closed
@@ -177,15 +176,6 @@ class MemoryStore:
                 versions += (cell.predicate for cell in cells.values())
             if not self._by_value and len(versions) != len(set(versions)):
                 raise AuditFailed("two keys share one version")
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> MemoryStore:
-        """A store of its own with what this one holds now."""
-        copied = copy.copy(self)
-        with self._lock:
-            copied._partitions = {partition: SortedMap(cells) for partition, cells in self._partitions.items()}
-            copied._version = self._version
-        copied._lock = threading.Lock()
-        return copied
 
     def __repr__(self) -> str:
         cells = sum(map(len, self._partitions.values()))
