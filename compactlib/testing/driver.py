@@ -185,7 +185,13 @@ class Journal:
 
 
 class Driver(Protocol[StoreT]):
-    """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times."""
+    """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
+
+    Attributes:
+        has_peers: whether several may have the store open at once, so that each gets what it was told.
+    """
+
+    has_peers: bool
 
     def open(self, world: World, settings: Any) -> StoreT:
         """Open the store of a world, empty the first time. It starts no thread.

@@ -25,7 +25,7 @@ from unittest import mock
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.testing._crash_shim import explore_crashes, explore_kills, record
 from compactlib.testing.choices import Choices, explore, spread
 from compactlib.testing.driver import Change, Driver, Journal, World
@@ -158,6 +158,32 @@ def refusals(bench: Bench) -> int:
             world.step = failing
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
+            world.step = act_at_once
+            failing.settle()
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def lost_answers(bench: Bench) -> int:
+    """A key-value or object store refuses a request or loses its answer, and the caller goes on with the same object."""
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world, contextlib.ExitStack() as stack:
+            journal, failing = Journal(), Failing(choices)
+            world.step = lambda request, act: act() if request.edge == "disk" else failing(request, act)
+            store: Any = None
+            for number in range(bench.effort.acts):
+                try:
+                    store = store or stack.enter_context(bench.opened(world))
+                    bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+                except (Closed, Stale):
+                    # It says that it is of no use any more.
+                    stack.close()
+                    store = None
+                except CompactlibError:
+                    pass
+            stack.close()
             world.step = act_at_once
             failing.settle()
             bench.inspect(world, journal)
@@ -478,7 +504,12 @@ def threads(bench: Bench) -> int:
         with bench.world() as world:
             journal, failing = Journal(), Failing(choices)
             wrong: list[BaseException] = []
-            world.step = failing
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                time.sleep(0)  # another thread's turn
+                return failing(request, act)
+
+            world.step = step
 
             def use(store: Any, thread: int) -> None:
                 try:
@@ -530,7 +561,7 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on."""
+    """An owner or a peer is paused at a request, another one opens, works and closes, and the first one goes on."""
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -554,7 +585,9 @@ def paused_owners(bench: Bench) -> int:
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
             world.step = act_at_once
-            if taken:
+            if taken and bench.driver.has_peers:
+                journal.changes[len(before):len(before)] = later.changes
+            elif taken:
                 # What the first owner did after it was taken from is not promised to anybody.
                 after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
                 journal.changes[:] = [*before, *after, *later.changes]
@@ -623,7 +656,7 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, crashes,
+        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, crashes,
         crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks, paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
