@@ -185,7 +185,10 @@ class Journal:
 
 
 class Driver(Protocol[StoreT]):
-    """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times."""
+    """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
+
+    A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
+    """
 
     def open(self, world: World, settings: Any) -> StoreT:
         """Open the store of a world, empty the first time. It starts no thread.

@@ -27,7 +27,7 @@ from unittest import mock
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError
+from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
@@ -227,6 +227,32 @@ def refusals(bench: Bench) -> int:
             world.step = failing
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
+            world.step = act_at_once
+            failing.settle()
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def lost_answers(bench: Bench) -> int:
+    """A key-value or object store refuses a request or loses its answer, and the caller goes on with the same object."""
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world, contextlib.ExitStack() as stack:
+            journal, failing = Journal(), Failing(choices)
+            world.step = lambda request, act: act() if request.edge == "disk" else failing(request, act)
+            store: Any = None
+            for number in range(bench.effort.acts):
+                try:
+                    store = store or stack.enter_context(bench.opened(world))
+                    bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+                except (Closed, Stale):
+                    # It says that it is of no use any more.
+                    stack.close()
+                    store = None
+                except CompactlibError:
+                    pass
+            stack.close()
             world.step = act_at_once
             failing.settle()
             bench.inspect(world, journal)
@@ -549,7 +575,12 @@ def threads(bench: Bench) -> int:
         with bench.world() as world:
             journal, failing = Journal(), Failing(choices)
             wrong: list[BaseException] = []
-            world.step = failing
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                time.sleep(0)  # another thread's turn
+                return failing(request, act)
+
+            world.step = step
 
             def use(store: Any, thread: int) -> None:
                 try:
@@ -601,11 +632,11 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on.
+    """An owner or a peer is paused at a request, another one opens, works and closes, and the first one goes on.
 
-    Where a driver says `owners_share = True`, nobody takes over: both are owners, and what both acknowledge counts.
+    Where a driver says `has_peers = True`, nobody takes over: what both acknowledge counts.
     """
-    owners_share = getattr(bench.driver, "owners_share", False)
+    has_peers = getattr(bench.driver, "has_peers", False)
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -629,7 +660,7 @@ def paused_owners(bench: Bench) -> int:
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
             world.step = act_at_once
-            if taken and owners_share:
+            if taken and has_peers:
                 journal.changes[:] = _in_some_order(bench, world, journal.changes, len(before), later.changes)
             elif taken:
                 # What the first owner did after it was taken from is not promised to anybody.
@@ -732,7 +763,7 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, mixtures, crashes,
+        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, mixtures, crashes,
         crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks, paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 

@@ -41,7 +41,7 @@ _ON_A_DISK = _POWER | _PUT_BACK | {"full_disk"}
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     # The lock of a folder is the kernel's: nobody takes it from a process that lives.
-    "segment_log": frozenset({"paused_owners"}),
+    "segment_log": frozenset({"paused_owners", "lost_answers"}),
     "scheduler_host": frozenset({"paused_owners"}),
     # They write to a key-value store alone, which loses nothing that it has acknowledged.
     "catalog": _ON_A_DISK,

@@ -6,6 +6,7 @@ What belongs to one process (the names of its pins, the partitions that it remov
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
@@ -29,15 +30,15 @@ from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import ClockJumped, CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.testing import HostLock, Journal, World
-from compactlib.testing.driver import Change, WorldClock
+from compactlib.testing.driver import NOW, Change, WorldClock
 from tests.promises.drivers.outcomes import has_changed, result_of
 
 AnswerT = TypeVar("AnswerT")
 
-FOR_EVER = 1e9
+LONG = 30 * 86_400.0
 LIFE = {"incarnation": 1, "created_at": 1}
-SHARED_TABLES = range(1, 4)
-"""Every life of the node hosts them."""
+SHARED_TABLE = 1
+"""Every life of the node hosts it."""
 LONGEST_WAIT_SECONDS = 300.0
 
 
@@ -94,6 +95,13 @@ class Published:
 
     table: int
     time: int | None
+
+
+@attrs.frozen
+class Looked:
+    """How far the wall clock was off, at one reading."""
+
+    seconds: float
 
 
 @attrs.frozen
@@ -156,6 +164,8 @@ class Opened:
 class CatalogDriver:
     """Schema changes, cuts by old and new plans, pins, the watermark and published times."""
 
+    has_peers = True
+
     def settings(self) -> Sequence[Settings]:
         return [Settings(), Settings(0.0, 0.0, 0.0, 4096), Settings(5.0, 30.0, 3600.0, 1 << 20)]
 
@@ -167,6 +177,8 @@ class CatalogDriver:
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))
+        with journal.trying(Looked(store.clock.now() - NOW - store.clock.monotonic())):
+            pass
         kind = rng.choice(["execute", "execute", *["cut"] * 6, "pin", "pin", "move", "move", "forget", "raise",
                            "publish", "publish", "reclaim"])
         if kind == "execute" or len(store.service.history) < 2:
@@ -193,7 +205,7 @@ class CatalogDriver:
         created = tuple(f"S{rng.getrandbits(40):010x}-{number} {'x' * 200}" for number in range(rng.randint(1, 3)))
         dropped = tuple(rng.sample(names, min(len(names), rng.randrange(2))))
         commands = [*(CreateSchema(name) for name in created), *(DropSchema(name, if_exists=True) for name in dropped)]
-        wait = rng.random() < 0.3
+        wait = rng.random() < 0.5
 
         def execute() -> Any:
             try:
@@ -221,6 +233,9 @@ class CatalogDriver:
             if rng.random() < 0.2:
                 store.plan = plan  # carried out by a later act, when pins may hold what it cuts
                 return
+            if rng.random() < 0.3:
+                with store.host:
+                    self._pin(store, rng, journal)
         if plan.target is not None:
             try:
                 outcome = self._tried(lambda: result_of(service.compact(plan)), Cut(plan.target), journal)
@@ -236,7 +251,7 @@ class CatalogDriver:
         pinned = Pinned(f"pin {rng.getrandbits(40):010x}", version, rng.random() < 0.5)
         try:
             self._tried(lambda: store.patiently(lambda: store.service.pins.pin(
-                pinned.owner, version, history, ttl_seconds=1.0 if pinned.is_short else FOR_EVER)), pinned, journal)
+                pinned.owner, version, history, ttl_seconds=1.0 if pinned.is_short else LONG)), pinned, journal)
         except CompactlibError:
             # Another process may have cut the version away.
             store.service.poll()
@@ -254,11 +269,11 @@ class CatalogDriver:
         owner, kind = rng.choice(store.owners), rng.choice(["moved", "renewed", "released"])
         if kind == "renewed":
             with journal.trying(Upkeep(kind)):
-                store.patiently(lambda: service.pins.renew(owner, ttl_seconds=FOR_EVER))
+                store.patiently(lambda: service.pins.renew(owner, ttl_seconds=LONG))
         elif kind == "moved":
             latest = service.history.latest
             self._tried(lambda: store.patiently(lambda: service.pins.pin(
-                owner, latest, service.history, ttl_seconds=FOR_EVER)), Pinned(owner, latest), journal)
+                owner, latest, service.history, ttl_seconds=LONG)), Pinned(owner, latest), journal)
         else:
             store.owners.remove(owner)
             self._tried(lambda: service.pins.release(owner), Pinned(owner, None), journal)
@@ -274,11 +289,11 @@ class CatalogDriver:
             table = store.tables.pop()
             self._tried(lambda: times.remove(table, 0, 1), Published(table, None), journal)
             return
-        table = rng.choice([*SHARED_TABLES, 10 + rng.getrandbits(20)])
+        table = rng.choice([SHARED_TABLE, SHARED_TABLE, 10 + rng.getrandbits(20)])
         times.register(table, 0, **LIFE)
         published = Published(table, 100 + rng.getrandbits(20))
         self._tried(lambda: times.publish(table, 0, 1, published.time), published, journal)
-        store.tables += [] if table in SHARED_TABLES else [table]
+        store.tables += [] if table == SHARED_TABLE else [table]
 
     def _tried(self, call: Callable[[], AnswerT], change: object, journal: Journal) -> AnswerT:
         try:
@@ -325,12 +340,15 @@ class CatalogDriver:
                 assert not change.acknowledged or not there & set(change.what.dropped), "a dropped schema is back"
 
     def _check_pins(self, service: CatalogService, changes: Sequence[Change]) -> None:
+        # Two readings in a row: a jump that has lasted, by which pins may have expired.
+        off = [abs(looked.seconds) > LONG for looked in _of(changes, Looked)]
+        has_jumped = any(map(all, itertools.pairwise(off)))
         allowed = dict[str, set[int | None]]()
         for change in changes:
             if isinstance(change.what, Pinned):
                 before = allowed.get(change.what.owner, {None})
                 allowed[change.what.owner] = {change.what.version} | (set() if change.acknowledged else before)
-                if change.what.is_short:
+                if change.what.is_short or has_jumped:
                     allowed[change.what.owner].add(None)
         held = {pin.owner: pin.version for pin in service.pins.all()}
         active = {pin.owner for pin in service.pins.active()}

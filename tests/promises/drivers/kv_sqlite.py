@@ -80,7 +80,7 @@ class SqliteInFront(StoreInFront):
 class SqliteDriver:
     """A key-value store in one file of SQLite's, whose own disk is not recorded."""
 
-    owners_share = True
+    has_peers = True
 
     def settings(self) -> Sequence[Settings]:
         return [Settings(), Settings("full", 1), Settings("normal", 3)]

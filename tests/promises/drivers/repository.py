@@ -93,7 +93,7 @@ class RepositoryDriver:
             at a time and compares values; `"sqlite"`: the key-value store is a file; `"folder"`: the ranges are files.
     """
 
-    owners_share = True
+    has_peers = True
 
     def __init__(self, where: Where = "memory") -> None:
         self._where = where

@@ -43,6 +43,7 @@ AnswerT = TypeVar("AnswerT")
 HOURS = 3600.0
 SPAN = 6 * HOURS
 """Retention removes whole spans of time."""
+PLAIN = attrs.evolve(MemoryStore().limits, max_transact=0)
 PLACE = {"tenant": "A", "shard": 0}
 
 
@@ -102,6 +103,7 @@ class Polled:
 class Answered:
     """What a worker was told: which reports were accepted, which jobs it has, what it is to delete."""
 
+    opening: int
     term: int
     now: float
     delay: float
@@ -147,8 +149,8 @@ BASE = SchedulerConfig(
 class Opened:
     """A scheduler, and the clock that it was opened with."""
 
-    def __init__(self, host: StoredScheduler | SchedulerHost, clock: WorldClock) -> None:
-        self.host, self.clock, self.close = host, clock, host.close
+    def __init__(self, host: StoredScheduler | SchedulerHost, clock: WorldClock, number: int) -> None:
+        self.host, self.clock, self.close, self.number = host, clock, host.close, number
         self.deleting = HostLock()
 
     def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
@@ -163,6 +165,8 @@ class Opened:
 
 class SchedulerDriver:
     """What both schedulers have in common: blocks, workers, retention, quarantine and clean-up."""
+
+    has_peers = False
 
     def settings(self) -> Sequence[Settings]:
         return [Settings(BASE, 6),
@@ -228,7 +232,7 @@ class SchedulerDriver:
             service.state.applied.term, service.config.cleanup_delay_seconds))
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
         tombstones = (*answer.tombstones, *(one for plan in answer.compaction_jobs for one in plan.tombstones))
-        with journal.trying(Answered(term, answer.now, delay, said, leases, tombstones)):
+        with journal.trying(Answered(store.number, term, answer.now, delay, said, leases, tombstones)):
             pass
 
     def _carry_out(self, store: Opened, operation: Any, change: object, journal: Journal) -> Any:
@@ -282,13 +286,13 @@ class SchedulerDriver:
 
 
 class StoredSchedulerDriver(SchedulerDriver):
-    """A scheduler in a key-value store that compares values alone."""
+    """A scheduler in the plainest key-value store: it compares values, and changes one key at a time."""
 
     def open(self, world: World, settings: Settings) -> Opened:
         number = world.kept["openings"] = world.kept.get("openings", 0) + 1
-        kv = world.keyed("scheduler", lambda: MemoryStore(predicates="value"))
+        kv = world.keyed("scheduler", lambda: MemoryStore(predicates="value", limits=PLAIN))
         return Opened(StoredScheduler(kv, settings.config, clock=world.clock, rng=Random(number),
-                                      checkpoint_every=settings.snapshot_every), world.clock)
+                                      checkpoint_every=settings.snapshot_every), world.clock, number)
 
     def _apply(self, store: Opened, operation: Any) -> Any:
         assert isinstance(store.host, StoredScheduler)
@@ -312,7 +316,7 @@ class SchedulerHostDriver(SchedulerDriver):
                                                 files=world.files, keep_links_seconds=0.0))
         try:
             return Opened(SchedulerHost(log, kv, settings.config, clock=world.clock, rng=Random(number),
-                                        snapshot_every=settings.snapshot_every), world.clock)
+                                        snapshot_every=settings.snapshot_every), world.clock, number)
         except BaseException:
             log.close()
             raise
@@ -380,6 +384,8 @@ class Ledger:
             self.doubtful |= {row for row, time in self.times.items() if time < retained.before}
         self._read(reported, answers)
         self.tombstones = _tombstones(journal)
+        opened = {answered.term: answered.opening for answered in answers}
+        assert all(opened[one.term] == one.opening for one in answers), f"two openings have one term: {opened}"
         _require_one_holder(reported, answers)
         _require_delay(answers)
 

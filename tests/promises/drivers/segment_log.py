@@ -58,6 +58,8 @@ def payload_of(index: int, term: int) -> bytes:
 class SegmentLogDriver:
     """A log in segments alone, with small segments, overwritten tails, snapshots and compactions."""
 
+    has_peers = False
+
     def __init__(self) -> None:
         self._host = HostLock()
 
