@@ -235,7 +235,7 @@ def refusals(bench: Bench) -> int:
 
 
 def lost_answers(bench: Bench) -> int:
-    """A key-value or object store refuses a request or loses its answer, and the caller goes on with the same object."""
+    """A key-value or object store refuses a request or loses its answer; the caller goes on with the same object."""
 
     def history(choices: Choices) -> None:
         with bench.world() as world, contextlib.ExitStack() as stack:
@@ -763,8 +763,9 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, mixtures, crashes,
-        crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks, paused_owners)}
+        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, mixtures,
+        crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks,
+        paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 

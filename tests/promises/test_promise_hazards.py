@@ -11,10 +11,12 @@ import pytest
 
 from compactlib.testing import HAZARDS, Driver, Effort, check_hazards
 from tests import effort as efforts
+from tests.promises.drivers.blob_store import BlobStoreDriver
 from tests.promises.drivers.catalog import CatalogDriver
 from tests.promises.drivers.file_fence import FileFenceDriver
 from tests.promises.drivers.kv_sqlite import SqliteDriver
 from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.local_objects import LocalObjectsDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.repository import RepositoryDriver
 from tests.promises.drivers.scheduler import SchedulerHostDriver, StoredSchedulerDriver
@@ -28,6 +30,8 @@ DRIVERS: Mapping[str, Driver[Any]] = {
     "raft_log_store": RaftLogStoreDriver(),
     "local_log": LocalLogDriver(),
     "file_fence": FileFenceDriver(),
+    "blob_store": BlobStoreDriver(),
+    "local_objects": LocalObjectsDriver(),
     "kv_sqlite": SqliteDriver(),
     "repository_memory": RepositoryDriver("memory"),
     "repository_cells": RepositoryDriver("cells"),
@@ -39,18 +43,25 @@ _POWER = frozenset({"crashes", "crashes_of_recovery", "kills_and_power"})
 _PUT_BACK = frozenset({"damages", "missing_files", "older_files"})
 _ON_A_DISK = _POWER | _PUT_BACK | {"full_disk"}
 
+# The lock of a folder is the kernel's: nobody takes it from a process that lives. A disk has no lost answers.
+_OWNED_FOLDER = frozenset({"paused_owners", "lost_answers"})
+
 NOWHERE: Mapping[str, frozenset[str]] = {
-    # The lock of a folder is the kernel's: nobody takes it from a process that lives.
-    "segment_log": frozenset({"paused_owners", "lost_answers"}),
+    "segment_log": _OWNED_FOLDER,
+    "raft_log_store": _OWNED_FOLDER,
+    "local_log": _OWNED_FOLDER,
+    "blob_store": _OWNED_FOLDER,
     "scheduler_host": frozenset({"paused_owners"}),
+    # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
+    # Its clock is for waiting alone, and one owner waits for nobody.
+    "file_fence": _OWNED_FOLDER | {"forks", "clock_jumps"},
+    # It reads no clock and has no settings, and any process may write to its folder, a fork as well. An object is a
+    # file, and there is no list of them: one that was taken away was never there, or was deleted.
+    "local_objects": frozenset({"lost_answers", "clock_jumps", "other_settings", "forks", "missing_files",
+                                "older_files"}),
     # They write to a key-value store alone, which loses nothing that it has acknowledged.
     "catalog": _ON_A_DISK,
     "stored_scheduler": _ON_A_DISK,
-    "raft_log_store": frozenset({"paused_owners"}),
-    "local_log": frozenset({"paused_owners"}),
-    # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
-    # Its clock is for waiting alone, and one owner waits for nobody.
-    "file_fence": frozenset({"paused_owners", "forks", "clock_jumps"}),
     # SQLite writes its file by itself; it reads no wall clock; one file that is put back whole is the older store.
     "kv_sqlite": _POWER | {"clock_jumps", "older_files"},
     "repository_sqlite": _POWER | {"older_files"},
@@ -68,6 +79,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "an older segment is named: it hides no entry and brings none back",
+    ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",

@@ -12,8 +12,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put, SqliteStore
-from compactlib.testing.driver import HostLock, Journal, World
-from compactlib.testing.in_front import StoreInFront
+from compactlib.testing import HostLock, Journal, StoreInFront, World
 from tests.promises.drivers.possible import possible_states
 
 PARTITIONS = (b"a", b"a\0", b"b")

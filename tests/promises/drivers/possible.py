@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from compactlib.testing.driver import Journal
+from compactlib.testing import Journal
 
 StateT = TypeVar("StateT")
 
