@@ -6,7 +6,6 @@ What belongs to one process (the names of its pins, the partitions that it remov
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
@@ -98,10 +97,8 @@ class Published:
 
 
 @attrs.frozen
-class Looked:
-    """How far the wall clock was off, at one reading."""
-
-    seconds: float
+class Jumped:
+    """The wall clock is off for longer than one reading: pins may expire by it."""
 
 
 @attrs.frozen
@@ -148,6 +145,10 @@ class Opened:
     def close(self) -> None:
         self.service.close()
 
+    def is_off(self) -> bool:
+        """Whether the wall clock is wrong by more than a pin lasts."""
+        return abs(self.clock.now() - NOW - self.clock.monotonic()) > LONG
+
     def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
         """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
         began = self.clock.monotonic()
@@ -177,8 +178,14 @@ class CatalogDriver:
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))
-        with journal.trying(Looked(store.clock.now() - NOW - store.clock.monotonic())):
-            pass
+        try:
+            self._act(store, rng, journal)
+        finally:
+            if all([store.is_off(), store.is_off()]):
+                with journal.trying(Jumped()):
+                    pass
+
+    def _act(self, store: Opened, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["execute", "execute", *["cut"] * 6, "pin", "pin", "move", "move", "forget", "raise",
                            "publish", "publish", "reclaim"])
         if kind == "execute" or len(store.service.history) < 2:
@@ -340,9 +347,7 @@ class CatalogDriver:
                 assert not change.acknowledged or not there & set(change.what.dropped), "a dropped schema is back"
 
     def _check_pins(self, service: CatalogService, changes: Sequence[Change]) -> None:
-        # Two readings in a row: a jump that has lasted, by which pins may have expired.
-        off = [abs(looked.seconds) > LONG for looked in _of(changes, Looked)]
-        has_jumped = any(map(all, itertools.pairwise(off)))
+        has_jumped = bool(_of(changes, Jumped))
         allowed = dict[str, set[int | None]]()
         for change in changes:
             if isinstance(change.what, Pinned):

@@ -153,6 +153,11 @@ class Opened:
         self.host, self.clock, self.close, self.number = host, clock, host.close, number
         self.deleting = HostLock()
 
+    @property
+    def term(self) -> int:
+        """How often the scheduler was opened."""
+        return self.host.term if isinstance(self.host, StoredScheduler) else self.host.log.term
+
     def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
         """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
         for _ in range(4):
@@ -228,11 +233,10 @@ class SchedulerDriver:
         leases = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
                              plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
                        for plan in answer.compaction_jobs)
-        term, delay = store.host.look(lambda service: (
-            service.state.applied.term, service.config.cleanup_delay_seconds))
+        delay = store.host.look(lambda service: service.config.cleanup_delay_seconds)
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
         tombstones = (*answer.tombstones, *(one for plan in answer.compaction_jobs for one in plan.tombstones))
-        with journal.trying(Answered(store.number, term, answer.now, delay, said, leases, tombstones)):
+        with journal.trying(Answered(store.number, store.term, answer.now, delay, said, leases, tombstones)):
             pass
 
     def _carry_out(self, store: Opened, operation: Any, change: object, journal: Journal) -> Any:
