@@ -208,7 +208,7 @@ class RaftLogStoreDriver:
             return StoreOptions(log=log, background=False, **given)
 
         return [options(4, 0.0, max_wal_bytes=600),
-                options(2, 3600.0, max_wal_bytes=1, max_unflushed_files=0, max_queued_bytes=0, keep_trailing=2),
+                options(2, 3600.0, max_wal_bytes=100, max_unflushed_files=1, max_queued_bytes=0, keep_trailing=2),
                 options(7, 0.0, max_wal_bytes=1 << 16, max_memtable_entries=9)]
 
     def open(self, world: World, settings: StoreOptions) -> Opened:
@@ -255,7 +255,7 @@ class RaftLogStoreDriver:
         log_id = rng.choice([SNAPSHOTTED, OTHER])
         if kind in ("append", "unsynced"):
             for each in (SNAPSHOTTED, OTHER):
-                taken_back = rng.choice(["conflict", "cut", "", ""])
+                taken_back = rng.choice(["conflict", "conflict", "cut", ""])
                 if kind == "append" and taken_back:
                     self._take_back(store, taken_back, store.store.log(each), rng, journal)
                 else:
@@ -274,7 +274,8 @@ class RaftLogStoreDriver:
                 self._append(store, store.store.log(each), rng, journal)
                 self._snapshot(store, store.store.log(each), rng, journal)
         else:
-            self._take_back(store, kind, store.store.log(log_id), rng, journal)
+            for each in (SNAPSHOTTED, OTHER) if kind == "conflict" else (log_id,):
+                self._take_back(store, kind, store.store.log(each), rng, journal)
 
     def _append(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
         first = max(log.contiguous_through, 0) + 1
@@ -286,12 +287,12 @@ class RaftLogStoreDriver:
         last, through = max(log.last_index, 0), max(log.contiguous_through, 0)
         floor = max(0, log.state.index, *(each.index for each in store.snapshots.checkpoints
                                           if log.log_id == SNAPSHOTTED))
-        if kind == "apart":
+        if kind == "apart" and last:  # a log without a snapshot begins with its first entry
             apart = Apart(log.log_id, last + 2, _term(log, rng), store.opening)
             with journal.trying(apart):
                 log.append_sparse([Entry(apart.index, apart.term, payload_of(log.log_id, apart.index, apart.term))])
                 log.sync()
-        elif kind == "cut":
+        elif kind == "cut" and last:
             cut = Cut(log.log_id, max(last - rng.randrange(1, 4), floor), store.opening)
             with journal.trying(cut):
                 log.reset(cut.last)
@@ -356,13 +357,13 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
         if not wrong:
             return
     if log is not None and damage == "cut":
-        # As if the last writes had never been synced: what no snapshot covers is as it was at some time, up to a gap
-        # that the log itself names, if what was cut lies before what the WAL has.
+        # As if the last writes had never been synced: what no snapshot covers is as it was at some time. If what was
+        # cut lies before what the WAL has, the log names a gap, behind which nothing counts.
         row, through, kept = log.state.index, log.contiguous_through, Kept.of(changes)[log_id]
         for count in range(len(changes)):
             earlier = Kept.of(changes[:count])[log_id].answers
             answers = {i: kept.at(i) if i <= row else
-                       earlier.get(i, {ABSENT}) if i <= through else kept.at(i) | {ABSENT}
+                       earlier.get(i, {ABSENT}) | (kept.at(i) | {ABSENT} if i > through else set())
                        for i in {*kept.answers, *earlier}}
             wrong = wrong and wrong_with(log, attrs.evolve(kept, answers=answers), damage)
     assert not wrong, f"log {log_id!r}: {wrong}"
