@@ -30,12 +30,15 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     "raft_log_store": frozenset({"paused_owners"}),
     "local_log": frozenset({"paused_owners"}),
     # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
-    # Its clock is for waiting alone, and one owner waits for nobody.
-    "file_fence": frozenset({"paused_owners", "forks", "clock_jumps"}),
+    # Its clock is for waiting alone, and one owner waits for nobody. It has nothing to close.
+    "file_fence": frozenset({"paused_owners", "forks", "clock_jumps", "interrupts_of_closing"}),
 }
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
+    ("segment_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
+    ("raft_log_store", "interrupts_of_closing"): "the same",
+    ("local_log", "interrupts_of_closing"): "the same",
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "an older segment is named: it hides no entry and brings none back",
