@@ -146,12 +146,13 @@ class Bench:
         return elsewhere[-1].given_to(world) if elsewhere else world, journal
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
-             acts: int | None = None) -> None:
+             acts: int | None = None, before_closing: Callable[[], object] = bool) -> None:
         """One life: open, act, close. The same acts for the same `first`."""
         count = self.effort.acts if acts is None else acts
         with self.opened(world, settings) as store:
             for number in range(first, first + count):
                 self.driver.act(store, Random(f"{self.effort.seed} {number}"), journal)
+            before_closing()
 
     def copy_of(self, folder: Path) -> Path:
         """A copy of a folder, for the caller to remove."""
@@ -159,15 +160,16 @@ class Bench:
 
     @contextlib.contextmanager
     def opened(self, world: World, settings: Any = None) -> Iterator[Any]:
-        """The store, open; if the block fails, what closing it then raises is not reported."""
+        """The store, open; if the block or closing it fails, it is closed again, and what that raises is not reported.
+        """
         store = self.driver.open(world, self.usual if settings is None else settings)
         try:
             yield store
+            store.close()
         except BaseException:
             with contextlib.suppress(CompactlibError, Killed):
                 store.close()
             raise
-        store.close()
 
     def inspect(self, world: World, journal: Journal, *, settings: Any = None) -> None:
         """Open the store, check it, act on, check again; then open and check it once more."""
@@ -325,18 +327,37 @@ def interrupts(bench: Bench) -> int:
 
 
 def interrupts_between(bench: Bench) -> int:
-    """Ctrl-C comes between two instructions of the library, at places spread over a life."""
+    """Ctrl-C comes between two instructions of the library, at places spread over a life, before it is closed."""
 
-    with bench.world() as world, Interrupted() as whole:
-        bench.live(world, Journal())
+    def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
+        with interrupted:
+            bench.live(world, journal, before_closing=interrupted.stop)
+
+    return _interrupts(bench, live)
+
+
+def interrupts_of_closing(bench: Bench) -> int:
+    """Ctrl-C comes between two instructions of closing the store, which is then closed again."""
+
+    def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
+        with contextlib.ExitStack() as stack:
+            bench.live(world, journal, before_closing=lambda: stack.enter_context(interrupted))
+
+    return _interrupts(bench, live)
+
+
+def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object]) -> int:
+    whole = Interrupted()
+    with bench.world() as world:
+        live(world, Journal(), whole)
 
     def history(choices: Choices) -> None:
         place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), bench.effort.histories or whole.places))
         with bench.world() as world:
             journal, interrupted = Journal(), Interrupted(place)
             try:
-                with contextlib.suppress(KeyboardInterrupt, CompactlibError), interrupted:
-                    bench.live(world, journal)
+                with contextlib.suppress(KeyboardInterrupt, CompactlibError):
+                    live(world, journal, interrupted)
                 bench.inspect(world, journal)
             except BaseException as error:
                 error.add_note(f"Ctrl-C came at {interrupted.where}")
@@ -763,9 +784,9 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, mixtures,
-        crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks,
-        paused_owners)}
+        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, interrupts_of_closing, clock_jumps,
+        other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files,
+        threads, forks, paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 

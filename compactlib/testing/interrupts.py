@@ -73,6 +73,10 @@ class Interrupted:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Raise none from here on; the end of the block does the same."""
         sys.settrace(self._before)
 
     def _entered(self, frame: FrameType, event: str, _: object) -> Any:

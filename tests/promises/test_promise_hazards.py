@@ -53,8 +53,8 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     "blob_store": _OWNED_FOLDER,
     "scheduler_host": frozenset({"paused_owners"}),
     # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
-    # Its clock is for waiting alone, and one owner waits for nobody.
-    "file_fence": _OWNED_FOLDER | {"forks", "clock_jumps"},
+    # Its clock is for waiting alone, and one owner waits for nobody. It has nothing to close.
+    "file_fence": _OWNED_FOLDER | {"forks", "clock_jumps", "interrupts_of_closing"},
     # It reads no clock and has no settings, and any process may write to its folder, a fork as well. An object is a
     # file, and there is no list of them: one that was taken away was never there, or was deleted.
     "local_objects": frozenset({"lost_answers", "clock_jumps", "other_settings", "forks", "missing_files",
@@ -74,6 +74,9 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
+    ("segment_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
+    ("raft_log_store", "interrupts_of_closing"): "the same",
+    ("local_log", "interrupts_of_closing"): "the same",
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
