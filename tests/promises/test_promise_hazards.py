@@ -12,20 +12,34 @@ import pytest
 from compactlib.testing.driver import Driver
 from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
 from tests import effort as efforts
+from tests.promises.drivers.blob_store import BlobStoreDriver
+from tests.promises.drivers.local_objects import LocalObjectsDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 DRIVERS: Mapping[str, Driver[Any]] = {
     "segment_log": SegmentLogDriver(),
+    "blob_store": BlobStoreDriver(),
+    "local_objects": LocalObjectsDriver(),
 }
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     # The lock of a folder is the kernel's: nobody takes it from a process that lives.
     "segment_log": frozenset({"paused_owners"}),
+    "blob_store": frozenset({"paused_owners"}),
+    "local_objects": frozenset({
+        # It reads no clock and has no settings.
+        "clock_jumps", "other_settings",
+        # Any number of processes may write to one folder, a fork as well.
+        "forks",
+        # An object is a file, and there is no list of them: one that was taken away was never there, or was deleted.
+        "missing_files", "older_files",
+    }),
 }
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
+    ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
 }
 """What ought to hold and does not, by store and hazard."""
 

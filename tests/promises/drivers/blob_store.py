@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import TypeAlias
@@ -72,6 +74,14 @@ class Permanent:
 
 
 @attrs.frozen
+class Seen:
+    """What the store has said of an id: whoever was told may rely on it, so it stays after a power failure."""
+
+    id: bytes
+    is_deleted: bool
+
+
+@attrs.frozen
 class Upkeep:
     """A compaction, or a part of one, or a reclaim; it may take what is dead by then."""
 
@@ -87,8 +97,11 @@ class Erased:
 
 
 @attrs.frozen
-class WrongClock:
-    """The store has been seen to go by a clock that is wrong: what expires, or was deleted, may be gone."""
+class Stamp:
+    """Whether the store has gone by a clock that is wrong, and when."""
+
+    at: float
+    is_wrong: bool
 
 
 @attrs.frozen
@@ -137,7 +150,7 @@ class BlobStoreDriver:
 
     def act(self, store: BlobStore, rng: Random, journal: Journal) -> None:
         self._note_clock(store, journal)
-        kinds = ["write", "write", "erase", "stop", "compact", "compact", "reclaim"]
+        kinds = ["compact", "reclaim", "write", "write", "compact", "write", "erase", "stop"]
         if store.compaction is not None:
             kinds = ["write", "compact", "resume", "drop"]
         if sum(isinstance(store.info(blob_id), Missing) for blob_id in IDS) > len(IDS) // 2:
@@ -157,7 +170,9 @@ class BlobStoreDriver:
 
     def _write(self, store: BlobStore, blob_id: bytes, rng: Random, journal: Journal) -> None:
         now, found = _time(store), store.info(blob_id)
-        choice = rng.choice(["delete", "delete", "replace", "change"])
+        if not isinstance(found, Missing | Expired):
+            _note(journal, Seen(blob_id, isinstance(found, Deleted)))
+        choice = rng.choice(["delete", "change", "replace"])
         if isinstance(found, Deleted):
             may_return = not found.content_gone and now < found.deleted_at + RETENTION
             choice = "undelete" if choice != "replace" and may_return else "replace"
@@ -166,14 +181,13 @@ class BlobStoreDriver:
         elif choice == "change":
             choice = "permanent" if found.expires_at is not None else "delete"
         if choice in ("put", "replace"):
-            seconds = rng.choice([None, None, 2.0, 1000.0])
+            seconds = rng.choice([None, None, 2.0, 1000.0, 1000.0])
             put = Put(blob_id, b"<%s %d>" % (blob_id, rng.randrange(1 << 60)) * rng.randint(1, 14),
                       None if seconds is None else now + seconds)
             with journal.trying(put):
                 info = store.put(blob_id, put.content, ttl_seconds=seconds, replace=choice == "replace")
                 _settle(store)
-            if abs(info.put_at - now) > MINUTE:
-                _note(journal, WrongClock())
+            _note(journal, Stamp(now, abs(info.put_at - now) > MINUTE))
             return
         what, write = {"delete": (Delete(blob_id, now), store.delete), "undelete": (Undelete(blob_id), store.undelete),
                        "permanent": (Permanent(blob_id), store.ttl_update)}[choice]
@@ -204,7 +218,7 @@ class BlobStoreDriver:
 
     def _note_clock(self, store: BlobStore, journal: Journal) -> None:
         if abs(store.clock.now() - _time(store)) > MINUTE:
-            _note(journal, WrongClock())
+            _note(journal, Stamp(math.inf, is_wrong=True))
 
     # ----------------------------------------------------------------------------------------------------- checking
 
@@ -231,13 +245,14 @@ class BlobStoreDriver:
             assert isinstance(plain, Missing | Expired) or told[blob_id] == isinstance(plain, Deleted), (blob_id, told)
         assert told.keys() <= answers.keys()
         with BlobReader(store.folder, store.config, clock=store.clock) as reader:
-            for blob_id, (plain, _) in answers.items():
-                assert reader.get(blob_id) == plain, f"a reader answers otherwise for {blob_id!r} than {plain}"
-        erased = {blob_id: state for blob_id, states in allowed.items() if len(states) == 1
-                  for state in states if state.erased}
+            for blob_id, (_, everything) in answers.items():
+                found = reader.get(blob_id, EVERYTHING)
+                assert found == everything, f"a reader answers {found} for {blob_id!r}, and the store {everything}"
+        erased = {blob_id: state.content for blob_id, states in allowed.items() if len(states) == 1
+                  for state in states if state.erased and state.content is not None}
         on_disk = [path.read_bytes() for path in Path(store.folder).iterdir() if path.is_file()] if erased else []
-        for blob_id, state in erased.items():
-            assert not any(state.content in data for data in on_disk), f"{blob_id!r} was erased, and is on the disk"
+        for blob_id, content in erased.items():
+            assert not any(content in data for data in on_disk), f"{blob_id!r} was erased, and is on the disk"
 
 
 @attrs.frozen
@@ -254,8 +269,7 @@ class Time:
         now, whats = _time(store), [change.what for change in journal.changes]
         # A store that is opened after a power failure is in a world of its own, whose clock has stood still.
         known = [what.at for what in whats if isinstance(what, Delete | Upkeep | Erased)]
-        return cls(now, max([now, *known]), any(isinstance(what, WrongClock) for what in whats),
-                   any(isinstance(what, Upkeep) for what in whats))
+        return cls(now, max([now, *known]), was_wrong(journal), any(isinstance(what, Upkeep) for what in whats))
 
 
 def fits(state: State, plain: Found, everything: Found, time: Time) -> bool:
@@ -277,17 +291,26 @@ def fits(state: State, plain: Found, everything: Found, time: Time) -> bool:
     return isinstance(plain, Blob) and not is_over and plain.content == state.content and everything == plain
 
 
+def was_wrong(journal: Journal) -> bool:
+    """Whether a wrong clock was believed. One reading that is wrong, with a right one soon after, is not to be."""
+    stamps = [change.what for change in journal.changes if isinstance(change.what, Stamp)]
+    return any(stamp.is_wrong and (following is None or following.is_wrong or following.at - stamp.at >= MINUTE / 2)
+               for stamp, following in zip_longest(stamps, stamps[1:]))
+
+
 def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
     """By id: what may be so of it."""
     allowed: dict[bytes, set[State]] = {}
-    is_wrong = False
+    is_wrong = was_wrong(journal)
     for change in journal.changes:
         what = change.what
-        is_wrong = is_wrong or isinstance(what, WrongClock)
         if isinstance(what, Erased) and change.acknowledged and not is_wrong:
             for blob_id, states in allowed.items():
                 allowed[blob_id] = {attrs.evolve(state, erased=True) if state.deleted is not None
                                     and state.deleted + RETENTION < what.at - TICK else state for state in states}
+        if isinstance(what, Seen):
+            allowed[what.id] = {state for state in allowed.get(what.id, set()) if state.content is not None
+                                and what.is_deleted == (state.deleted is not None)}
         if isinstance(what, Put | Delete | Undelete | Permanent):
             old = allowed.get(what.id, {State()})
             new = {_after(state, what) for state in old}
