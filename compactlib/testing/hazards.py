@@ -227,7 +227,9 @@ def interrupts_between(bench: Bench) -> int:
         bench.live(world, Journal())
 
     def history(choices: Choices) -> None:
-        place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), bench.effort.histories or whole.places))
+        # Each takes twenty times as long as another history.
+        places = spread(range(1, whole.places + 1), _share(bench, 3) or whole.places)
+        place = choices.pick("Ctrl-C", 0, *places)
         with bench.world() as world:
             journal, interrupted = Journal(), Interrupted(place)
             try:
