@@ -352,7 +352,9 @@ def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], obje
         live(world, Journal(), whole)
 
     def history(choices: Choices) -> None:
-        place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), bench.effort.histories or whole.places))
+        # Each takes twenty times as long as another history.
+        places = spread(range(1, whole.places + 1), _share(bench, 3) or whole.places)
+        place = choices.pick("Ctrl-C", 0, *places)
         with bench.world() as world:
             journal, interrupted = Journal(), Interrupted(place)
             try:
