@@ -24,7 +24,7 @@ from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import PollRequest, StoredScheduler
 from compactlib.scheduler.model.poll import PollResponse
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import Serving, received, served
 from tests.hosting.test_hosting_http import TOKEN, Stub

@@ -27,7 +27,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

@@ -19,7 +19,7 @@ from compactlib.hosting import NoAnswer, NotLeader
 from compactlib.hosting.log_election import LogElection
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.scheduler.model.values import Command
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 NAMES = "abc"
 

@@ -36,7 +36,7 @@ from compactlib.scheduler import BlockMeta, MemoryFence, PollRequest, SchedulerC
 from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
-from tests.core.misfits import Calls, misfits, public_calls
+from tests.harness.misfits import Calls, misfits, public_calls
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)
 

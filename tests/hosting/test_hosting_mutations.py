@@ -50,7 +50,7 @@ from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence import codec
 from examples.raft_kv import KvStore
 from tests.catalog.transport.test_catalog_wire import MESSAGES
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.hosting.test_hosting_strangers import snapshots
 from tests.raftlog.replication.test_raftlog_replication_wire import SAMPLES
 from tests.scheduler.persistence.test_scheduler_codec import MESSAGES as SCHEDULER_MESSAGES, OPERATIONS

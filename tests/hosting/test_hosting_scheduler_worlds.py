@@ -54,7 +54,7 @@ from compactlib.scheduler.model.values import BlockTombstones, Command, Tombston
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVCrash, KVOperation
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 FAULTS = [fault for fault in KVFault if fault is not KVFault.CONFLICT]
 MEANWHILE = [fault for fault in FAULTS if fault not in (KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER)]

@@ -23,7 +23,7 @@ from compactlib.objects.folder import Contents, ObjectFolder, WorkingCopy, conte
 from compactlib.objects.register import ObjectRegister
 from compactlib.objects.stored_file import StoredFile
 from compactlib.scheduler import FencedOff, MemoryFence, TokenFence
-from tests.objects.unsure_objects import UnsureObjects
+from tests.harness.objects.unsure_objects import UnsureObjects
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-folder.md"
 DIGEST = Digest.of(b"x").hex.encode()

@@ -18,7 +18,7 @@ from compactlib.errors import CompactlibError, Stale
 from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStoreFailed
 from compactlib.objects.folder import WorkingCopy, contents_of
 from compactlib.objects.register import ObjectRegister, Version
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.objects.test_objects_folder import folder_in, made, picture
 
 AnswerT = TypeVar("AnswerT")

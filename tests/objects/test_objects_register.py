@@ -16,7 +16,7 @@ from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore,
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.testing import FailingFiles
-from tests.objects.unsure_objects import UnsureObjects
+from tests.harness.objects.unsure_objects import UnsureObjects
 
 
 def register(store: ObjectStore, **given: Any) -> ObjectRegister:

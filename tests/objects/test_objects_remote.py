@@ -26,9 +26,9 @@ from compactlib.objects.store import delete_many, read_checked
 from compactlib.runtime import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
-from tests.kv import servers
-from tests.objects import s3_servers
-from tests.objects.hostile_s3 import Manner, hostile
+from tests.harness.kv import servers
+from tests.harness.objects import s3_servers
+from tests.harness.objects.hostile_s3 import Manner, hostile
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +44,7 @@ def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not (s3_servers.S3RVER / "node_modules").exists():
-        pytest.skip("s3rver is not installed: python -m tests.objects.s3_servers")
+        pytest.skip("s3rver is not installed: python -m tests.harness.objects.s3_servers")
     with s3_servers.s3rver(tmp_path_factory.mktemp("s3rver")) as address:
         yield address
 

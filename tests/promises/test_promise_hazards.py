@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.testing.driver import Driver
 from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
-from tests import effort as efforts
+from tests.harness import effort as efforts
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 DRIVERS: Mapping[str, Driver[Any]] = {

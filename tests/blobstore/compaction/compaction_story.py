@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `tests/scenarios/blobstore/compaction_*.txt`: a store, what is done to it, and what must hold.
+"""The language of `promises/scenarios/blobstore/compaction_*.txt`: a store, what is done to it, and what must hold.
 
 ```
 put a [ttl 5] [size 900]    delete a    undelete a    permanent a    wait 11    roll

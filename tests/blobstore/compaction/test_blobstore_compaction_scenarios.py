@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `tests/scenarios/blobstore/compaction_*.txt`; `compaction_story.py` describes their language."""
+"""Plays the stories in `promises/scenarios/blobstore/compaction_*.txt`; `compaction_story.py` is their language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.blobstore.compaction.compaction_story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "blobstore").glob("compaction_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "blobstore").glob("compaction_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("compaction_") for path in SCENARIOS])

@@ -20,7 +20,7 @@ from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 NAME = SegmentName(3, 1)
 KEY = b"incarnation 1234"

@@ -23,7 +23,7 @@ from compactlib.runtime import Budget, Observer
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
 from compactlib.testing import explore_clock_jumps
 from compactlib.testing.faults.jumps import Jump, JumpingClock
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 NOW = 1_000_000.0
 DAY = 86_400.0

@@ -30,7 +30,7 @@ from compactlib.catalog.schema.table_commands import (
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import log_in
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 SCHEMAS, TABLES, ZONES, INDEXES, COLUMNS = "AB", "ABCD", "XYZ", "IJKLM", "STUVW"
 

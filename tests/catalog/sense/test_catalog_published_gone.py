@@ -15,7 +15,7 @@ from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import service_in
-from tests.steps import calls_of
+from tests.harness.steps import calls_of
 
 
 def with_tables(rng: random.Random, versions: int) -> CatalogService:

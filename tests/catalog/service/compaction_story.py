@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `tests/scenarios/catalog/compaction_*.txt`: three nodes, what happens to them, what a round decides.
+"""The language of `promises/scenarios/catalog/compaction_*.txt`: three nodes, what happens to them, what is decided.
 
 One command a line; what follows `#` is for the reader. The story begins with version 1: a schema, and a zone of 25
 partitions on nodes A, B and C. Versions are a second apart, the low watermarks 600.5 seconds behind.

@@ -48,7 +48,7 @@ from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
-from tests.contract.catalog import OneNode
+from tests.promises.contract.catalog import OneNode
 
 
 def with_schemas(count: int, store: KVStore | None = None, **options: Any) -> CatalogService:

@@ -17,7 +17,7 @@ from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 KEY = Column(name="ID", type=ColumnType.INT64, nullable=False)
 COMMANDS: Sequence[Any] = [value for module in (commands, table_commands) for value in vars(module).values()

@@ -17,7 +17,7 @@ from compactlib.kv import PostgresStore, SlowDown, SqliteStore
 from compactlib.kv.errors import DamagedStore
 from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.services import INITIAL, create_table, cut, service_in, sound
-from tests.kv.postgres_server import postgres
+from tests.harness.kv.postgres_server import postgres
 
 
 def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store in DynamoDB, on moto's server: the conformance kit, faults of the network, limits, throttling, processes.
 
-moto is not DynamoDB: it answers one request at a time here (`tests.kv.moto_server`), throttles nobody, and does not
-know a transaction's token again. What DynamoDB says then is put between by a proxy.
+moto is not DynamoDB: it answers one request at a time here (`tests.harness.kv.moto_server`), throttles nobody, and does
+not know a transaction's token again. What DynamoDB says then is put between by a proxy.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from compactlib.kv.stores.dynamodb.errors import refused
 from compactlib.kv.stores.dynamodb.wire import is_whole
 from compactlib.testing.stores.kv_conformance import P, keys_of
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.kv import servers
-from tests.kv.faulty_proxy import Fault, FaultyProxy, Refusal
-from tests.kv.network_faults import OverANetwork
-from tests.kv.processes import SESSION, closed_in_a_child, counted
+from tests.harness.kv import servers
+from tests.harness.kv.faulty_proxy import Fault, FaultyProxy, Refusal
+from tests.harness.kv.network_faults import OverANetwork
+from tests.harness.kv.processes import SESSION, closed_in_a_child, counted
 
 pytestmark = pytest.mark.cluster
 

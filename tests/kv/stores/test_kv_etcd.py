@@ -32,10 +32,10 @@ from compactlib.kv.stores.etcd.errors import refused
 from compactlib.kv.stores.etcd.wire import KeySpace, Revision, end_of
 from compactlib.testing.stores.kv_conformance import P
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.kv import servers
-from tests.kv.faulty_proxy import FaultyProxy
-from tests.kv.network_faults import OverANetwork
-from tests.kv.processes import closed_in_a_child, counted
+from tests.harness.kv import servers
+from tests.harness.kv.faulty_proxy import FaultyProxy
+from tests.harness.kv.network_faults import OverANetwork
+from tests.harness.kv.processes import closed_in_a_child, counted
 
 pytestmark = pytest.mark.cluster
 

@@ -36,9 +36,9 @@ from compactlib.kv.errors import ConnectFailed
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_conformance import P, in_threads
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.kv.postgres_proxy import PostgresProxy
-from tests.kv.postgres_server import postgres
-from tests.kv.processes import closed_in_a_child
+from tests.harness.kv.postgres_proxy import PostgresProxy
+from tests.harness.kv.postgres_server import postgres
+from tests.harness.kv.processes import closed_in_a_child
 
 pytestmark = pytest.mark.cluster
 

@@ -41,7 +41,7 @@ from compactlib.kv.stores.sqlite.store import FileConnection
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.files.readonly import read_only_copy
+from tests.harness.readonly import read_only_copy
 
 ROOT = Path(__file__).parents[3]
 

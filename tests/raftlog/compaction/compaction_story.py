@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `tests/scenarios/raftlog/compaction_*.txt`: a log, what is done to it, what must hold then.
+"""The language of `promises/scenarios/raftlog/compaction_*.txt`: a log, what is done to it, what must hold then.
 
 One command a line; what follows `#` is for the reader. Numbers are written `1,2,20` or `1..16`; files `1` and `2->1`.
 

@@ -22,7 +22,7 @@ from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.reading import History, PlainLog
 
 TINY = SegmentLimits(max_entries=3, max_bytes=100)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from examples.raft_node import Address, Client, ask
-from tests.catalog.transport.test_catalog_cluster_example import free_ports
+from tests.harness.ports import free_ports
 from tests.raftlog.group.linearizability import Call
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from itertools import permutations
 
 import pytest
 
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.group.linearizability import Call, first_wrong_key, is_linearizable
 
 

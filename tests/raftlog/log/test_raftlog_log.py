@@ -37,7 +37,7 @@ from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.runtime import RecordingObserver
 from compactlib.testing import FailingFiles
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import History, PlainLog, copy_folder, log_answers, write_segment
 

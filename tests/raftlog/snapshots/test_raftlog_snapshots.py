@@ -42,7 +42,7 @@ from compactlib.raftlog.snapshots.files_format import (
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles, Fault
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 LIVE = IndexSet.from_sorted([5, 10, 15])

@@ -39,7 +39,7 @@ from compactlib.raftlog.errors import LiveIndexMissing, LogStopped
 from compactlib.raftlog.model.values import Answer
 from compactlib.raftlog.store.pins import Pin
 from compactlib.testing import FailingFiles
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.raft_world import KINDS, RaftModel, World, check_log, found_state, store_options
 from tests.raftlog.reading import PlainLog
 

@@ -26,7 +26,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import LogStopped
 from compactlib.testing import FailingFiles
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 NAMES = "abc"
 REFUSALS = (StorageError, LogStopped, Busy, Closed)

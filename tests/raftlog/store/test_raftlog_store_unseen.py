@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions
-from tests.unseen import Unseen
+from tests.harness.unseen import Unseen
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0), max_wal_bytes=400,
                        background=False)

@@ -24,7 +24,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal
 from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -38,7 +38,7 @@ from compactlib.scheduler.persistence.codec import decode_command, decode_messag
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.workers.running_job import output_block_id
-from tests.core.misfits import Calls, misfits, public_calls
+from tests.harness.misfits import Calls, misfits, public_calls
 from tests.scheduler.workers.test_scheduler_worker import Desk, nothing
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)

@@ -42,8 +42,8 @@ from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, ObjectsExec
 from compactlib.spark.rewrites.object_files import store_heads
 from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from tests.kv import servers
-from tests.objects import s3_servers
+from tests.harness.kv import servers
+from tests.harness.objects import s3_servers
 from tests.spark.rewrite_tasks import DiesFirstTask
 from tests.spark.rewrites import s3_stores
 from tests.spark.rewrites.s3_faults import Fault, S3Proxy

@@ -38,7 +38,7 @@ from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference
 from compactlib.staging.operations.results import NoChanges
-from tests.staging.backends import BACKENDS
+from tests.harness.backends import BACKENDS
 from tests.staging.world import World
 
 Contents = dict[bytes, bytes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `tests/scenarios/staging`; `story.py` describes their language."""
+"""Plays the stories in `promises/scenarios/staging`; `story.py` describes their language."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.staging.backends import BACKENDS
+from tests.harness.backends import BACKENDS
 from tests.staging.repository.story import Story
 from tests.staging.world import World
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "staging").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "staging").glob("*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])

@@ -18,7 +18,7 @@ from compactlib.blobstore.store.hard_delete import HardDeleteSlices
 from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
 from compactlib.runtime import Budget
-from tests.steps import calls_of
+from tests.harness.steps import calls_of
 
 
 def store_of(folder: Path, segments: int, *, clock: Clock | None = None, **settings: Any) -> BlobStore:

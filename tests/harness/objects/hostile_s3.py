@@ -3,7 +3,7 @@
 
 Its first manner is that of s3rver 3.7.1 (and of rclone's `serve s3`): it reads `If-None-Match: *` and overwrites all
 the same, without a word. s3rver itself comes from another registry than the rest, so it is only tried where it is
-installed (`tests.objects.s3_servers`), and this one stands for it everywhere.
+installed (`tests.harness.objects.s3_servers`), and this one stands for it everywhere.
 """
 
 from __future__ import annotations

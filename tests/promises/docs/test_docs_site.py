@@ -12,7 +12,7 @@ import pytest
 
 from scripts.site_pages import main as make_pages
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _DOCS = _ROOT / "docs"
 
 

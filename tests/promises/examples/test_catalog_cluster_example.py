@@ -3,21 +3,12 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from examples.catalog_cluster import run
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+from tests.harness.ports import free_ports
 
 
 @pytest.mark.cluster

@@ -17,9 +17,9 @@ def offered(what: str) -> Sequence[Any]:
     """The parameters of one kit."""
     found = []
     for package in PACKAGES:
-        if importlib.util.find_spec(f"tests.contract.{package}") is None:
+        if importlib.util.find_spec(f"tests.promises.contract.{package}") is None:
             continue
-        module = importlib.import_module(f"tests.contract.{package}")
+        module = importlib.import_module(f"tests.promises.contract.{package}")
         found += [pytest.param(each, id=f"{package}-{_name(each)}") for each in getattr(module, what, ())]
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.notebooks.reading import ROOT, check_kept, check_run, notebooks
+from tests.promises.notebooks.reading import ROOT, check_kept, check_run, notebooks
 
 WITHOUT_SPARK, WITH_SPARK = notebooks(with_spark=False), notebooks(with_spark=True)
 

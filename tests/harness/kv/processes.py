@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that count together in one store: `python -m tests.kv.processes SPEC TIMES`; SPEC as in `open_store`."""
+"""Processes that count together in one store: `python -m tests.harness.kv.processes SPEC TIMES` (`open_store`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def count_up(store: KVStore, times: int) -> None:
 
 def counted(store: KVStore, spec: str, processes: int = 2, times: int = 10) -> int:
     """What the counter stands at after several processes and this one have added to it."""
-    others = [subprocess.Popen([sys.executable, "-m", "tests.kv.processes", spec, str(times)])
+    others = [subprocess.Popen([sys.executable, "-m", "tests.harness.kv.processes", spec, str(times)])
               for _ in range(processes)]
     count_up(store, times)
     assert [other.wait() for other in others] == [0] * processes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("uvicorn")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ingest_service.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "ingest_service.py"
 
 
 def test_it_runs_as_a_script(tmp_path: Path) -> None:

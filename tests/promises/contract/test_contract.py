@@ -17,7 +17,7 @@ from compactlib.testing.compactions.conformance import CompactionConformance
 from compactlib.testing.crash import scratch_folder
 from compactlib.testing.services.async_conformance import AsyncServiceConformance
 from compactlib.testing.services.conformance import ServiceConformance
-from tests.contract.offered import offered, promises
+from tests.promises.contract.offered import offered, promises
 
 EFFORT_PERCENT = 20
 """Of the steps of a compaction, how many are tried in an ordinary run."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compactlib.kv import DynamoStore, EtcdStore, KVStore, MemoryStore, PostgresStore, SqliteStore
-from tests.kv import servers
-from tests.kv.postgres_server import postgres
-from tests.kv.processes import SESSION
+from tests.harness.kv import servers
+from tests.harness.kv.postgres_server import postgres
+from tests.harness.kv.processes import SESSION
 
 _numbers = itertools.count()
 _kept = contextlib.ExitStack()

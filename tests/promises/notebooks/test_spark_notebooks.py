@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebooks.reading import check_run, notebooks
+from tests.promises.notebooks.reading import check_run, notebooks
 
 
 @pytest.mark.spark
