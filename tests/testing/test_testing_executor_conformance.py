@@ -25,7 +25,7 @@ from compactlib.testing.executors.conformance import (
     error_of,
     result_of,
 )
-from tests.testing.lessons import check_lesson
+from tests.harness.lessons import check_lesson
 
 
 class Sound:

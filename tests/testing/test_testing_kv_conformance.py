@@ -31,7 +31,7 @@ from compactlib.kv import (
 from compactlib.kv.store import KVLimits, Versioned
 from compactlib.testing import KVStoreConformance, PromiseBroken, check_kv_store
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.testing.lessons import check_lesson
+from tests.harness.lessons import check_lesson
 
 
 class Wrapped(MemoryStore):

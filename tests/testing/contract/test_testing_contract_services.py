@@ -25,8 +25,8 @@ from compactlib.testing.services import (
 )
 from compactlib.testing.services.async_conformance import AsyncServiceConformance
 from compactlib.testing.services.conformance import ServiceConformance
+from tests.harness.lessons import check_lesson
 from tests.testing.contract.toy_service import ToyAsyncService, ToyAsyncServices, ToyService, ToyServices
-from tests.testing.lessons import check_lesson
 
 
 class LeaksItsLease(ToyService):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.testing import PromiseBroken, check_policy
-from tests.testing.contract.toy_lines import LineChoice, LineFile, LineView, MinGarbage
+from tests.harness.toy_lines import LineChoice, LineFile, LineView, MinGarbage
 
 VIEWS = [LineView("a", ()), LineView("a", (LineFile(1, 100, 0), LineFile(2, 100, 50))),
          LineView("a", (LineFile(1, 9, 0),))]

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from examples.raft_node import Address, Client, ask
+from tests.harness.linearizability import Call
 from tests.harness.ports import free_ports
-from tests.raftlog.group.linearizability import Call
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 MEMBER = """
 import os, sys, threading
 from examples.raft_node import main

@@ -26,7 +26,7 @@ from compactlib.testing import (
     record,
     repeat_crash,
 )
-from tests.testing.pictures import picture
+from tests.harness.pictures import picture
 
 Work: TypeAlias = Callable[[Path, RecordingFiles], object]
 Look: TypeAlias = Callable[[Path, Sequence[Any]], object]

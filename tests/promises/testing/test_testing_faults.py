@@ -15,7 +15,7 @@ import pytest
 from compactlib.errors import DiskFull, InvalidInput, ReadOnly, StorageError
 from compactlib.files import Files, write_durably
 from compactlib.testing import FailingFiles
-from tests.testing.pictures import picture
+from tests.harness.pictures import picture
 
 
 def every_change(folder: Path, files: Files) -> None:

@@ -11,7 +11,7 @@ from itertools import permutations
 import pytest
 
 from tests.harness.effort import Effort
-from tests.raftlog.group.linearizability import Call, first_wrong_key, is_linearizable
+from tests.harness.linearizability import Call, first_wrong_key, is_linearizable
 
 
 def put(value: str, began: float, ended: float = math.inf) -> Call:

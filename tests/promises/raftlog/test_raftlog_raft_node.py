@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raftlog.group.linearizability import first_wrong_key
-from tests.raftlog.group.processes import NAMES, Clients, Group, Statuses
+from tests.harness.linearizability import first_wrong_key
+from tests.harness.raft_group import NAMES, Clients, Group, Statuses
 
 Event = Callable[[Group, Clients, random.Random], Awaitable[None]]
 SNAPSHOT_EVERY, KEEP_TRAILING = 20, 10
