@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/staging`; `story.py` describes their language."""
+"""Plays the stories in `promises/scenarios/staging`; `staging_story.py` describes their language."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness.backends import BACKENDS
-from tests.staging.repository.story import Story
-from tests.staging.world import World
+from tests.harness.staging_story import Story
+from tests.harness.staging_world import StagingWorld
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "staging").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "staging").glob("*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])
@@ -23,7 +23,7 @@ def test_scenario(scenario: Path) -> None:
                                   pytest.param("etcd", marks=pytest.mark.cluster)])
 def test_the_tour_on_other_stores(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = BACKENDS[kind](tmp_path)
-    monkeypatch.setattr(World, "make_store", staticmethod(lambda: store))
+    monkeypatch.setattr(StagingWorld, "make_store", staticmethod(lambda: store))
     Story().run((SCENARIOS[0].parent / "tour.txt").read_text())
     store.close()
 

@@ -6,7 +6,7 @@
     commit main       compact main         reset main       reset_key main a      reset_prefix main p/
     merge main dev    hard_reset main dev [discard]         put_if main a 9 [7]   (if it is 7, or absent)
     create dev main   drop dev             clean            time +301
-    show main                       the branch's layers, newest first
+    show main                       what is there now, how much is sealed, what is compacted, and HEAD
     store plain                     before everything else: the store has no `transact`
 
 An actor is another process, which may be stopped on its way:
@@ -23,6 +23,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 
@@ -30,13 +31,8 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.staging import Record
-from compactlib.staging.compaction.outcome import LostRace
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, NoChanges
 from compactlib.testing import FaultyStore
-from compactlib.testing.faults.kv_faults import KVOperation
-from tests.staging.world import State, World, contents, diff, head_contents, record
+from tests.harness.staging_world import StagingWorld as World, State, contents, diff, head_contents, record
 
 _WAIT_SECONDS = 60.0
 """Nothing comes near it: an actor that is not stopped where the story says has ended."""
@@ -45,7 +41,7 @@ _WAIT_SECONDS = 60.0
 class Actor:
     """One operation in a thread of its own, of which only one runs at a time: it, or the story."""
 
-    def __init__(self, operation: Callable[[Actor], list[str]], stop: Callable[[KVOperation], bool]) -> None:
+    def __init__(self, operation: Callable[[Actor], list[str]], stop: Callable[[Any], bool]) -> None:
         self._stop = stop
         self._turn = threading.Event()
         self._back = threading.Event()
@@ -55,7 +51,7 @@ class Actor:
         self._thread.start()
         self._wait_for_it()
 
-    def choose(self, operation: KVOperation) -> None:
+    def choose(self, operation: Any) -> None:
         """Before each operation of the store: stop here?"""
         if not self.has_stopped and self._stop(operation):
             self.has_stopped = True
@@ -203,7 +199,7 @@ class Story:
         yield _told(world.repo.compact(branch=name))
 
     def _clean(self, world: World) -> Iterator[str]:
-        TokenCleaner(world.context, grace_seconds=0).run()
+        world.clean()
         yield from ()
 
     def _time(self, world: World, step: str) -> Iterator[str]:
@@ -212,28 +208,23 @@ class Story:
 
     def _show(self, world: World, name: str) -> Iterator[str]:
         branch = world.repo.branch(name)
-        now = branch.record()
-        yield f"staged {self._entries(world, now.staging_token)}"
-        for token in now.sealed_tokens:
-            yield f"sealed {self._entries(world, token)}"
-        if now.compacted_metarange_id is not None:
-            records = world.committed.scan(now.compacted_metarange_id)
+        status = branch.status()
+        yield f"now {_texts(contents(branch))}"
+        if status.sealed_tokens:
+            yield f"sealed {status.sealed_tokens}"
+        if status.compacted_metarange_id is not None:
+            records = world.committed.scan(status.compacted_metarange_id)
             yield f"compacted {_texts({key.decode(): found.data.decode() for key, found in records})}"
         yield f"head {_texts(head_contents(branch))}"
-        assert contents(branch) is not None
-
-    def _entries(self, world: World, token: StagingToken) -> str:
-        return _texts({key.decode(): "-" if staged.record is None else staged.record.data.decode()
-                       for key, staged in world.context.tokens.scan(token)})
 
 
-def _stop_at(words: list[str]) -> Callable[[KVOperation], bool]:
+def _stop_at(words: list[str]) -> Callable[[Any], bool]:
     """`record 2`: the second compare-and-set of a branch record. `write k`, `read k`: an entry of the key k."""
     kind, *rest = words
     rest = rest if kind in ("write", "read") else ["", *rest]
     left = int(rest[1]) if len(rest) > 1 else 1
 
-    def stop(operation: KVOperation) -> bool:
+    def stop(operation: Any) -> bool:
         nonlocal left
         is_entry = operation.partition.startswith(b"stg-")
         matches = {
@@ -264,11 +255,11 @@ def _told(outcome: object) -> str:
         raise outcome.error
     if isinstance(outcome, Done):
         stats = outcome.stats
-        if isinstance(stats, CommitStats):
+        if hasattr(stats, "commit_id"):
             again = f", built {stats.rebuilds + 1} times" if stats.rebuilds else ""
             return f"committed +{stats.added} ~{stats.changed} -{stats.removed}{again}"
         return "done"
     if isinstance(outcome, Skipped) and "window_seconds" in outcome.reason:
         return "throttled"
-    names = {NoChanges: "no changes", AlreadyCommitted: "already committed", LostRace: "lost the race"}
-    return names.get(type(outcome), "nothing to do")
+    names = {"NoChanges": "no changes", "AlreadyCommitted": "already committed", "LostRace": "lost the race"}
+    return names.get(type(outcome).__name__, "nothing to do")

@@ -8,44 +8,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 
 from compactlib.kv import MemoryStore
-from compactlib.objects import ObjectStore
 from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, Record, RecordNotFound, SplitRule
-from compactlib.staging.operations.results import AlreadyCommitted, NoChanges
-from tests.staging.world import World, committed, contents, diff, head_contents, missing, record, sigma
+from tests.harness.staging_world import (
+    StagingWorld as World,
+    committed,
+    contents,
+    diff,
+    ended,
+    head_contents,
+    missing,
+    record,
+    sigma,
+)
 
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-class CountedObjects:
-    """Notes which objects are read."""
-
-    def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
-        self.keys_read: list[str] = []
-
-    def __getattr__(self, name: str) -> object:
-        method = getattr(self._objects, name)
-        if name not in ("get", "get_range"):
-            return method
-
-        def noted(key: str, *rest: int) -> object:
-            self.keys_read.append(key)
-            return method(key, *rest)
-
-        return noted
-
-
 def test_a_compacted_branch_reads_as_before() -> None:
-    world, main = sigma()
-    record_now = main.record()
-    assert record_now.sealed_tokens == ()
-    assert world.context.tokens.is_empty(record_now.staging_token)
+    _, main = sigma()
+    assert main.status().sealed_tokens == 0
     assert contents(main) == {"b": "2", "c": "3"}
     assert missing(main, b"a")
     assert head_contents(main) == {"a": "1", "b": "2"}
@@ -54,11 +40,11 @@ def test_a_compacted_branch_reads_as_before() -> None:
 
 def test_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
     world, main = sigma()
-    compacted = main.record().compacted_metarange_id
+    compacted = main.status().compacted_metarange_id
     stats = committed(main.commit("after"))
     assert (stats.added, stats.changed, stats.removed, stats.ranges_written) == (1, 0, 1, 0)
     assert head_contents(main) == {"b": "2", "c": "3"}
-    assert (main.record().compacted_metarange_id, diff(main)) == (None, [])
+    assert (main.status().compacted_metarange_id, diff(main)) == (None, [])
     assert world.repo.commit(stats.commit_id).metarange_id == compacted
 
 
@@ -72,10 +58,10 @@ def test_deleting_again_what_a_compaction_removed_writes_nothing() -> None:
 
 def test_changes_above_a_compaction_are_counted_against_head() -> None:
     world, main = sigma()
-    first = main.record().compacted_metarange_id
+    first = main.status().compacted_metarange_id
     main.put(b"d", b"4")
     world.compact()
-    assert main.record().compacted_metarange_id != first
+    assert main.status().compacted_metarange_id != first
     assert contents(main) == {"b": "2", "c": "3", "d": "4"}
     assert diff(main) == ["a removed 1->", "c added ->3", "d added ->4"]
 
@@ -85,7 +71,7 @@ def test_a_branch_that_was_emptied_stays_empty() -> None:
     main = world.branch({"a": "1"})
     main.delete(b"a")
     world.compact()
-    assert main.record().compacted_metarange_id is not None
+    assert main.status().compacted_metarange_id is not None
     assert (contents(main), diff(main)) == ({}, ["a removed 1->"])
     assert missing(main, b"a")
     assert committed(main.commit("empty")).removed == 1
@@ -147,22 +133,14 @@ def test_a_branch_from_a_compacted_one_has_head_s_view() -> None:
     world, main = sigma()
     other = world.repo.create_branch("x", "main")
     assert contents(other) == {"a": "1", "b": "2"}
-    assert other.record().compacted_metarange_id is None
-    assert other.record().commit_id == main.record().commit_id
-
-
-def test_deleting_a_compacted_branch_queues_its_tokens() -> None:
-    world, main = sigma()
-    tokens = set(main.record().tokens)
-    world.repo.delete_branch("main")
-    assert tokens <= {mark.token for mark in world.context.tokens.dropped()}
-    world.repo.audit()
+    assert other.status().compacted_metarange_id is None
+    assert other.status().commit_id == main.status().commit_id
 
 
 def moves(world: World) -> dict[str, Callable[[Branch], object]]:
     """Every operation that moves HEAD, none of which may see the branch dirty."""
     source = world.branch({"m": "1"}, name="source")
-    head = source.record().commit_id
+    head = source.status().commit_id
     assert head is not None
     return {
         "merge": lambda main: main.merge("source"),
@@ -190,14 +168,14 @@ def test_moves_of_head_clear_a_compaction_that_changes_nothing(name: str) -> Non
     world = World()
     main = world.branch({"a": "1", "b": "2"}, compacted={"a": "1", "b": "2"})
     committed(moves(world)[name](main))
-    assert main.record().compacted_metarange_id is None
+    assert main.status().compacted_metarange_id is None
     assert contents(main) == head_contents(main)
 
 
 def test_a_reset_over_a_compaction() -> None:
     world, main = sigma()
     assert isinstance(main.reset(), Done)
-    assert (diff(main), main.record().compacted_metarange_id) == ([], None)
+    assert (diff(main), main.status().compacted_metarange_id) == ([], None)
     assert contents(main) == {"a": "1", "b": "2"}
     world.repo.audit()
 
@@ -216,8 +194,8 @@ def test_a_hard_reset_over_a_compaction() -> None:
         main.hard_reset("target")
     committed(main.hard_reset("target", discard=True))
     assert contents(main) == head_contents(main) == {"t": "1"}
-    assert main.record().compacted_metarange_id is None
-    assert main.record().commit_id == target.record().commit_id
+    assert main.status().compacted_metarange_id is None
+    assert main.status().commit_id == target.status().commit_id
 
 
 def test_callers_give_no_identities() -> None:
@@ -235,15 +213,15 @@ def test_callers_give_no_identities() -> None:
 
 def test_a_compaction_that_equals_head_is_no_change_and_is_let_go_of() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "1"})
-    assert isinstance(main.commit("nothing"), NoChanges)
-    assert main.record().compacted_metarange_id is None
+    assert ended(main.commit("nothing")) == "NoChanges"
+    assert main.status().compacted_metarange_id is None
 
 
 def test_staged_changes_that_take_back_what_was_compacted_are_no_change() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "2", "b": "3"}, staged={"a": "1", "b": None})
     assert diff(main) == []
-    assert isinstance(main.commit("nothing"), NoChanges)
-    assert (main.record().compacted_metarange_id, main.record().sealed_tokens) == (None, ())
+    assert ended(main.commit("nothing")) == "NoChanges"
+    assert (main.status().compacted_metarange_id, main.status().sealed_tokens) == (None, 0)
     assert contents(main) == {"a": "1"}
 
 
@@ -252,44 +230,27 @@ def test_the_loser_of_two_commits_is_told_that_its_changes_are_committed() -> No
     world = World()
     main = world.branch({}, staged={"a": "1"})
     winner: list[object] = []
-
     other = World(world.store, world.objects, seed=9)
-    apply = other.committed.apply
-
-    def committed_first(*arguments: object, **named: object) -> object:
-        if not winner:
-            winner.append(None)
-            winner[0] = main.commit("first")
-        return apply(*arguments, **named)  # type: ignore[arg-type]
-
-    other.committed.apply = committed_first  # type: ignore[method-assign,assignment]
+    other.hooks.before_create = lambda: winner.append(main.commit("first"))
     outcome = other.repo.branch("main").commit("second")
     first = committed(winner[0])
-    assert isinstance(outcome, AlreadyCommitted)
-    assert outcome.commit_id == first.commit_id == main.record().commit_id
+    assert ended(outcome) == "AlreadyCommitted"
+    assert first.commit_id == main.status().commit_id
     assert len(list(main.log())) == 2
 
 
 def test_a_commit_that_a_hard_reset_came_before_does_not_say_that_all_is_committed() -> None:
     world = World()
     main = world.branch({"a": "1"})
-    first = main.record().commit_id
+    first = main.status().commit_id
+    assert first is not None
     main.put(b"b", b"2")
     main.commit("second")
     main.put(b"c", b"3")
     other = World(world.store, world.objects, seed=9)
-    apply = world.committed.apply
-
-    def reset_first(*arguments: object, **named: object) -> object:
-        assert first is not None
-        if main.record().commit_id != first:
-            assert isinstance(other.repo.branch("main").hard_reset(first, discard=True), Done)
-        return apply(*arguments, **named)  # type: ignore[arg-type]
-
-    world.committed.apply = reset_first  # type: ignore[method-assign,assignment]
-    outcome = main.commit("third")
-    assert isinstance(outcome, NoChanges)
-    assert outcome.commit_id == main.record().commit_id == first
+    world.hooks.before_create = lambda: committed(other.repo.branch("main").hard_reset(first, discard=True))
+    assert ended(main.commit("third")) == "NoChanges"
+    assert main.status().commit_id == first
     assert contents(main) == {"a": "1"}
 
 
@@ -297,41 +258,25 @@ def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
     """The fast path: what is only sealed in front stays sealed."""
     world = World()
     main = world.branch({}, staged={"a": "1"})
-    builds: list[None] = []
-    apply = world.committed.apply
 
-    def sealed_meanwhile(*arguments: object, **named: object) -> object:
-        builds.append(None)
-        result = apply(*arguments, **named)  # type: ignore[arg-type]
+    def sealed_meanwhile() -> None:
         main.put(b"late", b"1")
-        world.context.branches.update("main", lambda found: found.sealed_with(world.context.tokens.issue("main")))
-        return result
+        world.seal(main)
 
-    world.committed.apply = sealed_meanwhile  # type: ignore[method-assign,assignment]
-    stats = committed(main.commit("a"))
-    assert (len(builds), stats.rebuilds) == (1, 0)
+    world.hooks.before_create = sealed_meanwhile
+    assert committed(main.commit("a")).rebuilds == 0
     assert head_contents(main) == {"a": "1"}
-    assert (len(main.record().sealed_tokens), diff(main)) == (1, ["late added ->1"])
+    assert (main.status().sealed_tokens, diff(main)) == (1, ["late added ->1"])
 
 
 def test_a_compaction_meanwhile_makes_a_commit_build_again_on_it() -> None:
     world = World()
     main = world.branch({"z": "0"}, staged={"a": "1"})
-    apply = world.committed.apply
-    calls: list[None] = []
-
-    def compacted_meanwhile(*arguments: object, **named: object) -> object:
-        calls.append(None)
-        result = apply(*arguments, **named)  # type: ignore[arg-type]
-        if len(calls) == 1:
-            world.compact()
-        return result
-
-    world.committed.apply = compacted_meanwhile  # type: ignore[method-assign,assignment]
+    world.hooks.before_create = world.compact
     stats = committed(main.commit("a"))
     assert (stats.added, stats.rebuilds) == (1, 1)
     assert head_contents(main) == contents(main) == {"a": "1", "z": "0"}
-    assert main.record().compacted_metarange_id is None
+    assert main.status().compacted_metarange_id is None
 
 
 @pytest.mark.parametrize("predicates", ["version", "value"])
@@ -339,7 +284,8 @@ def test_everything_works_on_a_store_that_compares_values(predicates: str) -> No
     world, main = sigma(World(MemoryStore(predicates=predicates)))  # type: ignore[arg-type]
     main.put_if(b"n", b"1", None)
     main.commit("one")
-    main.merge(str(world.make_commit({"m": "1"})), strategy="source_wins")
+    world.branch({"m": "1"}, name="other")
+    main.merge("other", strategy="source_wins")
     assert contents(main) == {"b": "2", "c": "3", "m": "1", "n": "1"}
 
 
@@ -352,7 +298,6 @@ def test_a_diff_over_a_compaction_opens_the_old_and_the_new_range() -> None:
     victim = next(key for key, _ in main.head().records(b"k") if key > middle.min_key)
     main.delete(victim)
     world.compact()
-    objects = CountedObjects(world.objects)
-    again = World(world.store, cast("ObjectStore", objects), seed=3, rule=world.committed.rule)
+    again = World(world.store, world.objects, seed=3, rule=world.committed.rule)
     assert diff(again.repo.branch("main")) == [f"{victim.decode()} removed {'x' * 30}->"]
-    assert len({key for key in objects.keys_read if "/ranges/" in f"/{key}"}) == 2
+    assert len({key for key in again.hooks.keys_read if "/ranges/" in f"/{key}"}) == 2
