@@ -24,7 +24,8 @@ AT_MOST = {
     "compactlib.lab": 25, "compactlib.testing": 43, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
     "compactlib.runtime": 15, "compactlib.executors": 10, "compactlib.files": 5, "compactlib.indexset": 5,
 }
-IN_ALL = 356
+# Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
+IN_ALL = 360
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

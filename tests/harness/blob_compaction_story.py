@@ -24,15 +24,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore import BlobStore
-from compactlib.blobstore.model.values import RecordKind
+from compactlib.blobstore import BlobStore, RecordKind
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import RecordingFiles, record, repeat_crash
-from tests.blobstore.compaction_stores import START, flip, names, open_store, plan_of
+from tests.harness.blob_stores import START, flip, open_store, plan_of
 
 KINDS = {"put": RecordKind.PUT, "delete": RecordKind.DELETE, "undelete": RecordKind.UNDELETE,
          "permanent": RecordKind.TTL_UPDATE}
@@ -150,7 +149,7 @@ class Story:
         if "stopping" in chosen:
             place = chosen.index("stopping")
             budget, chosen = Budget(total_bytes=int(chosen[place + 2])), chosen[:place]
-        self.outcome = self.store.compact(plan_of(self.store, names(*chosen) if chosen else None), budget=budget)
+        self.outcome = self.store.compact(plan_of(self.store, chosen or None), budget=budget)
 
     def do_resume(self) -> None:
         self.outcome = self.store.resume(budget=Budget())
@@ -160,7 +159,7 @@ class Story:
 
     def do_crash_compact(self, *words: str) -> None:
         place = words.index("before")
-        chosen, glob = names(*words[:place]), words[place + 1]
+        chosen, glob = words[:place], words[place + 1]
         self.close()
 
         def work(folder: Path, files: RecordingFiles) -> None:
@@ -180,8 +179,9 @@ class Story:
     # -- what must hold
 
     def do_expect_records(self, segment: str, *records: str) -> None:
-        found = [f"{entry.id.decode()}:{WORDS[RecordKind(entry.kind)]}"
-                 for entry in self.store.snapshot().entries_of(names(segment)[0])]
+        snapshot = self.store.snapshot()
+        found = [f"{entry.id.decode()}:{WORDS[RecordKind(entry.kind)]}" for info in snapshot.segments
+                 if str(info.name) == segment for entry in snapshot.entries_of(info.name)]
         assert (found or ["nothing"]) == list(records), found
 
     def do_expect_get(self, blob: str, what: str) -> None:

@@ -15,8 +15,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Expired, GetOptions
-from compactlib.blobstore.store.replication import ReplicationToken
+from compactlib.blobstore import (
+    Blob,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    Deleted,
+    Expired,
+    GetOptions,
+    ReplicationToken,
+)
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done

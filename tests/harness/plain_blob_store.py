@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import attrs
 
 from compactlib.blobstore import Blob, Deleted, Expired, GetOptions, Missing
@@ -17,8 +19,9 @@ from compactlib.blobstore.errors import (
     TtlAlreadyUpdated,
     TtlUpdateTooLate,
 )
-from compactlib.blobstore.model.values import Answer
 from compactlib.errors import CompactlibError
+
+Answer: TypeAlias = Blob | Deleted | Expired | Missing
 
 
 @attrs.define

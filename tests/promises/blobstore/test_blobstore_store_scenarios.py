@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/blobstore/store_*.txt`; `store_story.py` describes their language."""
+"""Plays the stories in `promises/scenarios/blobstore/store_*.txt`; `blob_store_story.py` describes their language."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from tests.blobstore.store.store_story import StoreStory
+from tests.harness.blob_store_story import StoreStory
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "blobstore").glob("store_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "blobstore").glob("store_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])

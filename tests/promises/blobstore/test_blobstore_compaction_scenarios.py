@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/blobstore/compaction_*.txt`; `compaction_story.py` is their language."""
+"""Plays the stories in `promises/scenarios/blobstore/compaction_*.txt`; `blob_compaction_story.py` tells how."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.blobstore.compaction.compaction_story import Story
+from tests.harness.blob_compaction_story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "blobstore").glob("compaction_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "blobstore").glob("compaction_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("compaction_") for path in SCENARIOS])
