@@ -227,7 +227,7 @@ def _stop_at(words: list[str]) -> Callable[[Any], bool]:
     def stop(operation: Any) -> bool:
         nonlocal left
         is_entry = operation.partition.startswith(b"stg-")
-        matches = {
+        matches: bool = {
             "record": operation.key.startswith(b"branches/") and operation.name == "set_if",
             # A conditional write is a transaction, known by its first cell: the branch record.
             "write": operation.name == "transact" or (is_entry and operation.changes

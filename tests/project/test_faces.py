@@ -25,7 +25,7 @@ AT_MOST = {
     "compactlib.runtime": 15, "compactlib.executors": 10, "compactlib.files": 5, "compactlib.indexset": 5,
 }
 # Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
-IN_ALL = 360
+IN_ALL = 361
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

@@ -323,7 +323,7 @@ class BranchMachine(RuleBasedStateMachine):
             assert isinstance(outcome, Done), outcome
             self.moved(model, outcome.stats.commit_id, result, *filter(None, [model.commit_id, parent]))
 
-    def moved(self, model: Model, commit_id: str, contents: Contents, *parents: str) -> None:
+    def moved(self, model: Model, commit_id: Any, contents: Contents, *parents: str) -> None:
         commit = self.world.repo.commit(commit_id)
         assert commit.parents == parents
         self.commits[commit_id] = ModelCommit(dict(contents), parents, commit.generation)

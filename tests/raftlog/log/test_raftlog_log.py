@@ -38,8 +38,9 @@ from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.runtime import RecordingObserver
 from compactlib.testing import FailingFiles
 from tests.harness.effort import Effort
+from tests.harness.plain_log import History, PlainLog, log_answers
 from tests.raftlog.compaction_logs import ra_segment
-from tests.raftlog.reading import History, PlainLog, copy_folder, log_answers, write_segment
+from tests.raftlog.reading import copy_folder, write_segment
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from compactlib.errors import Closed
-from tests.raftlog.raft_world import KINDS, LOGS, World, models_of, store_options
+from tests.harness.raft_world import KINDS, LOGS, World, models_of, store_options
 from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVING = tuple(kind for kind in KINDS if kind != "reopen")

@@ -22,8 +22,8 @@ from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
 from compactlib.raftlog.store import raft_log
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
+from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
-from tests.raftlog.raft_world import store_options
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 

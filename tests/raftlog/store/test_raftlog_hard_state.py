@@ -29,8 +29,8 @@ from compactlib.raftlog import LogReader, RaftLogStore, open_log
 from compactlib.raftlog.model.hard_state import HardState, read_hard_state
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
+from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, reopened, rows
-from tests.raftlog.raft_world import store_options
 from tests.raftlog.wrapped_files import WatchedFiles
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "HARD_STATE"

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog import Entry, RaftLog, SegmentLog, SnapshotFolder, StoreOptions, open_log
-from tests.raftlog.raft_world import in_one_buffer
+from tests.harness.raft_world import in_one_buffer
 
 ROWS = [(index, 1, b"payload %d" % index) for index in range(1, 6)]
 PIECES = [b"piece %d" % number for number in range(9)]

@@ -18,9 +18,9 @@ from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexM
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.raftlog.wal.batch import Confirmed
+from tests.harness.plain_log import PlainLog
+from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
-from tests.raftlog.raft_world import check_log
-from tests.raftlog.reading import PlainLog
 
 
 @pytest.fixture

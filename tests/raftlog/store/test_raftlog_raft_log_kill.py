@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.raftlog import RaftLogStore
+from tests.harness.raft_world import LOGS, World, check_log, found_state, models_of, store_options
 from tests.raftlog.killed_life import killed_life
-from tests.raftlog.raft_world import LOGS, World, check_log, found_state, models_of, store_options
 
 
 def campaign(scratch: Path, kills: int, seed: int) -> None:

@@ -17,8 +17,8 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import DeadEntry, Entry, LogCompactionWorker, RaftLog, SnapshotFolder, open_log
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 from tests.raftlog.raft_host import held
-from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVE = {9: [2, 5], 14: [5, 12], 30: [5, 17, 22]}

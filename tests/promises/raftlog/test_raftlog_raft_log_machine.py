@@ -17,7 +17,7 @@ from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
 from compactlib.raftlog.errors import LogStopped
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
-from tests.raftlog.raft_world import (
+from tests.harness.raft_world import (
     KINDS,
     LOGS,
     Operation,

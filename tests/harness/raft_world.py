@@ -18,11 +18,18 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
-from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog import (
+    DropDead,
+    Entry,
+    LogOptions,
+    RaftLog,
+    RaftLogStore,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+)
 from compactlib.raftlog.errors import GapDetected
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from tests.raftlog.reading import History, PlainLog, Told, told
+from tests.harness.plain_log import History, PlainLog, Told, told
 
 Operation: TypeAlias = tuple[str, int, int, int]
 """What to do, to which log, and two numbers that mean something to each kind."""
@@ -331,7 +338,7 @@ class World:
     def _major(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         self._require_done(log.compact(policy=log.policy))
 
-    def _require_done(self, outcome: Done[LogCompactionReport] | Skipped | Failed) -> None:
+    def _require_done(self, outcome: Done[Any] | Skipped | Failed) -> None:
         if isinstance(outcome, Failed):
             raise outcome.error
 

@@ -7,7 +7,6 @@ One command a line; what follows `#` is for the reader. Numbers are written `1,2
 | --- | --- |
 | `append 1..16 term 2` | consecutive entries, with payloads that tell index and term |
 | `sparse 7,17 after 5 term 2` | entries with gaps; `after` is what the writer takes for the last index |
-| `write 5 after 4` | to a WAL by itself; `=> resend 4`, `=> dropped` or `=> written` is what it answers |
 | `sync`, `flush`, `reset 5`, `compact major` | |
 | `snapshot 8 live 3,5`, `install 15 term 3 live 2,9` | |
 | `reopen` | close and open |
@@ -27,24 +26,24 @@ from pathlib import Path
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Failed
-from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, SeedPolicy, SegmentLimits, StoreOptions, open_log
-from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.wal.rules import Dropped, Resend, Verdict
-from compactlib.raftlog.wal.wal import Wal
-from tests.raftlog.compaction.compaction_story import numbers
+from compactlib.raftlog import (
+    DropDead,
+    Entry,
+    LogOptions,
+    RaftLog,
+    SeedPolicy,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
+from tests.harness.log_compaction_story import numbers
 
 OPTIONS = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0))
 
 
 def payload(index: int, term: int) -> bytes:
     return b"%d in term %d" % (index, term)
-
-
-def told(verdict: Verdict) -> str:
-    if isinstance(verdict, Resend):
-        return f"resend {verdict.index}"
-    return "dropped" if isinstance(verdict, Dropped) else "written"
 
 
 class LogStory:
@@ -55,7 +54,6 @@ class LogStory:
         self.lives = 0
         self.log: RaftLog = open_log(folder / "life-0", OPTIONS)
         self.abandoned: list[RaftLog] = []
-        self.wal: Wal | None = None
 
     def run(self, text: str) -> None:
         """Carry out all lines; a failure says which."""
@@ -71,8 +69,6 @@ class LogStory:
         finally:
             for log in (self.log, *self.abandoned):
                 log.close()
-            if self.wal is not None:
-                self.wal.close()
 
     def _one(self, words: list[str], wanted: str) -> None:
         run: Callable[..., str | None] | None = getattr(self, f"do_{words[0]}", None)
@@ -100,12 +96,6 @@ class LogStory:
         term = int(given.get("term", "1"))
         self.log.append_sparse([Entry(index, term, payload(index, term)) for index in numbers(which)],
                                previous_index=int(given["after"]) if "after" in given else None)
-
-    def do_write(self, index: str, _after: str, previous: str) -> str:
-        if self.wal is None:
-            (self.base / "wal").mkdir()
-            self.wal = Wal(self.base / "wal", LogRows())
-        return told(self.wal.write_run("log", int(previous), int(index), 1, [b""]))
 
     def do_sync(self) -> None:
         self.log.sync()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/raftlog/compaction_*.txt`; `compaction_story.py` is their language."""
+"""Plays the stories in `promises/scenarios/raftlog/compaction_*.txt`; `log_compaction_story.py` is their language."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from tests.raftlog.compaction.compaction_story import Story
+from tests.harness.log_compaction_story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "raftlog").glob("compaction_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "raftlog").glob("compaction_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("compaction_") for path in SCENARIOS])
