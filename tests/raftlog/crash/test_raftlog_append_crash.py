@@ -18,7 +18,7 @@ import pytest
 
 from compactlib.errors import StorageError
 from compactlib.files import Files, LocalFiles, zeros_ahead
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record

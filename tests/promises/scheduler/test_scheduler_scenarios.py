@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/scheduler`; `story.py` describes their language."""
+"""Plays the stories in `promises/scenarios/scheduler`; `scheduler_story.py` describes their language."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.service.story import Story
+from tests.harness.scheduler_story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "scheduler").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "scheduler").glob("*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])
