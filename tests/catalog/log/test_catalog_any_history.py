@@ -29,7 +29,7 @@ from compactlib.catalog.schema.table_commands import (
 )
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from tests.catalog.services import log_in
+from tests.harness.catalog_logs import log_in
 from tests.harness.effort import Effort
 
 SCHEMAS, TABLES, ZONES, INDEXES, COLUMNS = "AB", "ABCD", "XYZ", "IJKLM", "STUVW"

@@ -24,7 +24,8 @@ from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, Sta
 from compactlib.catalog.sense.pins import Pins
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from tests.catalog.services import INITIAL, create_table, cut, log_in, service_in
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import INITIAL, create_table, log_in
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "catalog-log-v1.json"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "catalog-log.md"

@@ -40,7 +40,7 @@ from compactlib.catalog.schema.table_commands import (
     StartBuildingIndex,
 )
 from compactlib.errors import InvalidInput
-from tests.catalog.services import ID
+from tests.harness.catalog_logs import ID
 
 NAME = Column(name="NAME", type=ColumnType.STRING, length=100)
 

@@ -47,7 +47,8 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
-from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
+from tests.catalog.services import cut, grown, plan_to, service_in
+from tests.harness.catalog_logs import log_in, sound
 from tests.promises.contract.catalog import OneNode
 
 

@@ -34,8 +34,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.cluster import NAMES, Cluster
-from tests.catalog.services import grown, service_in, sound
+from tests.catalog.services import grown, service_in
+from tests.harness.catalog_cluster import NAMES, Cluster
+from tests.harness.catalog_logs import sound
 
 
 def with_table() -> Cluster:

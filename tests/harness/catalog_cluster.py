@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from compactlib.catalog import (
     ActiveTransactions,
     Assignments,
@@ -18,14 +20,13 @@ from compactlib.catalog import (
     NodeReport,
     PublishedTimes,
     Topology,
+    ZoneAssignments,
+    ZoneResult,
 )
-from compactlib.catalog.model.values import ZoneAssignments
-from compactlib.catalog.round.messages import ZoneResult
-from compactlib.catalog.schema.descriptors import Table
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done
-from tests.catalog.services import INITIAL, create_table, log_in
+from tests.harness.catalog_logs import INITIAL, create_table, log_in
 
 NAMES = ("A", "B", "C")
 PARTITIONS = 25
@@ -63,7 +64,7 @@ class Cluster:
         """Whether history begins with its latest version."""
         return self.service.history.earliest == self.service.history.latest
 
-    def add_table(self, number: int) -> Table:
+    def add_table(self, number: int) -> Any:
         """A table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version
         table = self.service.catalog(version).find_table("PUBLIC", f"T{number}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/catalog/compaction_*.txt`; `compaction_story.py` is their language."""
+"""Plays the stories in `promises/scenarios/catalog/compaction_*.txt`; `catalog_story.py` is their language."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.catalog.service.compaction_story import Story
+from tests.harness.catalog_story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "promises" / "scenarios" / "catalog").glob("compaction_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "catalog").glob("compaction_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("compaction_") for path in SCENARIOS])

@@ -26,15 +26,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
-from compactlib.catalog import CatalogPlan, CreateSchema, Topology
-from compactlib.catalog.schema.commands import Command
-from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, MakeIndexAvailable, StartBuildingIndex
-from compactlib.catalog.sense.transactions import Transaction
-from tests.catalog.cluster import Cluster
-from tests.catalog.services import sound
+from compactlib.catalog import (
+    CatalogPlan,
+    CreateIndex,
+    CreateSchema,
+    DropTable,
+    MakeIndexAvailable,
+    StartBuildingIndex,
+    Topology,
+)
+from tests.harness.catalog_cluster import Cluster
+from tests.harness.catalog_logs import sound
 
 
 class Story:
@@ -43,7 +49,7 @@ class Story:
     def __init__(self) -> None:
         self.cluster = Cluster()
         self.tables: dict[str, int] = {}
-        self.transactions: dict[str, tuple[str, Transaction]] = {}
+        self.transactions: dict[str, tuple[str, Any]] = {}
         self.decision: CatalogPlan | None = None
         self.made = 0
 
@@ -89,7 +95,7 @@ class Story:
         assert found is not None, f"there is no index {name}"
         return found.id
 
-    def _version(self, command: Command) -> None:
+    def _version(self, command: Any) -> None:
         self.cluster.service.execute([command], wait=False)
         self.cluster.wall.advance(1.0)
 
