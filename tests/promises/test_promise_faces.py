@@ -13,8 +13,7 @@ from scripts.faces import ROOT, internals
 
 PLACES = ("tests/promises", "tests/harness")
 STILL_INSIDE = {
-    "tests/harness/kv/network_faults.py": "the kit's own partition and a helper of it",
-    "tests/harness/kv/processes.py": "the kit's own partition, and a check in a forked process",
+    "tests/harness/kv/processes.py": "a check in a forked process",
     "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
     "tests/promises/contract/blobstore.py": "the kit's views of blob stores, to draw for a policy",
     "tests/promises/contract/catalog.py": "messages and the transport in memory, for a service without a network",

@@ -13,9 +13,9 @@ from compactlib.errors import StorageError
 from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, Put, SlowDown
 from compactlib.kv.errors import ConnectFailed
 from compactlib.testing import KVStoreConformance
-from compactlib.testing.stores.kv_conformance import P, put_all
 from tests.harness.kv.faulty_proxy import Fault, FaultyProxy
 
+P = b"test"
 LOST = (Fault.LOSE_REQUEST, Fault.LOSE_AND_WAIT)
 AT_ONCE = (Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.GARBLE, Fault.FAIL)
 """The faults that the client need not wait for."""
@@ -63,7 +63,8 @@ class OverANetwork(KVStoreConformance):
     def test_seeks_inside_one_page_are_one_request(self, tmp_path: Path) -> None:
         """Counted between client and server, and so are the pages that grow."""
         direct = self.make_store(tmp_path)
-        put_all(direct, [b"%02d" % number for number in range(60)])
+        for number in range(60):
+            direct.set(P, b"%02d" % number, b"v")
         with self.make_proxy() as proxy:
             store = self.store_behind(proxy, tmp_path, PATIENT_SECONDS)
             proxy.requests = 0

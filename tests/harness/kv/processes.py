@@ -11,8 +11,8 @@ import boto3
 from compactlib.errors import Closed
 from compactlib.kv import DynamoStore, EtcdStore, KeyNotFound, KVStore, PredicateFailed
 from compactlib.testing.kit.forks import in_a_fork
-from compactlib.testing.stores.kv_conformance import P
 
+P = b"test"
 SESSION = boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing", region_name="us-east-1")
 """Credentials that moto takes."""
 

