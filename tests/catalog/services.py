@@ -14,11 +14,12 @@ from compactlib.catalog import (
     NodeId,
     NodeReport,
     Topology,
+    ZoneAssignments,
 )
 from compactlib.catalog.log.records import Update
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import physical_ms
-from compactlib.catalog.model.values import Factor, Floor, ZoneAssignments
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.schema.catalog import Change, PutObject
 from compactlib.catalog.schema.descriptors import Schema
 from compactlib.clock import ManualClock

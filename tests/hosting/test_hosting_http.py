@@ -38,6 +38,7 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
@@ -47,7 +48,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.persistence.codec import MAGIC
 from compactlib.testing.kit.forks import in_a_fork

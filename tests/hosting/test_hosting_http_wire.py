@@ -25,10 +25,12 @@ from compactlib.scheduler import (
     JobStatus,
     NoOutput,
     PollRequest,
+    PollResponse,
     StatusUpdate,
+    Tick,
 )
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
-from compactlib.scheduler.model.update import BlocksAdded, Tick
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
+from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.model.values import BlockTombstones, ShardTombstone
 from compactlib.scheduler.persistence.codec import MAGIC, encode_message
 from tests.harness.effort import Effort

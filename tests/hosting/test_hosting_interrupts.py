@@ -20,12 +20,12 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
     RunningJob,
     SchedulerConfig,
     StoredScheduler,
     Worker,
 )
-from compactlib.scheduler.model.poll import PollResponse
 from compactlib.testing.interrupts import interruptions
 from tests.harness.effort import Effort
 

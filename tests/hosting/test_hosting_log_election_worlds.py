@@ -18,7 +18,7 @@ from compactlib.errors import Closed
 from compactlib.hosting import NoAnswer, NotLeader
 from compactlib.hosting.log_election import LogElection
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler import Command
 from tests.harness.effort import Effort
 
 NAMES = "abc"

@@ -37,13 +37,13 @@ from compactlib.scheduler import (
     LevelConfig,
     MemoryFence,
     PollRequest,
+    PollResponse,
     RunningJob,
     SchedulerConfig,
     StoredScheduler,
     Worker,
 )
 from compactlib.scheduler.fences.fence import LockingFence
-from compactlib.scheduler.model.poll import PollResponse
 from tests.harness.effort import Effort
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -34,13 +34,16 @@ from compactlib.scheduler import (
     AssignmentView,
     BlockMeta,
     ByPriority,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobChoice,
     JobPlan,
     JobStatus,
     LevelConfig,
     PollRequest,
+    Requeue,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
@@ -49,8 +52,8 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Configure, Operation, Requeue
-from compactlib.scheduler.model.values import BlockTombstones, Command, Tombstone
+from compactlib.scheduler.model.update import Operation
+from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVCrash, KVOperation

@@ -25,7 +25,7 @@ from compactlib.kv.store import KVLimits
 from compactlib.raftlog import LogView, SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.runtime import PrometheusObserver, RecordingObserver
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import ParquetFormat
 from tests.harness.misfits import HOSTILE, ODD, STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)

@@ -15,9 +15,16 @@ import zlib
 from hashlib import blake2b
 from pathlib import Path
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, Expired, GetOptions
-from compactlib.blobstore.model.values import RecordKind
-from compactlib.blobstore.store.replication import ReplicationToken
+from compactlib.blobstore import (
+    Blob,
+    BlobStore,
+    BlobStoreConfig,
+    Deleted,
+    Expired,
+    GetOptions,
+    RecordKind,
+    ReplicationToken,
+)
 from compactlib.clock import ManualClock
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store-v1"

@@ -9,23 +9,30 @@ from collections.abc import Callable
 
 import pytest
 
-from compactlib.catalog import CatalogService, CreateSchema, CreateTable, CreateZone, HybridClock
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateIndex,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropTable,
+    HybridClock,
+    MakeIndexAvailable,
+    StartBuildingIndex,
+)
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.log import recover
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone, Command, DropSchema, DropZone
-from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.catalog.schema.table_commands import (
     AddColumns,
     AlterColumn,
-    CreateIndex,
     DropColumns,
     DropIndex,
-    DropTable,
-    MakeIndexAvailable,
     RemoveIndex,
     RenameTable,
-    StartBuildingIndex,
 )
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore

@@ -7,7 +7,16 @@ import json
 import re
 from pathlib import Path
 
-from compactlib.catalog import CatalogService, CreateSchema, HybridClock, LowWatermark, PublishedTimes
+from compactlib.catalog import (
+    CatalogService,
+    CreateIndex,
+    CreateSchema,
+    DropTable,
+    HybridClock,
+    LowWatermark,
+    PublishedTimes,
+    StartBuildingIndex,
+)
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.records import (
     RecordType,
@@ -20,7 +29,6 @@ from compactlib.catalog.log.records import (
     unseal,
 )
 from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone
-from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, StartBuildingIndex
 from compactlib.catalog.sense.pins import Pins
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore

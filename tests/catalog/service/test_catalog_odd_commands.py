@@ -11,9 +11,17 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.catalog import CatalogService, CreateSchema, CreateTable, CreateZone, HybridClock, UpdateLog
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    HybridClock,
+    UpdateLog,
+)
 from compactlib.catalog.schema import commands, table_commands
-from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore

@@ -16,6 +16,8 @@ from compactlib.catalog import (
     LowWatermark,
     NodeId,
     Topology,
+    ZoneAssignments,
+    ZoneResult,
 )
 from compactlib.catalog.errors import (
     AssignmentsMissing,
@@ -25,8 +27,7 @@ from compactlib.catalog.errors import (
     UnsafeCompaction,
 )
 from compactlib.catalog.log.update_log import term_mark
-from compactlib.catalog.model.values import Factor, ZoneAssignments
-from compactlib.catalog.round.messages import ZoneResult
+from compactlib.catalog.model.values import Factor
 from compactlib.catalog.schema.commands import AlterZone, DropZone
 from compactlib.catalog.sense.rebalance import Placement, RebalanceNeed
 from compactlib.catalog.sense.transactions import Transaction

@@ -12,16 +12,17 @@ from compactlib.catalog import (
     Assignments,
     CatalogUpkeep,
     CompactionService,
+    DropTable,
     LeaseElection,
     LowWatermark,
     NodeId,
     NodeOptions,
     PublishedTimes,
     Topology,
+    ZoneAssignments,
 )
 from compactlib.catalog.log import keys
-from compactlib.catalog.model.values import Factor, ZoneAssignments
-from compactlib.catalog.schema.table_commands import DropTable
+from compactlib.catalog.model.values import Factor
 from compactlib.catalog.transport.memory import MemoryHub
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput, StorageError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.catalog import NodeId, NodeReport
+from compactlib.catalog import NodeId, NodeReport, ZoneResult
 from compactlib.catalog.errors import MessageDamaged, MessageTooLarge, MessageTooNew, UnknownMessage
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Unavailable
@@ -26,7 +26,6 @@ from compactlib.catalog.round.messages import (
     ReportFailed,
     ReportRequest,
     RoundId,
-    ZoneResult,
     checked_name,
     short_text,
 )

@@ -19,10 +19,10 @@ from compactlib.blobstore import (
     ExpiryForecast,
     Greedy,
     Hybrid,
+    RecordKind,
     StatsBased,
 )
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory

@@ -28,11 +28,12 @@ from compactlib.catalog import (
     NodeReport,
     Topology,
     UpdateLog,
+    ZoneResult,
 )
 from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Watermark
-from compactlib.catalog.round.messages import Message, ZoneResult
+from compactlib.catalog.round.messages import Message
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
 from compactlib.clock import ManualClock

@@ -17,12 +17,13 @@ from compactlib.scheduler import (
     JobStatus,
     NoOutput,
     PollRequest,
+    PollResponse,
     RunningJob,
     SmallestFirst,
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.testing import ServiceFactory
 from compactlib.testing.services.factory import ServiceHooks
 from compactlib.testing.strategies import assignment_views

@@ -20,8 +20,8 @@ from compactlib.errors import Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta, write_snapshot_meta
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 

@@ -29,9 +29,8 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import Entry, LiveTracker, SnapshotFolder
+from compactlib.raftlog import Entry, LiveTracker, SnapshotFolder, SnapshotMeta
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots import folder as snapshot_folder
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_HEAD,

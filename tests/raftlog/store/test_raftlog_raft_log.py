@@ -13,9 +13,8 @@ import pytest
 from compactlib.errors import InvalidInput, Stale, Unsorted
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import Entry, RaftLog, StoreOptions, open_log
+from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.raftlog.wal.batch import Confirmed
 from tests.harness.plain_log import PlainLog

@@ -33,6 +33,7 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SnapshotFolder,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
@@ -42,7 +43,6 @@ from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest

@@ -18,9 +18,9 @@ import pytest
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, zeros_ahead
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal
 from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record

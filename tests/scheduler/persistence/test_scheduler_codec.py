@@ -22,36 +22,38 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
+    Requeue,
     Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    Tick,
 )
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import (
     AssignedJob,
     BlocksAdded,
     CompletedJob,
-    Configure,
     EvictedJob,
     NewJob,
     Opening,
     PlanUpdate,
     RefusedOutputs,
-    Requeue,
     ReturnedJob,
-    Tick,
     TombstoneLease,
     UpdatedJob,
 )
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobState, ShardTombstone
+from compactlib.scheduler.model.values import BlockTombstones, JobState, ShardTombstone
 from compactlib.scheduler.persistence.codec import (
     MAGIC,
     RecordKind,

@@ -19,7 +19,9 @@ from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobStatus,
     LevelConfig,
@@ -27,10 +29,10 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
+    Tick,
 )
 from compactlib.scheduler.errors import JournalConflict
-from compactlib.scheduler.model.update import Configure, Operation, Tick
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_command, encode_rows, is_opening
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults

@@ -18,12 +18,12 @@ from compactlib.scheduler import (
     JobStatus,
     LevelConfig,
     NoOutput,
+    Requeue,
     Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.update import Requeue
 from tests.harness.effort import Effort
 from tests.scheduler.build import Host
 

@@ -17,17 +17,18 @@ from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
     CompactedBlocks,
+    Configure,
     JobStatus,
     LevelConfig,
     NoOutput,
     PollRequest,
+    Requeue,
     Retain,
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
 )
 from compactlib.scheduler.errors import BadConfig
-from compactlib.scheduler.model.update import Configure, Requeue
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

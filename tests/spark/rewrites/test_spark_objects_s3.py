@@ -40,8 +40,7 @@ from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, ObjectsExecutor, SparkExecutor, StagingMerge
 from compactlib.spark.rewrites.object_files import store_heads
-from compactlib.staging import CommittedRanges, Record, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from tests.harness.kv import servers
 from tests.harness.objects import s3_servers
 from tests.spark.rewrite_tasks import DiesFirstTask

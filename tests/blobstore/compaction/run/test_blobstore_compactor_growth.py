@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, RecordKind
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.store.hard_delete import HardDeleteSlices
 from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
