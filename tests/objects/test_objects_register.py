@@ -225,7 +225,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-folder.md"
-GOLDEN = Path(__file__).parent / "golden" / "register-v1.bin"
+GOLDEN = Path(__file__).parents[1] / "promises" / "golden" / "objects" / "register-v1.bin"
 KEY = f"value/{10 ** 20 - 1 - 7:020}"
 
 

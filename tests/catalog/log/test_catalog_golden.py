@@ -35,7 +35,7 @@ from compactlib.kv import MemoryStore
 from tests.catalog.services import cut, service_in
 from tests.harness.catalog_logs import INITIAL, create_table, log_in
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "catalog-log-v1.json"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "catalog" / "catalog-log-v1.json"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "catalog-log.md"
 
 

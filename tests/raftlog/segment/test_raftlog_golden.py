@@ -25,7 +25,7 @@ from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta, write_sna
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"
 
 LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)

@@ -33,7 +33,7 @@ from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, reopened, rows
 from tests.raftlog.wrapped_files import WatchedFiles
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "HARD_STATE"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "HARD_STATE"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"
 
 

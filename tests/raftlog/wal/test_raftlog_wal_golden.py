@@ -37,7 +37,7 @@ from compactlib.raftlog.wal.wal import Wal, WalOptions
 from tests.harness.raft_world import store_options
 from tests.raftlog.reading import flipped
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 

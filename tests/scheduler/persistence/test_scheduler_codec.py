@@ -72,7 +72,7 @@ from compactlib.scheduler.persistence.state_rows import decode_state, dump_rows,
 from compactlib.scheduler.queue.state import SchedulerState
 from tests.scheduler.build import Host, output, say
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "update.command"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "scheduler" / "update.command"
 EARLIER = {number: GOLDEN.with_name(f"update-{number}.command") for number in (1, 2, 3, 4)}
 GOLDEN_STATE = GOLDEN.with_name("state.record")
 

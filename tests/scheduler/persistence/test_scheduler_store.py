@@ -452,7 +452,8 @@ def test_a_record_that_is_cut_or_missing_is_found() -> None:
 
 def test_a_store_of_an_earlier_release_is_refused_by_name() -> None:
     kv = MemoryStore()
-    kv.set(PARTITION, HEAD_KEY, (Path(__file__).parents[1] / "golden" / "head-3.record").read_bytes())
+    golden = Path(__file__).parents[2] / "promises" / "golden" / "scheduler"
+    kv.set(PARTITION, HEAD_KEY, (golden / "head-3.record").read_bytes())
     with pytest.raises(Unsupported, match="version 3; this release reads 5: use the release that wrote it"):
         opened(kv)
     assert len(list(kv.scan(PARTITION))) == 1

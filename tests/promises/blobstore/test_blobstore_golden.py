@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats are promises: a store written by an earlier release is read as it was meant, and still written alike.
 
-`python -m tests.blobstore.store.test_blobstore_golden` writes the golden files anew; a change in one of them is a new
-format
-version, or a mistake.
+`python -m tests.promises.blobstore.test_blobstore_golden` writes the golden files anew; a change in one of them
+is a new format version, or a mistake.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from compactlib.blobstore import (
 )
 from compactlib.clock import ManualClock
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "store-v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "blobstore" / "store-v1"
 INCARNATION = bytes(range(16))
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 11, ttl_update_buffer_seconds=1)
 

@@ -16,11 +16,10 @@ from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.indexset import IndexSet
-from compactlib.indexset.runs import MAX_INDEX
 
-HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "formats" / "indexset.md"
-GOLDEN = HERE / "golden" / "indexset-v1.bin"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "indexset.md"
+GOLDEN = Path(__file__).parents[1] / "golden" / "indexset" / "indexset-v1.bin"
+MAX_INDEX = (1 << 64) - 1
 
 EXAMPLE = IndexSet.from_iterable([1, 2, 3, 4, 9, 300, 301])
 HEADER_BYTES = 18

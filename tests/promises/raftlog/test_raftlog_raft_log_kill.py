@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.raftlog import RaftLogStore
+from tests.harness.killed_life import killed_life
 from tests.harness.raft_world import LOGS, World, check_log, found_state, models_of, store_options
-from tests.raftlog.killed_life import killed_life
 
 
 def campaign(scratch: Path, kills: int, seed: int) -> None:
@@ -26,7 +26,7 @@ def campaign(scratch: Path, kills: int, seed: int) -> None:
         twin = scratch / "twin"
         shutil.rmtree(twin, ignore_errors=True)
         shutil.copytree(folder, twin, symlinks=True)
-        told = killed_life("tests.raftlog.store.killed_raft_log", folder, rng.randrange(1 << 30), rng.randint(1, 900))
+        told = killed_life("tests.harness.killed_raft_log", folder, rng.randrange(1 << 30), rng.randint(1, 900))
         promised = dict.fromkeys(LOGS, 0)
         # The same operations on a twin that nobody kills say which states there were.
         world = World(twin)

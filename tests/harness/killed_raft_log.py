@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that lives a random life on a store until it is killed: `python -m tests.raftlog.store.killed_raft_log DIR
+"""A process that lives a random life on a store until it is killed: `python -m tests.harness.killed_raft_log DIR
 SEED`.
 
 It tells each operation before it is done, and each promise after; so does one line before each change to the disk, so
