@@ -6,7 +6,10 @@ from compactlib.testing.choices import (
     repeat as repeat,
     sample as sample,
 )
-from compactlib.testing.compactions.conformance import check_compaction as check_compaction
+from compactlib.testing.compactions.conformance import (
+    CompactionConformance as CompactionConformance,
+    check_compaction as check_compaction,
+)
 from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
 from compactlib.testing.crash import (
     RecordingFiles as RecordingFiles,
@@ -46,11 +49,18 @@ from compactlib.testing.policies.policy_checks import (
 )
 from compactlib.testing.policies.policy_conformance import check_policy as check_policy
 from compactlib.testing.policies.sense_checks import check_sense_policy as check_sense_policy
-from compactlib.testing.services.async_conformance import check_async_service as check_async_service
-from compactlib.testing.services.conformance import check_service as check_service
+from compactlib.testing.services.async_conformance import (
+    AsyncServiceConformance as AsyncServiceConformance,
+    check_async_service as check_async_service,
+)
+from compactlib.testing.services.conformance import (
+    ServiceConformance as ServiceConformance,
+    check_service as check_service,
+)
 from compactlib.testing.services.factory import (
     AsyncServiceFactory as AsyncServiceFactory,
     ServiceFactory as ServiceFactory,
+    ServiceHooks as ServiceHooks,
 )
 from compactlib.testing.settings import check_settings as check_settings
 from compactlib.testing.stores.kv_conformance import (

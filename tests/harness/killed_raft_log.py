@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 
 from compactlib.errors import Closed
+from tests.harness.asking_files import AskingFiles
 from tests.harness.raft_world import KINDS, LOGS, World, models_of, store_options
-from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVING = tuple(kind for kind in KINDS if kind != "reopen")
 
@@ -29,7 +29,7 @@ def tell(line: str) -> None:
 
 def main(folder: str, seed: int) -> None:
     """Live until killed."""
-    files = WatchedFiles(lambda operation, path: tell("disk"))
+    files = AskingFiles(lambda operation, path: tell("disk"))
     world = World(Path(folder), acknowledge=lambda promised: tell("promised " + json.dumps(promised)),
                   options=store_options(files, background=True))
     world.models = models_of(world.store)

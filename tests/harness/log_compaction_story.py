@@ -31,11 +31,11 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull
-from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CostPolicy,
@@ -52,6 +52,7 @@ from compactlib.raftlog import (
 )
 from compactlib.testing import RecordingFiles, record, repeat_crash
 from compactlib.testing.disk_model import KEPT, LOST, CrashModel
+from tests.harness.asking_files import AskingFiles
 from tests.harness.plain_log import PlainLog
 
 POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
@@ -80,60 +81,6 @@ def payload_of(index: int, term: int = 1) -> bytes:
     return b"" if index % 5 == 0 else b"%d in %d, " % (index, term) * (1 + index % 3)
 
 
-class RefusingFile:
-    """A file of `RefusingFiles`, which asks before a sync."""
-
-    def __init__(self, file: OutFile, look: Callable[[str, str], object]) -> None:
-        self._file, self._look = file, look
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def sync(self) -> None:
-        self._look("sync", self._file.path)
-        self._file.sync()
-
-
-class RefusingFiles(LocalFiles):
-    """A disk that asks before it changes anything.
-
-    Args:
-        look: called with the operation and the path, before it is carried out.
-    """
-
-    def __init__(self, look: Callable[[str, str], object]) -> None:
-        super().__init__()
-        self._look = look
-
-    def create(self, path: Any) -> OutFile:
-        self._look("create", str(path))
-        return cast("OutFile", RefusingFile(super().create(path), self._look))
-
-    def rename(self, source: Any, target: Any) -> None:
-        self._look("rename", str(target))
-        super().rename(source, target)
-
-    def link(self, source: Any, target: Any) -> None:
-        self._look("link", str(target))
-        super().link(source, target)
-
-    def symlink(self, text: str, path: Any) -> None:
-        self._look("symlink", str(path))
-        super().symlink(text, path)
-
-    def unlink(self, path: Any) -> None:
-        self._look("unlink", str(path))
-        super().unlink(path)
-
-    def make_folder(self, path: Any) -> None:
-        self._look("make folder", str(path))
-        super().make_folder(path)
-
-    def sync_folder(self, path: Any) -> None:
-        self._look("sync folder", str(path))
-        super().sync_folder(path)
-
-
 class Story:
     """Carries out a scenario in a folder, and checks what it expects."""
 
@@ -155,7 +102,7 @@ class Story:
     def log(self) -> SegmentLog:
         """The log, opened if it is not."""
         if self._log is None:
-            self._log = SegmentLog(self.folder, self._options(RefusingFiles(self._refuse)))
+            self._log = SegmentLog(self.folder, self._options(AskingFiles(self._refuse)))
         return self._log
 
     def _options(self, files: Files | None = None) -> Any:

@@ -24,11 +24,11 @@ AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 30, "compactlib.blobstore": 30, "compactlib.staging": 30, "compactlib.catalog": 37,
     "compactlib.scheduler": 34, "compactlib.kv": 20, "compactlib.spark": 20, "compactlib.hosting": 20,
-    "compactlib.lab": 25, "compactlib.testing": 48, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
+    "compactlib.lab": 25, "compactlib.testing": 52, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
     "compactlib.runtime": 15, "compactlib.executors": 10, "compactlib.files": 5, "compactlib.indexset": 5,
 }
 # Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
-IN_ALL = 380
+IN_ALL = 384
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

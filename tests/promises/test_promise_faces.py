@@ -23,7 +23,6 @@ STILL_INSIDE = {
     "tests/promises/contract/runtime.py": "the base of all services, which has no face",
     "tests/promises/contract/scheduler.py": "the kit's views of jobs, and what a poll answers",
     "tests/promises/contract/staging.py": "branch records made by hand for a view of a branch",
-    "tests/promises/contract/test_contract.py": "the kits' classes, of which each promise is a test of its own",
     "tests/promises/drivers/segment_log.py": "the drivers of hazards, not on the kit's face yet",
     "tests/promises/mistakes.py": "requests to a disk, not on the kit's face yet",
     "tests/promises/scheduler/test_scheduler_machine.py": "the kit's histories of a scheduler, to draw",

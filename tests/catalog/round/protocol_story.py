@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `promises/scenarios/catalog/protocol_*.txt`: nodes, what they hear, and what comes of it.
+"""The language of `tests/catalog/scenarios/protocol_*.txt`: nodes, what they hear, and what comes of it.
 
 One command a line; what follows `#` is for the reader. Messages wait until they are delivered or lost.
 

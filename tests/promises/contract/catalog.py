@@ -44,8 +44,7 @@ from compactlib.kv import Condition, Delete, MemoryStore, Put
 from compactlib.kv.store import Versioned
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Observer
-from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory, ServiceHooks
 from tests.catalog.cases import given, history, report
 from tests.catalog.round.protocol import HOLD
 from tests.catalog.services import service_in

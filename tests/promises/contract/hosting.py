@@ -15,8 +15,7 @@ from compactlib.kv import MemoryStore
 from compactlib.raftlog import StoreOptions
 from compactlib.runtime import Observer
 from compactlib.scheduler import StoredScheduler
-from compactlib.testing import AsyncServiceFactory, ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
 from examples.raft_kv import KvStore
 
 

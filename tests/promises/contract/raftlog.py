@@ -25,9 +25,7 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
-from compactlib.raftlog.model.names import segment_number
 from compactlib.testing import CompactionFactory
-from compactlib.testing.compactions.factory import AnyPolicy
 from compactlib.testing.policies.raftlog_strategies import compaction_views
 
 _EACH = 10
@@ -50,7 +48,7 @@ def _live_after(first: int, last: int, snapshot: Sequence[int]) -> list[int]:
 
 
 class _Logs(CompactionFactory):
-    def policy(self) -> AnyPolicy:
+    def policy(self) -> Any:
         return SeedPolicy()
 
     def check(self, store: Any, acknowledged: Sequence[Mapping[int, bytes]]) -> None:
@@ -62,7 +60,7 @@ class _Logs(CompactionFactory):
 
     def damage(self, folder: Path) -> bool:
         for path in sorted(folder.rglob("*.segment")):
-            if path.is_file() and not path.is_symlink() and segment_number(path.name) is not None:
+            if path.is_file() and not path.is_symlink() and path.name.endswith(".segment"):
                 data = bytearray(path.read_bytes())
                 if len(data) > 104 + 4 * 40:
                     data[-1] ^= 0xFF

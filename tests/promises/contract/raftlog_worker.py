@@ -21,8 +21,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter, SnapshotWritten
 from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.runtime import Budget, Observer
-from compactlib.testing import ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import ServiceFactory, ServiceHooks
 
 
 class _Hooked:

@@ -12,8 +12,7 @@ from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.testing import AsyncServiceFactory, ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
 
 
 class AnyWork(ServiceFactory):

@@ -24,8 +24,7 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
-from compactlib.testing import ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import ServiceFactory, ServiceHooks
 from compactlib.testing.strategies import assignment_views
 
 _EVERY = 3

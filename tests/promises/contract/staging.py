@@ -36,8 +36,7 @@ from compactlib.staging import (
 from compactlib.staging.compaction.sense_policies import BranchPressure
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
-from compactlib.testing import CompactionFactory, ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import CompactionFactory, ServiceFactory, ServiceHooks
 
 NOW = 1_000_000.0
 KEYS, FILLS = 6, 10

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,15 @@ import pytest
 from compactlib.errors import BudgetSpent
 from compactlib.outcome import Failed
 from compactlib.runtime import Budget
-from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory, check_policy
-from compactlib.testing.compactions.conformance import CompactionConformance
-from compactlib.testing.crash import scratch_folder
-from compactlib.testing.services.async_conformance import AsyncServiceConformance
-from compactlib.testing.services.conformance import ServiceConformance
+from compactlib.testing import (
+    AsyncServiceConformance,
+    AsyncServiceFactory,
+    CompactionConformance,
+    CompactionFactory,
+    ServiceConformance,
+    ServiceFactory,
+    check_policy,
+)
 from tests.promises.contract.offered import offered, promises
 
 EFFORT_PERCENT = 20
@@ -26,8 +32,9 @@ EFFORT_PERCENT = 20
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """In memory, where a sync costs nothing."""
-    with scratch_folder(None) as scratch:
-        yield scratch
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="compactlib-contract-", dir=memory) as scratch:
+        yield Path(scratch)
 
 
 @pytest.mark.parametrize("promise", promises(CompactionConformance))

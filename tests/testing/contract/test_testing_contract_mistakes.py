@@ -23,8 +23,7 @@ from compactlib.report import Finding
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.observe import telling
 from compactlib.runtime.ownership import Ownership, Run
-from compactlib.testing import PromiseBroken, check_compaction
-from compactlib.testing.compactions.conformance import CompactionConformance
+from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction
 from compactlib.testing.crash import scratch_folder
 from compactlib.testing.kit import contract_actors
 from tests.harness.lessons import check_lesson
