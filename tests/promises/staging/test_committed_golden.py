@@ -46,7 +46,9 @@ def golden_files() -> dict[str, bytes]:
     """The files of the content above, by their golden names: the metarange, and its first range in each format."""
     layer, objects, base = stored(PlainFormat())
     files = {"staging-metarange-v1.bin": objects.get(f"metaranges/{base}")}
-    formats = [PlainFormat(), *([ParquetFormat(rows_per_group=4)] if importlib.util.find_spec("pyarrow") else [])]
+    formats: list[PlainFormat | ParquetFormat] = [PlainFormat()]
+    if importlib.util.find_spec("pyarrow"):
+        formats.append(ParquetFormat(rows_per_group=4))
     for range_format in formats:
         layer, objects, base = stored(range_format)
         files[f"staging-range-{range_format.name}-v1.bin"] = objects.get(
