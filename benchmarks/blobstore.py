@@ -29,12 +29,11 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, StatsBased
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, RecordKind, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
 from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.files import LocalFiles

@@ -43,6 +43,7 @@ from compactlib.runtime import CompactionManager, Observer, OnRequest
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     JobStatus,
     PollRequest,
     SchedulerConfig,
@@ -50,7 +51,6 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.service.numbers import levels_of
 from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule, StagingOptions

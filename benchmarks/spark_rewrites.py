@@ -55,8 +55,7 @@ from compactlib.spark import (
     local_session,
     ship_library,
 )
-from compactlib.staging import CommittedRanges
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat
 from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.model.names import StagingToken, repository_partition, token_partition
 from compactlib.staging.records.staged import Staged, encode_staged

@@ -27,6 +27,8 @@ from compactlib.catalog import (
     Assignments,
     CatalogService,
     CatalogUpkeep,
+    Column,
+    ColumnType,
     CompactionService,
     CreateSchema,
     CreateTable,
@@ -41,12 +43,11 @@ from compactlib.catalog import (
     TcpTransport,
     Topology,
     UpdateLog,
+    ZoneAssignments,
+    ZoneResult,
 )
-from compactlib.catalog.model.values import ZoneAssignments
-from compactlib.catalog.round.messages import ZoneResult
 from compactlib.catalog.round.report import RoundReport
 from compactlib.catalog.schema.commands import Command
-from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.catalog.schema.table_commands import RenameTable
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError

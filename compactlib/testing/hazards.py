@@ -333,7 +333,8 @@ def interrupts_between(bench: Bench) -> int:
         with interrupted:
             bench.live(world, journal, before_closing=interrupted.stop)
 
-    return _interrupts(bench, live)
+    # Each takes twenty times as long as another history.
+    return _interrupts(bench, live, _share(bench, 3))
 
 
 def interrupts_of_closing(bench: Bench) -> int:
@@ -343,18 +344,16 @@ def interrupts_of_closing(bench: Bench) -> int:
         with contextlib.ExitStack() as stack:
             bench.live(world, journal, before_closing=lambda: stack.enter_context(interrupted))
 
-    return _interrupts(bench, live)
+    return _interrupts(bench, live, None)
 
 
-def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object]) -> int:
+def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], most: int | None) -> int:
     whole = Interrupted()
     with bench.world() as world:
         live(world, Journal(), whole)
 
     def history(choices: Choices) -> None:
-        # Each takes twenty times as long as another history.
-        places = spread(range(1, whole.places + 1), _share(bench, 3) or whole.places)
-        place = choices.pick("Ctrl-C", 0, *places)
+        place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), most or whole.places))
         with bench.world() as world:
             journal, interrupted = Journal(), Interrupted(place)
             try:

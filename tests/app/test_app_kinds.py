@@ -211,7 +211,7 @@ def test_a_branch_is_compacted_under_the_rule_that_its_ranges_were_cut_by(tmp_pa
 def test_a_branch_is_compacted_in_the_format_of_its_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So what reads them as Parquet, beside the library, still finds all."""
     pytest.importorskip("pyarrow")
-    from compactlib.staging.committed.formats.parquet import ParquetFormat
+    from compactlib.staging import ParquetFormat
 
     objects = LocalObjects(tmp_path / "ranges")
     ranges = CommittedRanges(objects, range_format=ParquetFormat())

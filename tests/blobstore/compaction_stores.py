@@ -18,11 +18,12 @@ from compactlib.blobstore import (
     CompactAll,
     GetOptions,
     Questions,
+    RecordKind,
 )
 from compactlib.blobstore.compaction.plan.plan import PlannedSegment
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordKind, milliseconds
+from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.store.operations import draft_of
 from compactlib.clock import ManualClock
 from compactlib.files import Files

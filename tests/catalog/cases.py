@@ -8,13 +8,23 @@ from typing import Any
 
 import attrs
 
-from compactlib.catalog import Assignments, CatalogView, KeepVersions, NodeId, NodeReport, Topology
+from compactlib.catalog import (
+    Assignments,
+    CatalogView,
+    Column,
+    ColumnType,
+    KeepVersions,
+    NodeId,
+    NodeReport,
+    Topology,
+    ZoneAssignments,
+)
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Factor, Floor, Unavailable, ZoneAssignments
+from compactlib.catalog.model.values import Factor, Floor, Unavailable
 from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Decision, Hold
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
-from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
 
 ALL_NODES = ("A", "B", "C")

@@ -22,7 +22,6 @@ from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from compactlib.testing.executors.conformance import (
     DieTask,
-    ExecutorConformance,
     FixedTask,
     WriteTask,
     by_name,
@@ -54,13 +53,6 @@ def workers_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
-
-
-class TestTwoProcesses(ExecutorConformance):
-    isolates_tasks = True
-
-    def make_executor(self) -> Executor:
-        return ProcessExecutor(2)
 
 
 def ran(executor: Executor, tasks: Iterable[RewriteTask], budget: Budget | None = None,

@@ -20,7 +20,7 @@ from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.runtime import Budget
 from tests.blobstore.compaction_stores import RETENTION, START, fill, open_store
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 ROUNDS = 3
 

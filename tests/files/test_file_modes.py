@@ -25,10 +25,10 @@ from compactlib.scheduler import FileFence
 from compactlib.staging import Repository
 from compactlib.testing import CompactionFactory
 from examples.raft_kv import KvStore
-from tests.contract.blobstore import BlobStores
-from tests.contract.raftlog import RaftLogs, SegmentLogs
-from tests.contract.staging import Repositories
 from tests.hosting.machines import Journal
+from tests.promises.contract.blobstore import BlobStores
+from tests.promises.contract.raftlog import RaftLogs, SegmentLogs
+from tests.promises.contract.staging import Repositories
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,7 @@ from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMach
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Observer, RecordingObserver, SteadyClock
-from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.persistence.codec import encode_message
 from compactlib.testing import (
     FaultyStore,

@@ -32,7 +32,7 @@ from compactlib.catalog.round.report import RoundReport
 from compactlib.catalog.transport import wire
 from compactlib.kv import SqliteStore
 from examples.catalog_cluster import NAME, PARTITIONS, Cluster, Node, context, wait_until
-from tests.catalog.transport.test_catalog_cluster_example import free_ports
+from tests.harness.ports import free_ports
 from tests.hosting.certificates import Authority
 from tests.hosting.test_hosting_strangers import recording, resident
 

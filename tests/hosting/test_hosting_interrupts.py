@@ -20,14 +20,14 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
     RunningJob,
     SchedulerConfig,
     StoredScheduler,
     Worker,
 )
-from compactlib.scheduler.model.poll import PollResponse
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

@@ -22,7 +22,7 @@ from compactlib.hosting.errors import OutOfStep
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.runtime import RecordingObserver
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler import Command
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
 from tests.hosting.local_logs import opened, options
 from tests.hosting.machines import Journal

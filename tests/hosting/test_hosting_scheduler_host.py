@@ -26,15 +26,16 @@ from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     JobStatus,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Configured, PlanUpdate
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
 from compactlib.testing import FailingFiles, Fault, FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVRun

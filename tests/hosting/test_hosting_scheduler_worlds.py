@@ -34,7 +34,9 @@ from compactlib.scheduler import (
     AssignmentView,
     BlockMeta,
     ByPriority,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobChoice,
     JobPlan,
@@ -50,12 +52,12 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Configure, Operation
-from compactlib.scheduler.model.values import BlockTombstones, Command, Tombstone
+from compactlib.scheduler.model.update import Operation
+from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVCrash, KVOperation
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 FAULTS = [fault for fault in KVFault if fault is not KVFault.CONFLICT]
 MEANWHILE = [fault for fault in FAULTS if fault not in (KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER)]

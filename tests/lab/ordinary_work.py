@@ -38,6 +38,7 @@ from compactlib.runtime import Observer
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
@@ -46,7 +47,6 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.values import Command
 from compactlib.staging import CommittedRanges, DeletesPolicy, Repository, StagingOptions
 from compactlib.staging.compaction.metrics import StagingMetrics
 

@@ -18,13 +18,8 @@ import pytest
 from compactlib.errors import DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
-from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.testing import FailingFiles, ObjectStoreConformance, RecordingFiles, explore_crashes, record
-
-
-class TestLocalObjects(ObjectStoreConformance):
-    def make_store(self, folder: Path) -> ObjectStore:
-        return LocalObjects(folder)
+from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 
 
 def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:

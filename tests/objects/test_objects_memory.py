@@ -26,18 +26,8 @@ from compactlib.objects import (
     RemoteObjects,
 )
 from compactlib.objects.store import read_checked
-from compactlib.testing import ObjectStoreConformance, check_object_store
+from compactlib.testing import check_object_store
 from compactlib.testing.interrupts import interruptions
-
-
-class TestMemoryObjects(ObjectStoreConformance):
-    def make_store(self, folder: Path) -> ObjectStore:
-        return MemoryObjects()
-
-
-class TestObstoreInMemory(ObjectStoreConformance):
-    def make_store(self, folder: Path) -> ObjectStore:
-        return RemoteObjects(MemoryStore())
 
 
 def test_age_is_by_the_clock_that_was_given() -> None:

@@ -25,8 +25,8 @@ from compactlib.kv.store import KVLimits
 from compactlib.raftlog import LogView, SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.runtime import PrometheusObserver, RecordingObserver
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from tests.core.misfits import HOSTILE, ODD, STRANGE
+from compactlib.staging import ParquetFormat
+from tests.harness.misfits import HOSTILE, ODD, STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)
 MANIFEST = {**dict.fromkeys(("index", "term", "machine_version", "live_count", "live_bytes", "live_crc", "state_bytes",

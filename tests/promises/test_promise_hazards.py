@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compactlib.testing import HAZARDS, Driver, Effort, check_hazards
-from tests import effort as efforts
+from tests.harness import effort as efforts
 from tests.promises.drivers.blob_store import BlobStoreDriver
 from tests.promises.drivers.catalog import CatalogDriver
 from tests.promises.drivers.file_fence import FileFenceDriver

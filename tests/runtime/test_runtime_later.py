@@ -10,7 +10,7 @@ from compactlib.runtime import Observer, Progress, RecordingObserver
 from compactlib.runtime.later import LaterCalls, LaterObserver
 from compactlib.runtime.observe import Observers
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 
 def test_nothing_is_told_before_delivery_and_all_in_order_then() -> None:

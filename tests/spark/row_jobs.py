@@ -18,8 +18,7 @@ from compactlib.runtime import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
-from compactlib.staging import CommittedRanges, Record, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from compactlib.staging.model.values import Change
 from tests.spark.block_files import LocalBlocks
 

@@ -15,9 +15,8 @@ from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.scheduler import JobStatus, LevelConfig, PollRequest, SchedulerConfig, SchedulerService
+from compactlib.scheduler import Command, JobStatus, LevelConfig, PollRequest, SchedulerConfig, SchedulerService
 from compactlib.scheduler.model.update import PlanUpdate
-from compactlib.scheduler.model.values import Command
 from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy, StagingChoice
 from compactlib.staging.compaction.sense_policies import BranchPressure
 from compactlib.testing import check_need_source, check_sense_policy, check_staging_backend

@@ -15,17 +15,9 @@ from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.observe import telling
-from compactlib.testing import PromiseBroken, check_executor
-from compactlib.testing.executors.conformance import (
-    DieTask,
-    ExecutorConformance,
-    RaiseTask,
-    WriteTask,
-    by_name,
-    error_of,
-    result_of,
-)
-from tests.testing.lessons import check_lesson
+from compactlib.testing import ExecutorConformance, PromiseBroken, check_executor
+from compactlib.testing.executors.conformance import DieTask, RaiseTask, WriteTask, by_name, error_of, result_of
+from tests.harness.lessons import check_lesson
 
 
 class Sound:

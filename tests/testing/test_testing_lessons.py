@@ -19,7 +19,7 @@ from compactlib.staging.committed.formats.rows import RangeFormat, Rows
 from compactlib.staging.model.values import RangeId
 from compactlib.testing import PromiseBroken, check_fence, check_object_store, check_range_format
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, expect, run_kit, same
-from tests.testing.lessons import check_lesson
+from tests.harness.lessons import check_lesson
 
 # ---------------------------------------------------------------------------------------------------- object stores
 

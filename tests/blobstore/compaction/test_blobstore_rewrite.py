@@ -19,12 +19,12 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import Pace
+from compactlib.blobstore import Pace, RecordKind
 from compactlib.blobstore.compaction.rewrite.cycle_plan import Picked
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.pace import PaceKeeper
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordKind
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.segment.records import encode_record, record_size
 from compactlib.blobstore.segment.scan import ScannedRecord, scan_records

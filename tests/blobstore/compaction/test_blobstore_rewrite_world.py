@@ -21,7 +21,7 @@ from compactlib.executors import RewriteResult
 from compactlib.runtime import Budget
 from tests.blobstore.compaction.test_blobstore_rewrite import run, source, task_for
 from tests.blobstore.compaction_stores import flip
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 LAST = 8
 

@@ -20,7 +20,7 @@ from compactlib.errors import CompactlibError, CorruptData
 from compactlib.runtime import Observer
 from compactlib.testing.compactions.kit import open_files
 from tests.blobstore.compaction_stores import flip
-from tests.blobstore.plain_store import told
+from tests.harness.plain_blob_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3,

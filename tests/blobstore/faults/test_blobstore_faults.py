@@ -24,7 +24,7 @@ from compactlib.files.disk import StrPath
 from compactlib.runtime import Observer
 from compactlib.testing import FailingFiles
 from compactlib.testing.kit.forks import in_a_fork
-from tests.blobstore.plain_store import PlainStore, told
+from tests.harness.plain_blob_store import PlainStore, told
 
 NOW = 1000.0
 NOW_MS = 1_000_000

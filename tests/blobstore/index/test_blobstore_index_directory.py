@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, RecordKind
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.index.index_directory import MAX_SINGLES, IndexDirectory
 from compactlib.blobstore.index.index_file import map_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CompactlibError
 from compactlib.files import LocalFiles

@@ -23,7 +23,7 @@ from compactlib.blobstore.segment.records import record_size
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 START = 1_000_000.0
 

@@ -33,7 +33,7 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 _LOOKS = ("open", "stat", "lstat", "scandir", "listdir", "pread", "preadv")
 _WORK = ("put", "delete", "undelete", "ttl_update", "compact", "compact", "compact", "compact a little", "erase",

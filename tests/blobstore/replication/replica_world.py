@@ -27,16 +27,18 @@ from compactlib.blobstore import (
     Greedy,
     Hybrid,
     Questions,
+    RecordKind,
+    ReplicationToken,
     StatsBased,
     StoreFull,
 )
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, WritesStopped
 from compactlib.blobstore.model.placement import ByAge, ByEnd
-from compactlib.blobstore.model.values import Answer, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.model.values import Answer, RecordFlag, milliseconds
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.hard_delete import HardDeleter
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
-from compactlib.blobstore.store.replication import ReplicaEntry, ReplicationToken
+from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.validity.verdicts import BlobEnd
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CompactlibError, DiskFull, StorageError

@@ -14,9 +14,8 @@ import attrs
 import pytest
 from hypothesis import example, given, strategies as st
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Questions
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Questions, RecordKind
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.peers import ContainerStates
 from compactlib.blobstore.validity.verdicts import Verdict

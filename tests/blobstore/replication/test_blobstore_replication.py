@@ -12,15 +12,15 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, Deleted
+from compactlib.blobstore import BlobStore, BlobStoreConfig, Deleted, RecordKind, ReplicationToken
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, salt_of
 from compactlib.blobstore.segment.records import encode_record
-from compactlib.blobstore.store.replication import ReplicationToken, bytes_after, records_after
+from compactlib.blobstore.store.replication import bytes_after, records_after
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import Files, LocalFiles

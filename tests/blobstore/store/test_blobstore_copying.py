@@ -19,10 +19,11 @@ from compactlib.blobstore import (
     CompactAll,
     Deleted,
     GetOptions,
+    RecordKind,
     StoreFull,
 )
 from compactlib.blobstore.errors import BlobTooLarge
-from compactlib.blobstore.model.values import BlobInfo, RecordFlag, RecordKind
+from compactlib.blobstore.model.values import BlobInfo, RecordFlag
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.replication import records_after
 from compactlib.clock import ManualClock

@@ -15,9 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, CompactAll, Greedy, Questions, StoreFull, compact_many
+from compactlib.blobstore import BlobStore, CompactAll, Greedy, Questions, RecordKind, StoreFull, compact_many
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, InvalidInput, TaskFailed
 from compactlib.files import LocalFiles

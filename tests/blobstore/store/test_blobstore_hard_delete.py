@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, Deleted
+from compactlib.blobstore import Blob, BlobStore, Deleted, RecordKind
 from compactlib.blobstore.compaction.run.report import HardDeleteReport
 from compactlib.blobstore.errors import DeletedForGood
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.log.store_clock import StoreClock
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,

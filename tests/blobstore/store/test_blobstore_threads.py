@@ -19,7 +19,7 @@ from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
 from compactlib.clock import ManualClock
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 
 def content_of(key: bytes) -> bytes:

@@ -23,7 +23,8 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
-from tests.catalog.services import log_in, service_in, update
+from tests.catalog.services import service_in, update
+from tests.harness.catalog_logs import log_in
 
 LOST = (KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
 AWAY = (0, 1, 3, 1000)

@@ -40,8 +40,9 @@ from compactlib.kv.store import KVLimits
 from compactlib.runtime import Budget
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVRun
-from tests.catalog.services import ID, log_in, update
-from tests.steps import calls_of
+from tests.catalog.services import update
+from tests.harness.catalog_logs import ID, log_in
+from tests.harness.steps import calls_of
 
 PARTITION = b"catalog"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.catalog import NodeId, NodeOptions, NodeReport, Topology
+from compactlib.catalog import NodeId, NodeOptions, NodeReport, Topology, ZoneResult
 from compactlib.catalog.errors import (
     DeadlinePassed,
     EmptyTopology,
@@ -45,7 +45,6 @@ from compactlib.catalog.round.messages import (
     ReportFailed,
     ReportRequest,
     RoundId,
-    ZoneResult,
 )
 from compactlib.catalog.round.report import PublicationStats, Trigger
 from compactlib.errors import Closed, InvalidInput

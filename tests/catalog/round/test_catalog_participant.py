@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from compactlib.catalog import NodeId
+from compactlib.catalog import NodeId, ZoneResult
 from compactlib.catalog.errors import HostFailed, StaleTerm, TwoCoordinators
 from compactlib.catalog.round.effects import (
     Broke,
@@ -34,7 +34,6 @@ from compactlib.catalog.round.messages import (
     ReportFailed,
     ReportRequest,
     RoundId,
-    ZoneResult,
 )
 from compactlib.errors import InvalidInput
 from tests.catalog.round.protocol import Driven, report_of

@@ -53,7 +53,8 @@ from compactlib.outcome import Done, Failed
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVOperation, KVRun
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
-from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
+from tests.catalog.services import cut, grown, plan_to, service_in
+from tests.harness.catalog_logs import log_in, sound
 
 # --- transactions -------------------------------------------------------------------------------------------------
 

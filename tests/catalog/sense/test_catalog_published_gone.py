@@ -7,15 +7,22 @@ import random
 
 import pytest
 
-from compactlib.catalog import CatalogService, CreateSchema, CreateTable, CreateZone, PublishedTimes
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropTable,
+    PublishedTimes,
+)
 from compactlib.catalog.log import keys
-from compactlib.catalog.schema.descriptors import Column, ColumnType
-from compactlib.catalog.schema.table_commands import DropTable
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import service_in
-from tests.steps import calls_of
+from tests.harness.steps import calls_of
 
 
 def with_tables(rng: random.Random, versions: int) -> CatalogService:

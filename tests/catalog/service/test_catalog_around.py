@@ -28,7 +28,8 @@ from compactlib.testing import FaultyStore, check_settings, explore_clock_jumps,
 from compactlib.testing.faults.jumps import Jump, JumpingClock
 from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.interleave import Stage, SteppedStore
-from tests.catalog.services import cut, sound
+from tests.catalog.services import cut
+from tests.harness.catalog_logs import sound
 
 Predicates = Literal["version", "value"]
 

@@ -24,7 +24,8 @@ from compactlib.catalog.sense.pins import Pins
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KVStore, MemoryStore, Put
-from tests.catalog.services import cut, service_in, sound
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import sound
 
 NAMES: list[Any] = ["".join(string.printable), *string.punctuation, "\0", "\ud800", "é", "😀", "a/b", "..", "%2F",
                     "x" * 100_000, "", None, 5, b"x", 1.5, []]

@@ -15,7 +15,8 @@ from compactlib.clock import Clock, ManualClock
 from compactlib.errors import ClockJumped
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.runtime import RecordingObserver, SteadyClock
-from tests.catalog.services import INITIAL, grown, log_in, service_in
+from tests.catalog.services import grown, service_in
+from tests.harness.catalog_logs import INITIAL, log_in
 
 DAY = 86_400.0
 HOUR = 3_600.0

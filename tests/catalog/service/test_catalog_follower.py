@@ -13,7 +13,8 @@ from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
 from compactlib.testing import FaultyStore, KVFault
-from tests.catalog.services import INITIAL, cut, service_in
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import INITIAL
 
 
 def test_what_others_append_is_taken_in() -> None:

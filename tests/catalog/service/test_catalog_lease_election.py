@@ -16,7 +16,8 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
-from tests.catalog.services import cut, grown, service_in, sound
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_logs import sound
 
 
 class Voter:

@@ -32,7 +32,8 @@ from compactlib.runtime import Observer, RecordingObserver
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.catalog.cases import history
-from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in, sound
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_logs import INITIAL, create_table, log_in, sound
 
 # --- looking up ---------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from compactlib.clock import ManualClock
 from compactlib.kv import PostgresStore, SlowDown, SqliteStore
 from compactlib.kv.errors import DamagedStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.services import INITIAL, create_table, cut, service_in, sound
-from tests.kv.postgres_server import postgres
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import INITIAL, create_table, sound
+from tests.harness.kv.postgres_server import postgres
 
 
 def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from compactlib.catalog import (
     NodeOptions,
     NodeReport,
     Topology,
+    ZoneResult,
 )
 from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.log.log_model import SnapshotSaved
@@ -66,7 +67,7 @@ from compactlib.catalog.round.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.round.messages import Message, ReportRequest, RoundId, ZoneResult
+from compactlib.catalog.round.messages import Message, ReportRequest, RoundId
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.report import RoundReport
 from compactlib.errors import CompactlibError

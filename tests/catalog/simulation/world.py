@@ -16,27 +16,27 @@ from typing import Any
 from compactlib.catalog import (
     Assignments,
     CatalogService,
+    Column,
+    ColumnType,
+    CreateIndex,
     CreateSchema,
     CreateTable,
     CreateZone,
+    DropTable,
     HybridClock,
+    MakeIndexAvailable,
     NodeId,
+    StartBuildingIndex,
     Topology,
     UpdateLog,
+    ZoneAssignments,
 )
 from compactlib.catalog.model.timestamp import Timestamp, from_seconds
-from compactlib.catalog.model.values import ZoneAssignments
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.commands import Command
-from compactlib.catalog.schema.descriptors import Column, ColumnType, IndexStatus
-from compactlib.catalog.schema.table_commands import (
-    CreateIndex,
-    DropTable,
-    MakeIndexAvailable,
-    RenameTable,
-    StartBuildingIndex,
-)
+from compactlib.catalog.schema.descriptors import IndexStatus
+from compactlib.catalog.schema.table_commands import RenameTable
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.kv import Condition, MemoryStore
 

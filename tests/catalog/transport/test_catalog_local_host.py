@@ -16,6 +16,8 @@ from compactlib.catalog import (
     LowWatermark,
     NodeId,
     Topology,
+    ZoneAssignments,
+    ZoneResult,
 )
 from compactlib.catalog.errors import (
     AssignmentsMissing,
@@ -25,8 +27,7 @@ from compactlib.catalog.errors import (
     UnsafeCompaction,
 )
 from compactlib.catalog.log.update_log import term_mark
-from compactlib.catalog.model.values import Factor, ZoneAssignments
-from compactlib.catalog.round.messages import ZoneResult
+from compactlib.catalog.model.values import Factor
 from compactlib.catalog.schema.commands import AlterZone, DropZone
 from compactlib.catalog.sense.rebalance import Placement, RebalanceNeed
 from compactlib.catalog.sense.transactions import Transaction
@@ -34,8 +35,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.cluster import NAMES, Cluster
-from tests.catalog.services import grown, service_in, sound
+from tests.catalog.services import grown, service_in
+from tests.harness.catalog_cluster import NAMES, Cluster
+from tests.harness.catalog_logs import sound
 
 
 def with_table() -> Cluster:

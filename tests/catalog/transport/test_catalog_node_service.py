@@ -12,10 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import pytest
 
-from compactlib.catalog import CatalogPlan, CompactionService, CutReport, NodeId, NodeOptions, NodeReport, Topology
+from compactlib.catalog import (
+    CatalogPlan,
+    CompactionService,
+    CutReport,
+    NodeId,
+    NodeOptions,
+    NodeReport,
+    Topology,
+    ZoneResult,
+)
 from compactlib.catalog.errors import DeadlinePassed, HostFailed
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.round.messages import Message, ZoneResult
+from compactlib.catalog.round.messages import Message
 from compactlib.catalog.round.report import PublicationStats, RoundReport
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport

@@ -12,16 +12,17 @@ from compactlib.catalog import (
     Assignments,
     CatalogUpkeep,
     CompactionService,
+    DropTable,
     LeaseElection,
     LowWatermark,
     NodeId,
     NodeOptions,
     PublishedTimes,
     Topology,
+    ZoneAssignments,
 )
 from compactlib.catalog.log import keys
-from compactlib.catalog.model.values import Factor, ZoneAssignments
-from compactlib.catalog.schema.table_commands import DropTable
+from compactlib.catalog.model.values import Factor
 from compactlib.catalog.transport.memory import MemoryHub
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput, StorageError
@@ -29,8 +30,9 @@ from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
 from compactlib.testing import FaultyStore, KVFault
-from tests.catalog.cluster import NAMES, PARTITIONS, Cluster
-from tests.catalog.services import create_table, cut, grown, service_in, sound
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_cluster import NAMES, PARTITIONS, Cluster
+from tests.harness.catalog_logs import create_table, sound
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
 

@@ -17,9 +17,8 @@ from compactlib.files import LocalFiles, OutFile
 from compactlib.files.disk import LocalOutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record

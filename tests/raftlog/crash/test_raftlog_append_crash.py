@@ -18,12 +18,12 @@ import pytest
 
 from compactlib.errors import StorageError
 from compactlib.files import Files, LocalFiles, zeros_ahead
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
-from tests.effort import Effort
-from tests.raftlog.reading import History, PlainLog
+from tests.harness.effort import Effort
+from tests.harness.plain_log import History, PlainLog
 
 TINY = SegmentLimits(max_entries=3, max_bytes=100)
 LOCAL = LocalFiles()
@@ -86,7 +86,7 @@ def check_segment(history: History) -> Callable[[Path, Sequence[Any]], None]:
         if not acknowledged and not path.exists():
             return
         with SegmentReader(path) as reader:
-            state = history.found(reader, acknowledged)
+            state = history.found_in((each for each in reader.scan() if isinstance(each, Entry)), None, acknowledged)
             sealed = reader.loaded.sealed
         if sealed:
             assert state == history.states[-1]

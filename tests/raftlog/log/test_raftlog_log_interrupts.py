@@ -14,7 +14,7 @@ from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_number
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=4))
 

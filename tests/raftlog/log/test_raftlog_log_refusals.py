@@ -23,7 +23,7 @@ from compactlib.raftlog.log.folder import read_folder
 from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is special in how logs offer the contract: forecasts to the byte, outdated plans, room, fences, gates, reports.
 
-What holds for every store is in `tests/contract`.
+What holds for every store is in `tests/promises/contract`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Room(LocalFiles):
 
 
 def test_both_logs_offer_the_contract(tmp_path: Path) -> None:
-    """By their types; that they keep it is shown in `tests/contract`."""
+    """By their types; that they keep it is shown in `tests/promises/contract`."""
     with SegmentLog(tmp_path / "a", options()) as log, open_log(tmp_path / "b") as whole:
         offered: list[OffersLog] = [log, whole]
         policies: list[Policy[LogView, LogChoice]] = [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()]

@@ -29,6 +29,7 @@ from compactlib.raftlog import (
     LogView,
     SeedPolicy,
     SegmentLog,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
@@ -36,7 +37,6 @@ from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.raftlog.compaction.sense.trigger import Elapsed
 from compactlib.raftlog.log.worker import MergedSegments, SegmentChanges, WorkerOutcome
 from compactlib.raftlog.model.refs import merge_refs
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord

@@ -17,10 +17,10 @@ from hypothesis import given, strategies as st
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.errors import LiveAboveSnapshot
 from compactlib.raftlog.model.snapshot_meta import (
     NO_SNAPSHOT,
-    SnapshotMeta,
     decode_snapshot_meta,
     encode_snapshot_meta,
     read_snapshot_meta,

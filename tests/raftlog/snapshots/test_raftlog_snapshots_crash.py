@@ -12,8 +12,7 @@ import pytest
 from compactlib.files import Files
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import SnapshotFolder
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog import SnapshotFolder, SnapshotMeta
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine

@@ -15,15 +15,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import DeadEntry, DropDead, Entry, RaftLog, SnapshotFolder, StoreOptions, open_log
+from compactlib.raftlog import DeadEntry, DropDead, Entry, RaftLog, SnapshotFolder, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import Overwriting
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
 from compactlib.raftlog.store import raft_log
 from compactlib.testing import RecordingFiles, explore_crashes, record
-from tests.effort import Effort
+from tests.harness.effort import Effort
+from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
-from tests.raftlog.raft_world import store_options
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 

@@ -14,11 +14,10 @@ from compactlib.errors import Busy, DiskFull, InvalidInput, NotFound, Stale
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import DeadEntry, Entry, LogCompactionWorker, RaftLog, SnapshotFolder, open_log
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog import DeadEntry, Entry, LogCompactionWorker, RaftLog, SnapshotFolder, SnapshotMeta, open_log
 from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 from tests.raftlog.raft_host import held
-from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVE = {9: [2, 5], 14: [5, 12], 30: [5, 17, 22]}

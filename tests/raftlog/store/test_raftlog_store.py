@@ -27,10 +27,10 @@ from compactlib.raftlog import Entry, LogOptions, MemtableFull, RaftLogStore, Se
 from compactlib.raftlog.errors import LogStopped
 from compactlib.runtime.breather import WORK_SECONDS
 from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
+from tests.harness.plain_log import PlainLog
+from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, rows
-from tests.raftlog.raft_world import check_log
-from tests.raftlog.reading import PlainLog
 from tests.raftlog.wrapped_files import LocksAsideFiles, WatchedFiles
 from tests.runtime.busy_clock import BusyClock
 

@@ -33,6 +33,7 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SnapshotFolder,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
@@ -42,7 +43,6 @@ from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest
@@ -51,10 +51,10 @@ from compactlib.runtime import Budget, Observer
 from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
 from compactlib.testing.faults.plan import Crash
 from compactlib.testing.kit.forks import check_fork
+from tests.harness.plain_log import History, PlainLog
+from tests.harness.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
 from tests.raftlog.compaction_logs import counted, flip_byte
 from tests.raftlog.raft_host import indexes, overwrite
-from tests.raftlog.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
-from tests.raftlog.reading import History, PlainLog
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles
 
 # ------------------------------------------------------------------------------- killed, followed, and then no power

@@ -40,11 +40,11 @@ from compactlib.raftlog import (
     RaftLogStore,
     SegmentLimits,
     SnapshotFolder,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
 from compactlib.raftlog.errors import GapDetected
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.runtime import Observer, RecordingObserver
 from compactlib.testing import RecordingFiles, explore_crashes
 from compactlib.testing.kit.forks import in_a_fork

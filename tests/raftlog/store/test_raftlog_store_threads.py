@@ -26,11 +26,11 @@ from compactlib.raftlog import (
     RaftLogStore,
     SegmentLimits,
     SegmentLog,
+    SnapshotMeta,
     StoreOptions,
 )
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.log.worker import SegmentChanges
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.runtime import Budget, Observer, RecordingObserver

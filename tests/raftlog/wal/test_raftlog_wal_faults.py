@@ -18,13 +18,13 @@ import pytest
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, zeros_ahead
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal
 from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 

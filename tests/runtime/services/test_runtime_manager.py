@@ -21,7 +21,7 @@ from compactlib.runtime import Budget, CompactionManager, OnRequest, Periodic, R
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 BOTH = (Periodic(100.0), OnRequest())
 

@@ -29,7 +29,7 @@ from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 FAILED = "shop_failed"
 

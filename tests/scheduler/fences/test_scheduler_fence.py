@@ -8,37 +8,21 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, ReadOnly, Unsupported
-from compactlib.kv import MemoryStore, SqliteStore
+from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.scheduler import FileFence, KVFence, MemoryFence, TokenFence
 from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fences.fence import Admission, Commitment, Fence, LockingFence, decode_record, encode_record
+from compactlib.scheduler.fences.fence import Admission, Commitment, Fence, decode_record, encode_record
 from compactlib.scheduler.fences.fence_objects import ObjectFence
-from compactlib.testing import FailingFiles, RecordingFiles, check_fence, explore_crashes, record
-from compactlib.testing.policies.fence_conformance import FenceConformance, LockingFenceConformance, PlainFence
-
-
-class TestMemoryFence(LockingFenceConformance):
-    def make_fence(self, folder: Path) -> LockingFence:
-        return MemoryFence()
-
-    def make_impatient_fence(self, folder: Path) -> LockingFence:
-        return MemoryFence(wait_seconds=0)
-
-
-class TestFileFence(LockingFenceConformance):
-    def make_fence(self, folder: Path) -> LockingFence:
-        return FileFence(folder / "fence")
-
-    def make_impatient_fence(self, folder: Path) -> LockingFence:
-        return FileFence(folder / "fence", wait_seconds=0)
+from compactlib.testing import FailingFiles, FenceConformance, RecordingFiles, check_fence, explore_crashes, record
+from compactlib.testing.policies.fence_conformance import PlainFence
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
@@ -58,26 +42,9 @@ def test_what_makes_no_commit_fence(fence: Any, resource: Any, token: Any, messa
         TokenFence(fence, resource, token)
 
 
-class TestKVFence(FenceConformance):
-    def make_fence(self, folder: Path) -> Fence:
-        return KVFence(MemoryStore())
-
-
 class TestObjectFence(FenceConformance):
     def make_fence(self, folder: Path) -> Fence:
         return ObjectFence(MemoryObjects())
-
-
-class TestKVFenceInSqlite(FenceConformance):
-    stores: ClassVar[list[SqliteStore]] = []
-
-    def make_fence(self, folder: Path) -> Fence:
-        self.stores.append(SqliteStore(folder / "fences.db", synchronous="normal"))
-        return KVFence(self.stores[-1])
-
-    def teardown_method(self) -> None:
-        while self.stores:
-            self.stores.pop().close()
 
 
 def test_the_suite_runs_without_pytest_and_finds_a_fence_that_lets_everybody_in(tmp_path: Path) -> None:

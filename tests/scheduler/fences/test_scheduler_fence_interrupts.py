@@ -15,7 +15,7 @@ from compactlib.errors import Busy
 from compactlib.scheduler import FencedOff, FileFence, MemoryFence
 from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.testing.interrupts import interruptions
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 
 def work(fence: LockingFence, committed: list[int]) -> None:

@@ -19,7 +19,9 @@ from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobStatus,
     LevelConfig,
@@ -27,10 +29,10 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
+    Tick,
 )
 from compactlib.scheduler.errors import JournalConflict
-from compactlib.scheduler.model.update import Configure, Operation, Tick
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_command, encode_rows, is_opening
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
@@ -450,7 +452,8 @@ def test_a_record_that_is_cut_or_missing_is_found() -> None:
 
 def test_a_store_of_an_earlier_release_is_refused_by_name() -> None:
     kv = MemoryStore()
-    kv.set(PARTITION, HEAD_KEY, (Path(__file__).parents[1] / "golden" / "head-3.record").read_bytes())
+    golden = Path(__file__).parents[2] / "promises" / "golden" / "scheduler"
+    kv.set(PARTITION, HEAD_KEY, (golden / "head-3.record").read_bytes())
     with pytest.raises(Unsupported, match="version 3; this release reads 5: use the release that wrote it"):
         opened(kv)
     assert len(list(kv.scan(PARTITION))) == 1

@@ -30,10 +30,10 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
+    Tick,
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing import (
     FaultyStore,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import CompactlibError
-from compactlib.scheduler import AssignmentPolicy, ByPriority, FairTenants, JobStatus, SchedulerConfig
-from compactlib.scheduler.model.values import Command, JobPhase, JobState
+from compactlib.scheduler import AssignmentPolicy, ByPriority, Command, FairTenants, JobStatus, SchedulerConfig
+from compactlib.scheduler.model.values import JobPhase, JobState
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs, due_time
 from compactlib.scheduler.queue.job import Job

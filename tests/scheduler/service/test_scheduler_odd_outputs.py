@@ -24,7 +24,7 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
 )
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.scheduler.build import Host
 
 IDS = 12

@@ -14,6 +14,7 @@ from compactlib.runtime import Observer, RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     FairTenants,
     JobPlan,
@@ -21,14 +22,16 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
     Requeue,
     Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    Tick,
 )
 from compactlib.scheduler.errors import JobNotFound
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import (
     AlreadyApplied,
     Applied,
@@ -39,10 +42,9 @@ from compactlib.scheduler.model.update import (
     Requeued,
     Retained,
     TermChanged,
-    Tick,
     Ticked,
 )
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone
+from compactlib.scheduler.model.values import BlockTombstones, JobPhase, ShardTombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.queue.state import QuarantinedJob
 from tests.scheduler.build import Host, P, S, job_plan, job_state, lenient, output, say

@@ -14,10 +14,12 @@ import pytest
 
 from compactlib.scheduler import (
     BlockMeta,
+    Command,
     JobPlan,
     JobStatus,
     MemoryFence,
     PollRequest,
+    PollResponse,
     RunningJob,
     SchedulerService,
     StatusUpdate,
@@ -25,9 +27,9 @@ from compactlib.scheduler import (
 from compactlib.scheduler.apply import apply as apply_module, complete as complete_module
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.fences.fence import Admission, LockingFence
-from compactlib.scheduler.model.poll import Assignment, PollResponse, Verdict
+from compactlib.scheduler.model.poll import Assignment, Verdict
 from compactlib.scheduler.model.update import ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.model.values import BlockTombstones, Command
+from compactlib.scheduler.model.values import BlockTombstones
 from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs

@@ -23,12 +23,13 @@ from compactlib.scheduler import (
     JobStatus,
     NoOutput,
     PollRequest,
+    PollResponse,
     RunningJob,
     Worker,
     WorkerOptions,
 )
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.workers.running_job import Execute
 from compactlib.scheduler.workers.worker import Polled

@@ -15,8 +15,15 @@ import pytest
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Observer, RecordingObserver
-from compactlib.scheduler import CompactedBlocks, JobStatus, PollRequest, RunningJob, Worker, WorkerOptions
-from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler import (
+    CompactedBlocks,
+    JobStatus,
+    PollRequest,
+    PollResponse,
+    RunningJob,
+    Worker,
+    WorkerOptions,
+)
 from compactlib.scheduler.model.values import Tombstone
 from tests.scheduler.workers.test_scheduler_worker import FAST, PATIENCE, Desk, nothing, tombstone, working
 

@@ -9,8 +9,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler import CompactedBlocks, JobPlan, JobStatus, NoOutput, PollRequest, StatusUpdate
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler import CompactedBlocks, JobPlan, JobStatus, NoOutput, PollRequest, PollResponse, StatusUpdate
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.queue.block_queue import ulid_seconds
 from compactlib.scheduler.workers.running_job import output_block_id

@@ -17,6 +17,7 @@ from compactlib.outcome import Done
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     FencedOff,
     FileFence,
@@ -25,6 +26,7 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
+    PollResponse,
     Requeue,
     Retain,
     RunningJob,
@@ -38,8 +40,8 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone, Tombstone
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.values import BlockTombstones, JobPhase, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
 
 PATIENCE = 60.0

@@ -27,13 +27,13 @@ from compactlib.scheduler import (
     CompactedBlocks,
     FileFence,
     PollRequest,
+    PollResponse,
     RunningJob,
     TokenFence,
     Worker,
     WorkerOptions,
 )
 from compactlib.scheduler.fences.fence import LockingFence
-from compactlib.scheduler.model.poll import PollResponse
 from tests.blobstore.compaction_stores import RETENTION, START, open_store
 from tests.spark.store_jobs import LIMITS
 

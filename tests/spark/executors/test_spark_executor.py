@@ -19,7 +19,7 @@ from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Progress, RecordingObserver
 from compactlib.spark import SparkExecutor, register
-from compactlib.testing.executors.conformance import ExecutorConformance
+from compactlib.testing import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
     AlwaysKilledTask,

@@ -23,8 +23,7 @@ from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, local_session, ship_library
-from compactlib.staging import CommittedRanges, Record
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat, Record
 from compactlib.staging.model.values import Change
 from tests.spark.block_files import LocalBlocks
 

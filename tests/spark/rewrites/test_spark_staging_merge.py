@@ -18,8 +18,7 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.outcome import Done
 from compactlib.spark import StagingMerge
-from compactlib.staging import CommittedRanges, Record, Repository, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository, SplitRule
 from compactlib.staging.errors import DamagedRange, UnsortedKeys
 from compactlib.staging.model.values import Change
 

@@ -10,6 +10,6 @@ from compactlib.staging.committed.formats.rows import RangeFormat
 
 FORMATS: list[RangeFormat] = [PlainFormat()]
 if importlib.util.find_spec("pyarrow"):
-    from compactlib.staging.committed.formats.parquet import ParquetFormat
+    from compactlib.staging import ParquetFormat
 
     FORMATS.append(ParquetFormat(rows_per_group=4))

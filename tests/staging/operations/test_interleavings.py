@@ -27,7 +27,7 @@ from compactlib.staging.records.staged import Staged
 from compactlib.testing.interleave import explore_schedules, sample_schedules
 from compactlib.testing.interleave.failure import InterleavingFailed
 from compactlib.testing.interleave.history import ABSENT, HistoryOperation
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
     MAIN,

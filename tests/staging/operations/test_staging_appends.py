@@ -16,7 +16,7 @@ from compactlib.staging import Branch, CommittedRanges, Record, Repository
 from compactlib.staging.operations.results import NoChanges
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.staging.append_world import AppendWorld
 
 _LIMITS = MemoryStore().limits

@@ -40,7 +40,7 @@ from compactlib.staging.records.owner import (
 from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "staging"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "staging-records.md"
 
 

@@ -14,8 +14,15 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.staging import AlwaysPolicy, CommittedRanges, PlainFormat, Repository, SplitRule, StagingOptions
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import (
+    AlwaysPolicy,
+    CommittedRanges,
+    ParquetFormat,
+    PlainFormat,
+    Repository,
+    SplitRule,
+    StagingOptions,
+)
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage

@@ -15,8 +15,7 @@ from compactlib.runtime import Budget, Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.testing import AsyncServiceFactory, ServiceFactory
-from compactlib.testing.services.factory import ServiceHooks
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
 
 
 class ToyService(ServiceFace):

@@ -24,7 +24,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.ownership import Ownership, Run
-from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
+from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 
 class LineStore:

@@ -17,7 +17,7 @@ from compactlib.files import Files
 from compactlib.testing import Choices, RecordingFiles, explore_crashes, record, repeat_crash
 from compactlib.testing.crash import explain
 from compactlib.testing.disk_model import CrashModel, distinct_crashes, fates_of
-from tests.testing.pictures import Picture, after_crash, after_last, picture, same_pictures
+from tests.harness.pictures import Picture, after_crash, after_last, picture, same_pictures
 
 
 def carry_out(folder: Path, files: Files, change: tuple[object, ...]) -> None:

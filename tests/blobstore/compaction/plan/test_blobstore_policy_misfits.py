@@ -17,7 +17,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from tests.blobstore.compaction_stores import config, open_store
 from tests.blobstore.policy_views import NOW, toy
-from tests.core.misfits import Calls, misfits, public_calls
+from tests.harness.misfits import Calls, misfits, public_calls
 
 VIEW = toy([0, 300, 900])
 PLAN = plan_module.plan_for(VIEW, Greedy(), NOW)

@@ -41,7 +41,7 @@ from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, re
 from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "promises" / "golden" / "blobstore"
 FILES = LocalFiles()
 
 

@@ -43,7 +43,7 @@ from tests.blobstore.compaction_stores import (
     plan_of,
 )
 from tests.blobstore.store_pictures import StorePicture, compare
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 
 def test_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, Deleted, Questions
+from compactlib.blobstore import Blob, BlobStore, Deleted, Questions, RecordKind
 from compactlib.blobstore.compaction.progress.compaction_file import read_log
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.errors import CompactionOutOfOrder
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull, StorageError, TaskFailed
 from compactlib.files import OutFile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: stories in `tests/scenarios/raftlog/plan_*.txt`, and the rules that each plan keeps."""
+"""Plans: stories in `tests/raftlog/scenarios/plan_*.txt`, and the rules that each plan keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord
 from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios" / "raftlog"
+SCENARIOS = Path(__file__).parents[3] / "raftlog" / "scenarios"
 POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
                                                    "cost": CostPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")

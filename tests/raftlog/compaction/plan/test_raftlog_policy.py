@@ -28,7 +28,7 @@ from compactlib.testing.policies.raftlog_strategies import (
     segments_of,
     view_of_candidates,
 )
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 CAP_128 = SegmentLimits(max_entries=128)
 CAP_4096 = SegmentLimits(max_entries=4096)

@@ -21,7 +21,7 @@ from compactlib.runtime import Observer, RecordingObserver
 from tests.raftlog.compaction_logs import entries_of, options
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "CADENCE"
+GOLDEN = Path(__file__).parents[3] / "promises" / "golden" / "raftlog" / "CADENCE"
 PAGE = Path(__file__).parents[4] / "docs" / "formats" / "raftlog-snapshot.md"
 
 
