@@ -35,7 +35,7 @@ from tests.promises.drivers.outcomes import has_changed, result_of
 AnswerT = TypeVar("AnswerT")
 
 LONG = 30 * 86_400.0
-LIFE = {"incarnation": 1, "created_at": 1}
+LIFE: dict[str, Any] = {"incarnation": 1, "created_at": 1}
 SHARED_TABLE = 1
 """Every life of the node hosts it."""
 LONGEST_WAIT_SECONDS = 300.0
@@ -211,7 +211,8 @@ class CatalogDriver:
         # Two of these are more than a piece of a snapshot may hold.
         created = tuple(f"S{rng.getrandbits(40):010x}-{number} {'x' * 200}" for number in range(rng.randint(1, 3)))
         dropped = tuple(rng.sample(names, min(len(names), rng.randrange(2))))
-        commands = [*(CreateSchema(name) for name in created), *(DropSchema(name, if_exists=True) for name in dropped)]
+        commands: list[CreateSchema | DropSchema] = [
+            *(CreateSchema(name) for name in created), *(DropSchema(name, if_exists=True) for name in dropped)]
         wait = rng.random() < 0.5
 
         def execute() -> Any:
@@ -298,8 +299,8 @@ class CatalogDriver:
             return
         table = rng.choice([SHARED_TABLE, SHARED_TABLE, 10 + rng.getrandbits(20)])
         times.register(table, 0, **LIFE)
-        published = Published(table, 100 + rng.getrandbits(20))
-        self._tried(lambda: times.publish(table, 0, 1, published.time), published, journal)
+        time = 100 + rng.getrandbits(20)
+        self._tried(lambda: times.publish(table, 0, 1, time), Published(table, time), journal)
         store.tables += [] if table == SHARED_TABLE else [table]
 
     def _tried(self, call: Callable[[], AnswerT], change: object, journal: Journal) -> AnswerT:
@@ -328,7 +329,8 @@ class CatalogDriver:
     def _check_history(self, service: CatalogService, changes: Sequence[Change]) -> None:
         history, versions = service.history, _of(changes, Version)
         assert history.latest >= max((version.number for version in versions), default=0), "versions are gone"
-        done, cuts = (max((cut.version for cut in _of(changes, kind)), default=0) for kind in (Reached, Cut))
+        done = max((cut.version for cut in _of(changes, Reached)), default=0)
+        cuts = max((cut.version for cut in _of(changes, Cut)), default=0)
         assert done <= history.earliest <= cuts, f"{history}, expected a history from {done} to {cuts} on"
         for version in versions:
             if version.number >= history.earliest:

@@ -123,7 +123,8 @@ class SqliteDriver:
                     list(store.scan(first[0], prefix=first[1][:1]))
 
     def check(self, store: SqliteInFront, journal: Journal, *, damage: str) -> None:
-        possible = possible_states(journal, frozenset(), after, partly)
+        nothing: Cells = frozenset()
+        possible = possible_states(journal, nothing, after, partly)
         found = dict(_read(store))
         scanned = dict(_scanned(store))
         if any(_agrees(state, found) and _agrees(state, scanned) for state in possible):

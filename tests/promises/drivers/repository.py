@@ -301,7 +301,7 @@ class _Host:
         self.write(name)
         self.commit(name)
         commit_id, commit = self.rng.choice(list(self.repository.branch(name).log())[:3])
-        way: Literal["revert", "cherry_pick"] = self.rng.choice(["revert", "revert", "cherry_pick"])  # type: ignore[assignment]
+        way: Literal["revert", "cherry_pick"] = self.rng.choice(["revert", "revert", "cherry_pick"])
         change = tried.Again(self.opening, name, of=commit.message, way=way, message=self.message(),
                              strategy=self.strategy())
         with self.journal.trying(change):

@@ -44,7 +44,7 @@ HOURS = 3600.0
 SPAN = 6 * HOURS
 """Retention removes whole spans of time."""
 PLAIN = attrs.evolve(MemoryStore().limits, max_transact=0)
-PLACE = {"tenant": "A", "shard": 0}
+PLACE: dict[str, Any] = {"tenant": "A", "shard": 0}
 
 
 @attrs.frozen
@@ -156,7 +156,10 @@ class Opened:
     @property
     def term(self) -> int:
         """How often the scheduler was opened."""
-        return self.host.term if isinstance(self.host, StoredScheduler) else self.host.log.term
+        if isinstance(self.host, StoredScheduler):
+            return self.host.term
+        log: Any = self.host.log
+        return int(log.term)
 
     def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
         """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
@@ -230,13 +233,13 @@ class SchedulerDriver:
         with store.deleting if confirmed else contextlib.nullcontext():
             answer = self._tried(lambda: store.patiently(lambda: store.host.poll(request)), polled, journal)
         given = {assignment.name: assignment for assignment in answer.assignments}
-        leases = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
-                             plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
-                       for plan in answer.compaction_jobs)
+        taken = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
+                            plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
+                      for plan in answer.compaction_jobs)
         delay = store.host.look(lambda service: service.config.cleanup_delay_seconds)
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
         tombstones = (*answer.tombstones, *(one for plan in answer.compaction_jobs for one in plan.tombstones))
-        with journal.trying(Answered(store.number, store.term, answer.now, delay, said, leases, tombstones)):
+        with journal.trying(Answered(store.number, store.term, answer.now, delay, said, taken, tombstones)):
             pass
 
     def _carry_out(self, store: Opened, operation: Any, change: object, journal: Journal) -> Any:
@@ -264,7 +267,7 @@ class SchedulerDriver:
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         index, tombstones, unaccounted = store.host.look(lambda service: (
-            list(service.state.index.blocks()), [entry.tombstone for entry in service.state.tombstones],
+            list(service.state.index.blocks() if service.state.index is not None else ()), [entry.tombstone for entry in service.state.tombstones],
             [block.id for block in service.state.unaccounted_blocks()]))
         ledger = Ledger(journal)
         there = Counter(row for block in index for row in ledger.rows(block.id))
@@ -466,8 +469,8 @@ def _tombstones(journal: Journal) -> list[Any]:
 
 
 def _times(blocks: Sequence[BlockMeta]) -> tuple[float, float]:
-    return (min((block.min_time for block in blocks), default=0.0),
-            max((block.max_time for block in blocks), default=0.0))
+    return (min((block.min_time or 0.0 for block in blocks), default=0.0),
+            max((block.max_time or 0.0 for block in blocks), default=0.0))
 
 
 def _names(tombstone: Any, block: BlockMeta) -> bool:
