@@ -77,6 +77,8 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
     ("raft_log_store", "interrupts_of_closing"): "the same",
     ("local_log", "interrupts_of_closing"): "the same",
+    ("blob_store", "interrupts_of_closing"): "the same",
+    ("scheduler_host", "interrupts_of_closing"): "the same",
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
