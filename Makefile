@@ -22,13 +22,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup static ruff imports mypy verifytypes site pytest cluster soak fresh coverage peers bench tla lock clean
+.PHONY: help demo test setup static ruff imports mypy verifytypes site pytest promises cluster soak fresh coverage peers bench tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
 	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, site, pytest (each also a target of its own)'
+	@echo 'make promises     the tests that stay whatever the engines become: tests/promises, without Java and servers'
 	@echo 'make site         build the documentation into build/site'
 	@echo 'make cluster      the tests on real servers and on Spark, which make test leaves out'
 	@echo 'make soak         the campaigns that take minutes'
@@ -85,13 +86,18 @@ site: setup
 	  cp requirements/site.lock $(SITE)/site.lock; }
 	$(call step,site,python scripts/site_pages.py build/docs && $(SITE)/bin/zensical build --strict --clean)
 
-# One worker more than there are cores: a quarter of the time, tests wait for a thread or another process. In a fresh
-# clone, all are compiled once before, and not by each worker.
+# One worker more than there are cores: a quarter of the time, tests wait for a thread or another process.
+everyday = python -m pytest -n "$$(python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')" \
+  -m 'not soak and not cluster and not spark'
+
+# In a fresh clone, all are compiled once before, and not by each worker.
 pytest: setup
 	@ls tests/__pycache__/conftest.* > /dev/null 2>&1 || $(BIN)/python -m pytest --collect-only -q > /dev/null || true
-	$(call step,pytest,$(in_memory); $(with_java) && \
-	  python -m pytest -n "$$(python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')" \
-	    -m 'not soak and not cluster and not spark' $(PYTEST_ARGS))
+	$(call step,pytest,$(in_memory); $(with_java) && $(everyday) $(PYTEST_ARGS))
+
+# What stays true whatever the engines become; no Java, no server.
+promises: setup
+	$(call step,promises,$(in_memory); $(everyday) tests/promises $(PYTEST_ARGS))
 
 cluster: setup
 	$(call step,cluster,$(with_java) && python -m pytest -n auto --maxprocesses 4 \

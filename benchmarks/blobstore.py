@@ -29,20 +29,18 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
-from compactlib.blobstore import CompactAll, StatsBased
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, RecordKind, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.policy import BlobView, SegmentView
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.executors import LocalExecutor, ProcessExecutor
-from compactlib.files.disk import LocalFiles, copy_range
+from compactlib.files import LocalFiles
+from compactlib.files.disk import copy_range
 from compactlib.outcome import Done
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 
 MIB = 1 << 20
 DEAD_SHARE = 0.4

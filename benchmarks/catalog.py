@@ -36,25 +36,28 @@ from compactlib.catalog import (
     Assignments,
     CatalogService,
     CatalogView,
+    Column,
+    ColumnType,
     CreateSchema,
     HybridClock,
     NodeId,
     NodeReport,
     Topology,
     UpdateLog,
+    ZoneAssignments,
 )
 from compactlib.catalog.log.reclaim import reclaim
 from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Factor, Floor, ZoneAssignments
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, PutObject
-from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import SystemClock
-from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.kv import SqliteStore
 
 PARTITIONS = 25
 TABLES_OF_LOG = 50

@@ -39,11 +39,11 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
-from compactlib.runtime import CompactionManager, OnRequest
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import CompactionManager, Observer, OnRequest
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     JobStatus,
     PollRequest,
     SchedulerConfig,
@@ -51,7 +51,6 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.service.numbers import levels_of
 from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule, StagingOptions

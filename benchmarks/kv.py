@@ -36,7 +36,7 @@ from sortedcontainers import SortedDict
 
 from compactlib.kv import DynamoStore, EtcdStore, KVStore, MemoryStore, PostgresStore, SqliteStore
 from compactlib.kv.batches import change_many
-from tests.kv import servers
+from tests.harness.kv import servers
 
 P = b"partition"
 VALUE = bytes(range(100))
@@ -265,7 +265,7 @@ def etcd(quick: bool) -> Iterator[Pair]:
 
 @contextlib.contextmanager
 def dynamodb(quick: bool) -> Iterator[Pair]:
-    from tests.kv.processes import SESSION
+    from tests.harness.kv.processes import SESSION
 
     store = DynamoStore(f"ours-{uuid.uuid4().hex}", endpoint_url=servers.moto(), session=SESSION)
     yield Pair(Ours(store), BareDynamo.made(SESSION, servers.moto()), "boto3", 100 if quick else 300)

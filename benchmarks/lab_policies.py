@@ -78,7 +78,8 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.report import Table
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SensePolicy
+from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy
+from compactlib.staging.compaction.sense_policies import SensePolicy
 
 
 def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:

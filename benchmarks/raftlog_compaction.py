@@ -37,8 +37,7 @@ from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 
 PAYLOAD_BYTES = 1024
 SEGMENT_ENTRIES = 4096

@@ -38,19 +38,21 @@ from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
     StoredScheduler,
+    Tick,
 )
-from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Tick
-from compactlib.scheduler.model.values import Command, JobState
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.values import JobState
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, 
 from compactlib.lab.cluster import SparkCosts, simulate, suggested_partitioning
 from compactlib.report import Table
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor, local_session
 
 if TYPE_CHECKING:

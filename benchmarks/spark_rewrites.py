@@ -43,13 +43,19 @@ from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.kv import Put, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, SparkExecutor, StagingMerge, local_session, ship_library
-from compactlib.spark.rewrites.blocks import MergeOptions
-from compactlib.staging import CommittedRanges
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.spark import (
+    BlockFolder,
+    MergeBlocks,
+    MergeOptions,
+    SparkExecutor,
+    StagingMerge,
+    local_session,
+    ship_library,
+)
+from compactlib.staging import CommittedRanges, ParquetFormat
 from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.model.names import StagingToken, repository_partition, token_partition
 from compactlib.staging.records.staged import Staged, encode_staged

@@ -38,10 +38,10 @@ import pyarrow as pa
 from measure import Figure, alternate, report
 from raftlog_compaction import SPARK_WORKERS, build_log
 
-from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
+from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, RecordKind
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.model.values import RecordFlag, milliseconds
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import check_record, check_whole, content_range
 from compactlib.kv import SqliteStore
@@ -52,8 +52,7 @@ from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.spark import local_session, register
 from compactlib.spark.sources.arrow_arrays import schema_of
 from compactlib.spark.sources.blobstore import MAX_BATCH_BYTES, BlobOptions, BlobSlice, BlobStoreSource
-from compactlib.staging import CommittedRanges, Record, Repository
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

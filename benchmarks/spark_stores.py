@@ -28,7 +28,7 @@ from measure import Figure, alternate, report
 from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import FileFence, TokenFence
 from compactlib.spark import StoreJob, compact_on_workers, compact_stores, local_session, plan_stores
 from compactlib.spark.stores.store_plans import PlanLog

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from measure import Figure, alternate
 
 from compactlib.objects import LocalObjects
-from compactlib.staging import CommittedRanges, Record
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import CommittedRanges, ParquetFormat, Record
 from compactlib.staging.model.values import Change, MetaRangeId
 
 Changes = list[tuple[bytes, Change]]

@@ -24,33 +24,34 @@ from typing import Any
 
 from compactlib.catalog import (
     ActiveTransactions,
+    Assignments,
     CatalogService,
     CatalogUpkeep,
+    Column,
+    ColumnType,
+    CompactionService,
     CreateSchema,
     CreateTable,
     CreateZone,
     HybridClock,
+    LocalHost,
     LocalNeeds,
     LowWatermark,
     NodeId,
+    NodeOptions,
     PublishedTimes,
+    TcpTransport,
     Topology,
     UpdateLog,
+    ZoneAssignments,
+    ZoneResult,
 )
-from compactlib.catalog.model.values import Assignments, ZoneAssignments
-from compactlib.catalog.round.messages import ZoneResult
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport
 from compactlib.catalog.schema.commands import Command
-from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.catalog.schema.table_commands import RenameTable
-from compactlib.catalog.transport.local_host import LocalHost
-from compactlib.catalog.transport.node_service import CompactionService
-from compactlib.catalog.transport.tcp import TcpTransport
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError
-from compactlib.kv import Condition, KeyNotFound, KVStore
-from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.kv import Condition, KeyNotFound, KVStore, SqliteStore
 
 SKEW_SECONDS = 0.05
 PARTITIONS = 2

@@ -21,6 +21,8 @@ from compactlib.catalog import (
     Assignments,
     CatalogService,
     CatalogUpkeep,
+    Column,
+    ColumnType,
     CompactionService,
     CreateSchema,
     CreateTable,
@@ -35,16 +37,15 @@ from compactlib.catalog import (
     TcpTransport,
     Topology,
     UpdateLog,
+    ZoneAssignments,
 )
 from compactlib.catalog.log.replicated import LowestTime, decode_command, is_command
-from compactlib.catalog.model.values import ZoneAssignments
-from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.catalog.transport.time_publisher import Propose, TimePublisher
 from compactlib.clock import SystemClock
+from compactlib.hosting import RaftCommandLog
 from compactlib.hosting.log_election import LogElection
-from compactlib.hosting.raft import RaftCommandLog
 from compactlib.kv import KVStore, MemoryStore
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler import Command
 
 QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEntriesPeriod": 0.05,
                          "connectionRetryTime": 0.2}

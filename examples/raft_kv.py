@@ -22,14 +22,11 @@ from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, Rewrite, 
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Entry, SnapshotFolder
+from compactlib.raftlog import Entry, LogCompactionWorker, RaftLog, SnapshotFolder, StoreOptions, open_log
 from compactlib.raftlog.compaction.plan.clump import ClumpPlan, plan_clump
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.raftlog.store.raft_log import RaftLog
-from compactlib.raftlog.store.store import StoreOptions, open_log
 
 
 class KvStore:

@@ -2,8 +2,8 @@
 """Run the notebooks of docs/ from top to bottom, and write what comes out into them: `python -m scripts.run_notebooks`.
 
 They are kept with their outputs, so that whoever reads them on a code host sees tables and plots without running
-anything; tests/notebooks holds that a run gives the same tables and texts. Commit what this writes after a change of a
-notebook, or of what it shows. The notebook about Spark needs a Java.
+anything; tests/promises/notebooks holds that a run gives the same tables and texts. Commit what this writes after a
+change of a notebook, or of what it shows. The notebook about Spark needs a Java.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import gc
 import pytest
 from hypothesis import settings
 
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 # The examples are the same in every run, so that a red build is about the change. `make fresh` draws others, and more.
 settings.register_profile("everyday", deadline=None, print_blob=True, derandomize=True, max_examples=40)

@@ -29,7 +29,9 @@ from compactlib.blobstore.model.values import (
     Expired as Expired,
     GetOptions as GetOptions,
     Missing as Missing,
+    RecordKind as RecordKind,
 )
 from compactlib.blobstore.store.blob_reader import BlobReader as BlobReader
+from compactlib.blobstore.store.replication import ReplicationToken as ReplicationToken
 from compactlib.blobstore.store.store import BlobStore as BlobStore
 from compactlib.blobstore.store.store_reader import look_at_store as look_at_store

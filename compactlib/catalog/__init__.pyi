@@ -6,6 +6,7 @@ from compactlib.catalog.model.values import (
     NodeId as NodeId,
     NodeReport as NodeReport,
     Topology as Topology,
+    ZoneAssignments as ZoneAssignments,
 )
 from compactlib.catalog.plan.decision import CatalogView as CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan as CatalogPlan, CutReport as CutReport
@@ -15,9 +16,21 @@ from compactlib.catalog.plan.policy import (
     KeepSeconds as KeepSeconds,
     KeepVersions as KeepVersions,
 )
+from compactlib.catalog.round.messages import ZoneResult as ZoneResult
 from compactlib.catalog.round.outbox import NodeOptions as NodeOptions
-from compactlib.catalog.schema.commands import CreateSchema as CreateSchema, CreateZone as CreateZone
-from compactlib.catalog.schema.table_commands import CreateTable as CreateTable
+from compactlib.catalog.schema.commands import (
+    CreateSchema as CreateSchema,
+    CreateZone as CreateZone,
+    DropSchema as DropSchema,
+)
+from compactlib.catalog.schema.descriptors import Column as Column, ColumnType as ColumnType
+from compactlib.catalog.schema.table_commands import (
+    CreateIndex as CreateIndex,
+    CreateTable as CreateTable,
+    DropTable as DropTable,
+    MakeIndexAvailable as MakeIndexAvailable,
+    StartBuildingIndex as StartBuildingIndex,
+)
 from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds
 from compactlib.catalog.sense.published import PublishedTimes as PublishedTimes
 from compactlib.catalog.sense.transactions import ActiveTransactions as ActiveTransactions

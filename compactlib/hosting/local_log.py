@@ -84,12 +84,12 @@ class LocalLog(Closing):
         self._holder: int | None = None
         self._syncs: GroupCommit[int, None] = GroupCommit(self._sync, max_batch=_MAX_BATCH)
         self._log = SegmentLog(folder, self._options, create=create)
-        snapshot = self._log.snapshot
-        self._first = 1 if snapshot is None else snapshot.index + 1
-        self._last = max(self._log.last_index or 0, self._first - 1)
-        self._durable = self._last
-        self._clock: SteadyClock | None = None
         try:
+            snapshot = self._log.snapshot
+            self._first = 1 if snapshot is None else snapshot.index + 1
+            self._last = max(self._log.last_index or 0, self._first - 1)
+            self._durable = self._last
+            self._clock: SteadyClock | None = None
             # Term and time of the last entry, as far as it was read.
             self._term, self._last_time = (0, None) if snapshot is None else self._stamp_at(snapshot.index)
         except BaseException:

@@ -11,6 +11,7 @@ from compactlib.raftlog.errors import MemtableFull as MemtableFull
 from compactlib.raftlog.log.log_reader import LogReader as LogReader
 from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
 from compactlib.raftlog.log.worker import LogCompactionWorker as LogCompactionWorker
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta as SnapshotMeta
 from compactlib.raftlog.model.values import (
     DamagedEntry as DamagedEntry,
     DeadEntry as DeadEntry,

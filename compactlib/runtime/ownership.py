@@ -10,6 +10,7 @@ for notifications and for each task that is run by `attempt_task`.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
 
@@ -74,6 +75,7 @@ class Ownership:
         self._runs: dict[Run, str | None] = {}
         self._holders: set[object] = set()
         self._closed = False
+        self._pid = os.getpid()
         self._cancelled_too: dict[object, Budget] = {}
         self._changed = Changes()
 
@@ -137,6 +139,7 @@ class Ownership:
         Returns:
             Whether it has begun.
         """
+        self._forget_parents()
         with self._changed:
             while waits and self._brief_one_is_ahead(work) and run.budget.refusal is None:
                 self._changed.wait(_LOOK_AGAIN_SECONDS)
@@ -157,10 +160,18 @@ class Ownership:
 
     def wait(self) -> None:
         """Return when nothing runs."""
+        self._forget_parents()
         with self._changed:
             # Now and then without a notification, which an interrupt may have kept back.
             while self._runs:
                 self._changed.wait(_LOOK_AGAIN_SECONDS)
+
+    def _forget_parents(self) -> None:
+        """Forget what ran when this process was forked: it has none of its parent's other threads, and nothing ends."""
+        if self._pid != os.getpid():
+            self._pid, self._changed = os.getpid(), Changes()
+            self._runs.clear()
+            self._holders.clear()
 
     @contextlib.contextmanager
     def cancels(self, budget: Budget) -> Iterator[None]:
@@ -188,6 +199,7 @@ class Ownership:
             Busy: called from inside a run; nothing was done.
         """
         holder = object()
+        self._forget_parents()
         try:
             with self._changed:
                 if self.is_mine:

@@ -4,10 +4,21 @@ from compactlib.scheduler.errors import FencedOff as FencedOff
 from compactlib.scheduler.fences.fence import MemoryFence as MemoryFence, TokenFence as TokenFence
 from compactlib.scheduler.fences.fence_file import FileFence as FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence as KVFence
-from compactlib.scheduler.model.poll import PollRequest as PollRequest, StatusUpdate as StatusUpdate
-from compactlib.scheduler.model.update import AddBlocks as AddBlocks, Retain as Retain
+from compactlib.scheduler.model.poll import (
+    PollRequest as PollRequest,
+    PollResponse as PollResponse,
+    StatusUpdate as StatusUpdate,
+)
+from compactlib.scheduler.model.update import (
+    AddBlocks as AddBlocks,
+    Configure as Configure,
+    Requeue as Requeue,
+    Retain as Retain,
+    Tick as Tick,
+)
 from compactlib.scheduler.model.values import (
     BlockMeta as BlockMeta,
+    Command as Command,
     CompactedBlocks as CompactedBlocks,
     JobPlan as JobPlan,
     JobStatus as JobStatus,

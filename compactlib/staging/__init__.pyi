@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from compactlib.staging.committed.committed_ranges import CommittedRanges as CommittedRanges
+from compactlib.staging.committed.formats.parquet import ParquetFormat as ParquetFormat
 from compactlib.staging.committed.formats.plain_format import PlainFormat as PlainFormat
 from compactlib.staging.committed.formats.split import SplitRule as SplitRule
 from compactlib.staging.compaction.plan import (

@@ -14,7 +14,7 @@ from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS
 from compactlib.kv import SqliteStore
 from tests.app.test_app_kinds import MAKERS
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 NO_TEXT = os.fsdecode(b"\xff\xfe")
 WORDS = ("main", "x", "", NO_TEXT, "a" * 1000, "staging/main", "staging/" + NO_TEXT, "é", "scheduler", "\n")

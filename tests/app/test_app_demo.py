@@ -19,8 +19,7 @@ from compactlib.errors import BudgetSpent, CorruptData
 from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.raftlog import LogReader
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from tests.app.log_folders import flip_byte, run_compactlib
 
 

@@ -12,8 +12,7 @@ from compactlib.app.executors import EXECUTORS, opened_executor, warm_up
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.executors import LocalExecutor, ProcessExecutor, RewriteFailure, RewriteTask
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 
 
 @pytest.mark.parametrize(("name", "workers", "shown"), [

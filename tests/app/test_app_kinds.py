@@ -33,8 +33,7 @@ from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader, RaftLogStore, SeedPolicy, SegmentLog
-from compactlib.runtime import OnRequest
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Observer, OnRequest, Progress
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
 from compactlib.scheduler.persistence.codec import MAGIC, RECORDS, VERSION
 from compactlib.staging import CommittedRanges, Repository, SplitRule
@@ -212,7 +211,7 @@ def test_a_branch_is_compacted_under_the_rule_that_its_ranges_were_cut_by(tmp_pa
 def test_a_branch_is_compacted_in_the_format_of_its_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So what reads them as Parquet, beside the library, still finds all."""
     pytest.importorskip("pyarrow")
-    from compactlib.staging.committed.formats.parquet import ParquetFormat
+    from compactlib.staging import ParquetFormat
 
     objects = LocalObjects(tmp_path / "ranges")
     ranges = CommittedRanges(objects, range_format=ParquetFormat())

@@ -19,8 +19,7 @@ from compactlib.hosting.http.client import SchedulerClient
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.runtime import Observer
 from compactlib.runtime.doors import TurnedAway
-from compactlib.scheduler import LevelConfig, SchedulerConfig, StoredScheduler
-from compactlib.scheduler.model.update import Configure
+from compactlib.scheduler import Configure, LevelConfig, SchedulerConfig, StoredScheduler
 from tests.hosting.certificates import Authority
 
 SECRET = "a secret of sixteen or more"

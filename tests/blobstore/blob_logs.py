@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from compactlib.blobstore import RecordKind
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
 from compactlib.blobstore.compaction.swap import SegmentInfo, Snapshot
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.runtime.breather import unhurried
 

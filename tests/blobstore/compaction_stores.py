@@ -9,21 +9,27 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore import CompactAll
-from compactlib.blobstore.compaction.plan.plan import BlobPlan, PlannedSegment
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy
+from compactlib.blobstore import (
+    Blob,
+    BlobPlan,
+    BlobPolicy,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    GetOptions,
+    Questions,
+    RecordKind,
+)
+from compactlib.blobstore.compaction.plan.plan import PlannedSegment
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
-from compactlib.blobstore.compaction.run.work import Questions
-from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, GetOptions, RecordKind, milliseconds
+from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.store.operations import draft_of
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.outcome import Done
 from compactlib.report import PolicyRecord
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from tests.blobstore.store_pictures import StorePicture, compare
 
 RETENTION = 10.0

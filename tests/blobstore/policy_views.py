@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from compactlib.blobstore import BlobPlan, BlobPolicy, BlobView
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, SegmentView
+from compactlib.blobstore.compaction.plan.plan import plan_for
+from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
 
 DAY = 86_400.0

@@ -8,22 +8,23 @@ from typing import Any
 
 import attrs
 
-from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import (
+from compactlib.catalog import (
     Assignments,
-    Factor,
-    Floor,
+    CatalogView,
+    Column,
+    ColumnType,
+    KeepVersions,
     NodeId,
     NodeReport,
     Topology,
-    Unavailable,
     ZoneAssignments,
 )
-from compactlib.catalog.plan.decision import CatalogView, decide
-from compactlib.catalog.plan.policy import KeepVersions
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import Factor, Floor, Unavailable
+from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Decision, Hold
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
-from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
 
 ALL_NODES = ("A", "B", "C")

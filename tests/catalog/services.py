@@ -3,32 +3,29 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
+from compactlib.catalog import (
+    Assignments,
+    CatalogPlan,
+    CatalogService,
+    CutReport,
+    HybridClock,
+    NodeId,
+    NodeReport,
+    Topology,
+    ZoneAssignments,
+)
 from compactlib.catalog.log.records import Update
-from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.timestamp import HybridClock, physical_ms
-from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, NodeReport, Topology, ZoneAssignments
-from compactlib.catalog.plan.plan import CatalogPlan, CutReport
+from compactlib.catalog.model.timestamp import physical_ms
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.schema.catalog import Change, PutObject
-from compactlib.catalog.schema.commands import CreateSchema, CreateZone
-from compactlib.catalog.schema.descriptors import Column, ColumnType, Schema
-from compactlib.catalog.schema.table_commands import CreateTable
-from compactlib.catalog.service.service import CatalogService
+from compactlib.catalog.schema.descriptors import Schema
 from compactlib.clock import ManualClock
-from compactlib.kv import KVStore, MemoryStore
+from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Skipped
-
-ID = Column(name="ID", type=ColumnType.INT64, nullable=False)
-INITIAL = (CreateSchema("PUBLIC"), CreateZone("Z", partitions=25))
-
-
-def log_in(store: KVStore | None = None, *, seed: int = 1, **options: Any) -> UpdateLog:
-    log = UpdateLog(MemoryStore() if store is None else store, rng=random.Random(seed), **options)
-    log.prepare()
-    return log
+from tests.harness.catalog_logs import INITIAL, create_table, log_in
 
 
 def update(version: int, *changes: Change) -> Update:
@@ -41,10 +38,6 @@ def service_in(store: KVStore | None = None, *, clock: ManualClock | None = None
                **options: Any) -> CatalogService:
     hybrid = HybridClock(ManualClock(1000.0) if clock is None else clock)
     return CatalogService(log_in(store, seed=seed, clock=ManualClock(1000.0)), hybrid, **options)
-
-
-def create_table(number: int) -> CreateTable:
-    return CreateTable(schema="PUBLIC", name=f"T{number}", columns=(ID,), primary_key=("ID",), zone="Z")
 
 
 def plan_to(service: CatalogService, version: int, *, term: int | None = None) -> CatalogPlan:
@@ -65,14 +58,6 @@ def plan_to(service: CatalogService, version: int, *, term: int | None = None) -
 def cut(service: CatalogService, version: int, *, term: int | None = None) -> Done[CutReport] | Skipped | Failed:
     """Cut history to a version, as `plan_to` says."""
     return service.compact(plan_to(service, version, term=term))
-
-
-def sound(service: CatalogService) -> None:
-    """Its versions keep their own rules, and are what its log replays to, of which nothing is damaged or missing."""
-    service.audit()
-    service.poll()
-    report = service.verify()
-    assert report.is_sound, str(report)
 
 
 def grown(service: CatalogService, latest: int) -> CatalogService:

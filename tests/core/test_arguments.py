@@ -12,7 +12,7 @@ import pytest
 from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.indexset import IndexSet
-from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime import Budget, BudgetLimits
 
 
 class Speaks(Protocol):

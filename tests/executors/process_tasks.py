@@ -15,7 +15,7 @@ import attrs
 
 from compactlib.errors import BudgetSpent
 from compactlib.executors import Attempt, RewriteResult
-from compactlib.runtime.observe import Progress
+from compactlib.runtime import Progress
 
 
 def done(task: str, attempt: Attempt) -> RewriteResult:

@@ -19,11 +19,9 @@ from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.executors import Executor, ProcessExecutor, RewriteFailure, RewriteResult, RewriteTask, RewrittenFile
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from compactlib.testing.executors.conformance import (
     DieTask,
-    ExecutorConformance,
     FixedTask,
     WriteTask,
     by_name,
@@ -55,13 +53,6 @@ def workers_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
-
-
-class TestTwoProcesses(ExecutorConformance):
-    isolates_tasks = True
-
-    def make_executor(self) -> Executor:
-        return ProcessExecutor(2)
 
 
 def ran(executor: Executor, tasks: Iterable[RewriteTask], budget: Budget | None = None,

@@ -18,9 +18,9 @@ from compactlib.clock import ManualClock
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction_stores import RETENTION, START, fill, open_store
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 ROUNDS = 3
 

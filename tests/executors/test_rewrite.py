@@ -15,7 +15,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, TaskFailed
-from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteFailure, RewriteResult, RewrittenFile
+from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.executors.tasks import (
     MAX_DETAIL_CHARS,
     MAX_MESSAGE_CHARS,
@@ -26,10 +26,8 @@ from compactlib.executors.tasks import (
     portable,
 )
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing.executors.conformance import (
-    ExecutorConformance,
     UnpicklableLibraryError,
     WriteTask,
     error_of,
@@ -37,17 +35,6 @@ from compactlib.testing.executors.conformance import (
     result_of,
 )
 from compactlib.testing.kit.contract_actors import ExecutorBy, garbage_executors
-
-
-class TestOneWorker(ExecutorConformance):
-    def make_executor(self) -> Executor:
-        return LocalExecutor()
-
-
-class TestThreads(ExecutorConformance):
-    def make_executor(self) -> Executor:
-        return LocalExecutor(workers=3)
-
 
 both_kinds = pytest.mark.parametrize("workers", [1, 2])
 

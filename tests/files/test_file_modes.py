@@ -16,19 +16,19 @@ from compactlib.app.kv_machine import Put
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.files import Files, LocalFiles
 from compactlib.files.folder_lock import FolderLock
-from compactlib.hosting.local_log import LocalLog
-from compactlib.kv.stores.sqlite.store import SqliteStore
-from compactlib.objects.local import LocalObjects
+from compactlib.hosting import LocalLog
+from compactlib.kv import SqliteStore
+from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, StoreOptions
-from compactlib.scheduler.fences.fence_file import FileFence
+from compactlib.scheduler import FileFence
 from compactlib.staging import Repository
 from compactlib.testing import CompactionFactory
 from examples.raft_kv import KvStore
-from tests.contract.blobstore import BlobStores
-from tests.contract.raftlog import RaftLogs, SegmentLogs
-from tests.contract.staging import Repositories
 from tests.hosting.machines import Journal
+from tests.promises.contract.blobstore import BlobStores
+from tests.promises.contract.raftlog import RaftLogs, SegmentLogs
+from tests.promises.contract.staging import Repositories
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ import pytest
 
 from compactlib.errors import Busy, Closed, InvalidInput, ReadOnly, StorageError
 from compactlib.files.folder_lock import FolderLock
-from tests.files.readonly import read_only_copy
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.readonly import read_only_copy
 
 HOLD = """
 import sys

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.files.freeing import Freeing
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 
 def removed(folder: Path) -> list[str]:

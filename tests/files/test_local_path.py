@@ -18,9 +18,7 @@ from compactlib.files.disk import local_path
 from compactlib.hosting import RaftCommandLog
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.raftlog.store.store import open_log
+from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog, SnapshotFolder, open_log
 from compactlib.scheduler import FileFence
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16)

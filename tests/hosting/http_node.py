@@ -11,10 +11,9 @@ import asyncio
 import json
 import sys
 
-from compactlib.hosting import SchedulerHost
+from compactlib.hosting import RaftCommandLog, SchedulerHost
 from compactlib.hosting.http.application import SchedulerApplication
 from compactlib.hosting.http.server import HttpServer
-from compactlib.hosting.raft import RaftCommandLog
 from compactlib.scheduler.fences.token import TokenSealer
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG

@@ -12,7 +12,7 @@ from typing import Any
 
 from compactlib.hosting.http.application import SchedulerApplication, Scope
 from compactlib.hosting.http.server import HttpServer
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 
 
 class Serving:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler import Command
 
 
 class Journal:

@@ -12,10 +12,8 @@ import sys
 from typing import Any
 
 from compactlib.errors import CompactlibError
-from compactlib.hosting import SchedulerHost
-from compactlib.hosting.raft import RaftCommandLog
-from compactlib.scheduler import AddBlocks, PollRequest
-from compactlib.scheduler.model.update import Configure
+from compactlib.hosting import RaftCommandLog, SchedulerHost
+from compactlib.scheduler import AddBlocks, Configure, PollRequest
 from compactlib.scheduler.persistence.codec import decode_message, encode_message
 from tests.hosting.workload import CONFIG
 

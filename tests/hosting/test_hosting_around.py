@@ -18,15 +18,21 @@ from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Done, Failed
-from compactlib.runtime import SteadyClock
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
-from compactlib.scheduler.model.values import Command
+from compactlib.runtime import Observer, RecordingObserver, SteadyClock
+from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.persistence.codec import encode_message
-from compactlib.testing import check_settings, explore_kills, explore_lost_answers, explore_pauses
-from compactlib.testing.crash.kills import LifeFiles
-from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing import (
+    FaultyStore,
+    KVFault,
+    RecordingFiles,
+    check_settings,
+    explore_clock_jumps,
+    explore_kills,
+    explore_lost_answers,
+    explore_pauses,
+)
+from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.pauses import SteppedFiles
 from compactlib.testing.interleave.stage import Stage
@@ -44,8 +50,8 @@ PARTITION = b"scheduler/snapshot"
 # ------------------------------------------------------------------------------- killed, succeeded, and power fails
 
 
-def log_life(name: bytes, commands: int, compact: int = 0) -> Callable[[Path, LifeFiles], object]:
-    def live(folder: Path, files: LifeFiles) -> None:
+def log_life(name: bytes, commands: int, compact: int = 0) -> Callable[[Path, RecordingFiles], object]:
+    def live(folder: Path, files: RecordingFiles) -> None:
         log, machine = opened(folder / "log", files=files)
         with log:
             for number in range(commands):
@@ -70,17 +76,17 @@ def check_log(folder: Path, acknowledged: Sequence[bytes]) -> None:
 
 
 def test_a_log_whose_owner_was_killed_and_whose_next_owner_met_a_power_failure() -> None:
-    report = explore_kills(log_life(b"first", 4), log_life(b"next", 4), check_log, limit_per_point=4, max_states=600,
-                           rng=random.Random(2))
-    assert report.distinct >= 300
+    checked = explore_kills(log_life(b"first", 4), log_life(b"next", 4), check_log, limit_per_point=4, max_states=600,
+                           seed=2)
+    assert checked >= 300
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_log_in_thirty_thousand_states_of_kill_and_power_failure() -> None:
-    report = explore_kills(log_life(b"first", 14), log_life(b"next", 14), check_log, limit_per_point=64,
-                           max_states=30_000, rng=random.Random(3))
-    assert report.distinct >= 30_000
+    checked = explore_kills(log_life(b"first", 14), log_life(b"next", 14), check_log, limit_per_point=64,
+                           max_states=30_000, seed=3)
+    assert checked >= 30_000
 
 
 # ------------------------------------------------------------------------------------------ owners that are paused

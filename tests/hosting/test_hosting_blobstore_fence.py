@@ -12,8 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import FencedOff, MemoryFence, TokenFence
 from compactlib.scheduler.fences.fence import LockingFence
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, segment_names

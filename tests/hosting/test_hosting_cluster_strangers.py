@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.catalog import NodeId, NodeReport, TcpTransport
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import HIGHEST
-from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, NodeReport
+from compactlib.catalog.model.values import Culprit, Factor, Floor
 from compactlib.catalog.round.messages import (
     Hello,
     Message,
@@ -29,10 +30,9 @@ from compactlib.catalog.round.messages import (
 )
 from compactlib.catalog.round.report import RoundReport
 from compactlib.catalog.transport import wire
-from compactlib.catalog.transport.tcp import TcpTransport
-from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.kv import SqliteStore
 from examples.catalog_cluster import NAME, PARTITIONS, Cluster, Node, context, wait_until
-from tests.catalog.transport.test_catalog_cluster_example import free_ports
+from tests.harness.ports import free_ports
 from tests.hosting.certificates import Authority
 from tests.hosting.test_hosting_strangers import recording, resident
 

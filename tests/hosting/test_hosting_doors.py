@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.catalog.model.values import NodeId
-from compactlib.catalog.transport.tcp import TcpTransport
+from compactlib.catalog import NodeId, TcpTransport
 from compactlib.errors import InvalidInput, StorageError
+from compactlib.hosting import RaftCommandLog, SnapshotClient, SnapshotServer
 from compactlib.hosting.http.application import SchedulerApplication
 from compactlib.hosting.http.server import HttpServer
-from compactlib.hosting.raft import RaftCommandLog
-from compactlib.hosting.transfer.sending import SnapshotClient
-from compactlib.hosting.transfer.serving import SnapshotServer
 from compactlib.kv import MemoryStore
 from compactlib.runtime.doors import is_loopback
 from compactlib.scheduler import StoredScheduler

@@ -29,8 +29,8 @@ from compactlib.hosting.http.client import SchedulerClient
 from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.http.wire import JSON, RECORD
 from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.runtime import PrometheusObserver, RecordingObserver
 from compactlib.runtime.doors import TurnedAway
-from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -38,6 +38,7 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
@@ -47,14 +48,14 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.persistence.codec import MAGIC
 from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.kv.faulty_proxy import Fault, FaultyProxy
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import answered, served
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
-from tests.kv.faulty_proxy import Fault, FaultyProxy
 
 TOKEN = "a secret of sixteen or more"
 SEALER = TokenSealer({"k": b"0123456789abcdef"})

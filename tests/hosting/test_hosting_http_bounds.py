@@ -22,9 +22,8 @@ from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
 from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import MemoryStore
-from compactlib.scheduler import PollRequest, StoredScheduler
-from compactlib.scheduler.model.poll import PollResponse
-from tests.effort import Effort
+from compactlib.scheduler import PollRequest, PollResponse, StoredScheduler
+from tests.harness.effort import Effort
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import Serving, received, served
 from tests.hosting.test_hosting_http import TOKEN, Stub

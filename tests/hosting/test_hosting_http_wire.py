@@ -17,12 +17,23 @@ import pytest
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.record_frame import RecordFrame
 from compactlib.hosting.http.wire import JSON, MAX_VALUES, RECORD, decode, encode
-from compactlib.scheduler import AddBlocks, BlockMeta, CompactedBlocks, JobStatus, NoOutput, PollRequest, StatusUpdate
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
-from compactlib.scheduler.model.update import BlocksAdded, Tick
-from compactlib.scheduler.model.values import BlockTombstones, JobPlan, ShardTombstone
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    NoOutput,
+    PollRequest,
+    PollResponse,
+    StatusUpdate,
+    Tick,
+)
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
+from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.scheduler.model.values import BlockTombstones, ShardTombstone
 from compactlib.scheduler.persistence.codec import MAGIC, encode_message
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 META = BlockMeta(id="01J8F0000000000000000000X1", tenant="ac\u00fcme", shard=3, level=1, min_time=1.5, max_time=2.5,
                  size_bytes=(1 << 63) - 1)

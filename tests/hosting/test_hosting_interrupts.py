@@ -13,21 +13,21 @@ from compactlib.errors import Closed, Stale
 from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
     RunningJob,
     SchedulerConfig,
     StoredScheduler,
     Worker,
 )
-from compactlib.scheduler.model.poll import PollResponse
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

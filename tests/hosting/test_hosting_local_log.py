@@ -21,10 +21,9 @@ from compactlib.hosting import LocalLog, LogBroken, NotStarted, SchedulerHost
 from compactlib.hosting.errors import OutOfStep
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler.model.values import Command
-from compactlib.testing import FailingFiles, explore, explore_recovery, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.runtime import RecordingObserver
+from compactlib.scheduler import Command
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
 from tests.hosting.local_logs import opened, options
 from tests.hosting.machines import Journal
 from tests.raftlog.wrapped_files import WatchedFiles
@@ -312,8 +311,8 @@ def recorded(folder: Path) -> Any:
 
 def test_crash_at_every_step(memory_path: Path) -> None:
     recording = recorded(memory_path / "work")
-    report = explore(recording, lambda folder, told: check(folder / "log", told), limit_per_point=16)
-    assert report.points > 50
+    checked = explore_crashes(recording, lambda folder, told: check(folder / "log", told), limit_per_point=16)
+    assert checked > 50
 
 
 def test_no_term_comes_twice_whatever_crashes(memory_path: Path) -> None:
@@ -329,7 +328,7 @@ def test_no_term_comes_twice_whatever_crashes(memory_path: Path) -> None:
         assert log.term > max(told, default=0)
 
     (memory_path / "work").mkdir()
-    explore(record(memory_path / "work", work), check_terms, limit_per_point=16)
+    explore_crashes(record(memory_path / "work", work), check_terms, limit_per_point=16)
 
 
 def test_crash_at_every_step_of_the_recovery_from_a_crash(memory_path: Path) -> None:
@@ -337,9 +336,9 @@ def test_crash_at_every_step_of_the_recovery_from_a_crash(memory_path: Path) -> 
         with LocalLog(folder / "log", options(files=files)) as log:
             log.start(Journal([(Command(index, 1, 0.0), b"") for index in range(2, log.first_index)]))
 
-    report = explore_recovery(recorded(memory_path / "work"), recover, lambda folder, told: check_mixed(folder, told),
+    checked = explore_recovery(recorded(memory_path / "work"), recover, lambda folder, told: check_mixed(folder, told),
                               limit_per_point=3)
-    assert report.points > 50
+    assert checked > 50
 
 
 def check_mixed(folder: Path, acknowledged: Sequence[bytes]) -> None:

@@ -15,8 +15,8 @@ from compactlib.errors import Closed, InvalidInput
 from compactlib.hosting import NotLeader
 from compactlib.hosting.log_election import LogElection
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler.model.values import Command
+from compactlib.runtime import RecordingObserver
+from compactlib.scheduler import Command
 from tests.hosting.test_hosting_raft import free_addresses
 
 

@@ -18,8 +18,8 @@ from compactlib.errors import Closed
 from compactlib.hosting import NoAnswer, NotLeader
 from compactlib.hosting.log_election import LogElection
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.scheduler.model.values import Command
-from tests.effort import Effort
+from compactlib.scheduler import Command
+from tests.harness.effort import Effort
 
 NAMES = "abc"
 

@@ -32,11 +32,9 @@ from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.raftlog_execute import TheseSegments, segment_of_block
 from compactlib.kv import MemoryStore
 from compactlib.raftlog import SnapshotFolder
-from compactlib.scheduler import BlockMeta, MemoryFence, PollRequest, SchedulerConfig, SchedulerService
-from compactlib.scheduler.model.update import Tick
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler import BlockMeta, Command, MemoryFence, PollRequest, SchedulerConfig, SchedulerService, Tick
 from compactlib.scheduler.persistence.codec import encode_message
-from tests.core.misfits import Calls, misfits, public_calls
+from tests.harness.misfits import Calls, misfits, public_calls
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)
 

@@ -19,14 +19,12 @@ import pytest
 
 from compactlib.app import kv_machine
 from compactlib.app.kv_machine import Put
+from compactlib.catalog import CompactionService, NodeId, NodeReport, TcpTransport, Topology, ZoneResult
 from compactlib.catalog.errors import MessageDamaged, MessageTooNew, RecordDamaged, RecordTooNew, UnknownMessage
 from compactlib.catalog.log import replicated
 from compactlib.catalog.model.timestamp import timestamp
-from compactlib.catalog.model.values import NodeId, NodeReport, Topology
-from compactlib.catalog.round.messages import Hello as NodeHello, PublishTime, ReportRequest, RoundId, ZoneResult
+from compactlib.catalog.round.messages import Hello as NodeHello, PublishTime, ReportRequest, RoundId
 from compactlib.catalog.transport import wire
-from compactlib.catalog.transport.node_service import CompactionService
-from compactlib.catalog.transport.tcp import TcpTransport
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.hosting.http import wire as http
@@ -46,13 +44,12 @@ from compactlib.raftlog.replication.messages import (
     TransferMessage,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.scheduler import Command, PollRequest
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import PollRequest
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence import codec
 from examples.raft_kv import KvStore
 from tests.catalog.transport.test_catalog_wire import MESSAGES
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.hosting.test_hosting_strangers import snapshots
 from tests.raftlog.replication.test_raftlog_replication_wire import SAMPLES
 from tests.scheduler.persistence.test_scheduler_codec import MESSAGES as SCHEDULER_MESSAGES, OPERATIONS

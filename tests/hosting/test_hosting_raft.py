@@ -25,12 +25,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
 from compactlib.files import LocalFiles
-from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
-from compactlib.hosting.raft import RaftCommandLog
-from compactlib.scheduler import AddBlocks, PollRequest
-from compactlib.scheduler.model.poll import PollResponse
-from compactlib.scheduler.model.update import Configure
-from compactlib.scheduler.model.values import Command
+from compactlib.hosting import LogBroken, NotLeader, NotStarted, RaftCommandLog, SchedulerMachine
+from compactlib.scheduler import AddBlocks, Command, Configure, PollRequest, PollResponse
 from compactlib.scheduler.persistence.codec import RecordKind, decode_message, decode_record, encode_message
 from compactlib.scheduler.persistence.plain import from_plain
 from compactlib.testing.kit.forks import in_a_fork

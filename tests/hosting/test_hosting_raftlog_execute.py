@@ -17,8 +17,7 @@ from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import (
     BlockMeta,
     FencedOff,

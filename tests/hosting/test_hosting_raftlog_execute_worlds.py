@@ -29,8 +29,7 @@ from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -38,14 +37,14 @@ from compactlib.scheduler import (
     LevelConfig,
     MemoryFence,
     PollRequest,
+    PollResponse,
     RunningJob,
     SchedulerConfig,
     StoredScheduler,
     Worker,
 )
 from compactlib.scheduler.fences.fence import LockingFence
-from compactlib.scheduler.model.poll import PollResponse
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.wrapped_files import WatchedFiles
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=3), LevelConfig(max_blocks=2)),

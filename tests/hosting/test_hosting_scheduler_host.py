@@ -17,29 +17,28 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.hosting import LocalLog, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
-from compactlib.hosting.command_log import CommandMachine
+from compactlib.hosting import CommandMachine, LocalLog, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.hosting.errors import OutOfStep
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SqliteStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     JobStatus,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Configured, PlanUpdate
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing import FailingFiles, Fault, FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVRun
-from compactlib.testing.faults.plan import FailingFiles, Fault
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
 
 

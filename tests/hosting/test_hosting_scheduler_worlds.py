@@ -28,14 +28,22 @@ from compactlib.hosting import LocalLog, LogBroken, NoAnswer, NotLeader, PollAga
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.scheduler import (
+    AssignmentPolicy,
+    AssignmentView,
     BlockMeta,
+    ByPriority,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
+    JobChoice,
+    JobPlan,
     JobStatus,
     LevelConfig,
     PollRequest,
+    Requeue,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
@@ -44,13 +52,12 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Configure, Operation, Requeue
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobPlan, Tombstone
+from compactlib.scheduler.model.update import Operation
+from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.scheduler.plan.policies.by_priority import ByPriority
-from compactlib.scheduler.plan.policy import AssignmentPolicy, AssignmentView, JobChoice
-from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation
-from tests.effort import Effort
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation
+from tests.harness.effort import Effort
 
 FAULTS = [fault for fault in KVFault if fault is not KVFault.CONFLICT]
 MEANWHILE = [fault for fault in FAULTS if fault not in (KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER)]

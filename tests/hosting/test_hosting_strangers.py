@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from compactlib.app.kv_machine import Put
+from compactlib.catalog import CompactionService, NodeId, NodeReport, TcpTransport
 from compactlib.catalog.model.partitions import MAX_TABLES, HostedPartitions
-from compactlib.catalog.model.values import NodeId, NodeReport
 from compactlib.catalog.round.messages import Hello as NodeHello, PublishTime, ReportAnswer, ReportRequest, RoundId
 from compactlib.catalog.transport import wire
-from compactlib.catalog.transport.node_service import CompactionService
-from compactlib.catalog.transport.tcp import TcpOptions, TcpTransport
+from compactlib.catalog.transport.tcp import TcpOptions
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.varints import encode_varints
 from compactlib.hosting import SnapshotClient, SnapshotServer
@@ -33,8 +32,8 @@ from compactlib.raftlog.replication.messages import Envelope, Offer, Progress, R
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.runtime import RecordingObserver
 from compactlib.runtime.doors import MAX_HELLO_BYTES, BytesInFlight, DoorLimits
-from compactlib.runtime.observe import RecordingObserver
 from examples.raft_kv import KvStore
 from tests.hosting.certificates import Authority
 

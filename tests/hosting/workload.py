@@ -14,10 +14,11 @@ from compactlib.scheduler import (
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     StatusUpdate,
 )
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.workers.running_job import output_block_id
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=3)), lease_seconds=10.0)

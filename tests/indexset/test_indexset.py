@@ -23,7 +23,7 @@ from attrs.exceptions import FrozenInstanceError
 from compactlib.errors import CompactlibError, InvalidInput, NotFound, Unsorted
 from compactlib.indexset import IndexSet, IndexSetBuilder
 from compactlib.indexset.runs import MAX_INDEX
-from tests.interrupts import Interrupted
+from compactlib.testing.interrupts import Interrupted
 
 Runs = list[tuple[int, int]]
 

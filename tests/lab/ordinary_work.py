@@ -34,10 +34,11 @@ from compactlib.lab import (
 from compactlib.objects import MemoryObjects, MeteredObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
@@ -46,10 +47,8 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.values import Command
-from compactlib.staging import CommittedRanges, Repository, StagingOptions
+from compactlib.staging import CommittedRanges, DeletesPolicy, Repository, StagingOptions
 from compactlib.staging.compaction.metrics import StagingMetrics
-from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 
 def ordinary_work(folder: Path, observer: Observer) -> None:

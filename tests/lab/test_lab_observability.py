@@ -12,7 +12,7 @@ import attrs
 import prometheus_client
 import pytest
 
-from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
+from compactlib.runtime import PrometheusObserver, RecordingObserver
 from tests.lab.ordinary_work import ordinary_work
 
 _ROOT = Path(__file__).parents[2]

@@ -14,14 +14,22 @@ import pytest
 from compactlib.blobstore import BlobPolicy, CostBenefit, Greedy
 from compactlib.errors import InvalidInput
 from compactlib.executors import ProcessExecutor
-from compactlib.lab import BlobSettings, CsvTrace, Experiment, HotCold, RaftLogSettings, SensorSettings
+from compactlib.lab import (
+    BlobSettings,
+    CsvTrace,
+    Experiment,
+    HotCold,
+    Operations,
+    RaftLogSettings,
+    SensorSettings,
+    TtlMix,
+)
 from compactlib.lab.results.experiments import grid
-from compactlib.lab.traces.operations import Operations
-from compactlib.lab.traces.workloads import TtlMix, Workload
+from compactlib.lab.traces.workloads import Workload
 from compactlib.lab.tuning import Stretches, Tuning, tune
 from compactlib.raftlog import CostPolicy, SeedPolicy, SegmentLimits
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging.compaction.sense_policies import DeletesPolicy
+from compactlib.runtime import RecordingObserver
+from compactlib.staging import DeletesPolicy
 
 TRACE = HotCold(keys=700, writes=6_000)
 SETTINGS = BlobSettings.of_slots(60, 16)

@@ -10,8 +10,8 @@ import pytest
 from compactlib.errors import CompactlibError
 from compactlib.objects import LocalObjects, ObjectInfo, ObjectStoreFailed, RemoteObjects
 from compactlib.objects.audit import audit_listing
-from tests.objects import s3_servers
-from tests.objects.hostile_s3 import Manner, hostile
+from tests.harness.objects import s3_servers
+from tests.harness.objects.hostile_s3 import Manner, hostile
 
 
 @pytest.mark.parametrize(("listed", "told"), [

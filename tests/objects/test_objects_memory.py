@@ -16,21 +16,18 @@ from obstore.store import MemoryStore
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, ObjectStoreFailed, RemoteObjects
-from compactlib.objects.digest import Digest
+from compactlib.objects import (
+    Digest,
+    MemoryObjects,
+    ObjectInfo,
+    ObjectRef,
+    ObjectStore,
+    ObjectStoreFailed,
+    RemoteObjects,
+)
 from compactlib.objects.store import read_checked
-from compactlib.testing import ObjectStoreConformance, check_object_store
-from tests.interrupts import interruptions
-
-
-class TestMemoryObjects(ObjectStoreConformance):
-    def make_store(self, folder: Path) -> ObjectStore:
-        return MemoryObjects()
-
-
-class TestObstoreInMemory(ObjectStoreConformance):
-    def make_store(self, folder: Path) -> ObjectStore:
-        return RemoteObjects(MemoryStore())
+from compactlib.testing import check_object_store
+from compactlib.testing.interrupts import interruptions
 
 
 def test_age_is_by_the_clock_that_was_given() -> None:

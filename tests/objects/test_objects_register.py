@@ -16,7 +16,7 @@ from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore,
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.testing import FailingFiles
-from tests.objects.unsure_objects import UnsureObjects
+from tests.harness.objects.unsure_objects import UnsureObjects
 
 
 def register(store: ObjectStore, **given: Any) -> ObjectRegister:
@@ -225,7 +225,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-register.md"
-GOLDEN = Path(__file__).parent / "golden" / "register-v1.bin"
+GOLDEN = Path(__file__).parents[1] / "promises" / "golden" / "objects" / "register-v1.bin"
 KEY = f"value/{10 ** 20 - 1 - 7:020}"
 
 

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -17,22 +14,18 @@ from compactlib.objects import (
     MeteredObjects,
     ObjectExists,
     ObjectNotFound,
-    ObjectStore,
     ObjectStoreFailed,
     RemoteObjects,
 )
 from compactlib.objects.errors import ConditionsIgnored
 from compactlib.objects.store import delete_many, read_checked
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing import ObjectStoreConformance
+from compactlib.runtime import RecordingObserver
 from compactlib.testing.kit.forks import in_a_fork
-from tests.kv import servers
-from tests.objects import s3_servers
-from tests.objects.hostile_s3 import Manner, hostile
+from tests.harness.kv import servers
+from tests.harness.objects import s3_servers
+from tests.harness.objects.hostile_s3 import Manner, hostile
 
 pytestmark = pytest.mark.cluster
-
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +37,7 @@ def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not (s3_servers.S3RVER / "node_modules").exists():
-        pytest.skip("s3rver is not installed: python -m tests.objects.s3_servers")
+        pytest.skip("s3rver is not installed: python -m tests.harness.objects.s3_servers")
     with s3_servers.s3rver(tmp_path_factory.mktemp("s3rver")) as address:
         yield address
 
@@ -53,28 +46,6 @@ def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def stands_for_s3rver() -> Iterator[str]:
     with hostile(Manner.OVERWRITES) as address:
         yield address
-
-
-def new_bucket(address: str) -> Any:
-    name = f"bucket-{next(_numbers)}"
-    s3_servers.make_bucket(address, name)
-    return s3_servers.bucket(address, name)
-
-
-class TestS3(ObjectStoreConformance):
-    large_bytes = 7_000_000
-
-    def make_store(self, folder: Path) -> ObjectStore:
-        return RemoteObjects(new_bucket(servers.moto()))
-
-
-class TestUnchecked(ObjectStoreConformance):
-    """For a single writer, a store that ignores conditions will do, if that is said."""
-
-    creators = 1
-
-    def make_store(self, folder: Path) -> ObjectStore:
-        return RemoteObjects(MemoryStore(), conditions="unchecked")
 
 
 @pytest.mark.parametrize("server", ["rclone", "s3rver", "stands_for_s3rver"])
@@ -162,7 +133,7 @@ def test_an_object_that_a_request_for_many_has_left_is_told() -> None:
 
 def test_a_thousand_objects_are_one_request() -> None:
     observer = RecordingObserver()
-    with MeteredObjects(RemoteObjects(new_bucket(servers.moto())), observer, name="s3") as store:
+    with MeteredObjects(RemoteObjects(s3_servers.new_bucket(servers.moto())), observer, name="s3") as store:
         store.create("0001", b"")
         delete_many(store, [f"{number:04}" for number in range(2001)])
         assert list(store.list()) == []
@@ -172,7 +143,7 @@ def test_a_thousand_objects_are_one_request() -> None:
 
 
 def test_the_probe_leaves_nothing_and_is_not_listed() -> None:
-    bucket = new_bucket(servers.moto())
+    bucket = s3_servers.new_bucket(servers.moto())
     with RemoteObjects(bucket):
         assert [found for page in bucket.list() for found in page] == []
     # What a crash leaves of a probe is nobody's object.
@@ -212,7 +183,7 @@ def test_only_known_conditions_are_taken() -> None:
 
 
 def test_a_fork_does_not_use_its_parent_s_client() -> None:
-    with RemoteObjects(new_bucket(servers.moto())) as store:
+    with RemoteObjects(s3_servers.new_bucket(servers.moto())) as store:
         store.create("a", b"parent")
 
         def attempt() -> object:

@@ -17,14 +17,18 @@ import compactlib
 from compactlib._lazy import LazyPackage
 
 TOP = Path(compactlib.__path__[0])
+# More than their share: the scheduler, whose host passes commands and operations in and takes answers out; the catalog,
+# for columns and changes of a table are what its callers write; the kits, which a backend of each kind inherits. What
+# leaves a face lowers its bound.
 AT_MOST = {
     "compactlib": 20,
-    "compactlib.raftlog": 30, "compactlib.blobstore": 30, "compactlib.staging": 30, "compactlib.catalog": 30,
-    "compactlib.scheduler": 30, "compactlib.kv": 20, "compactlib.spark": 13, "compactlib.hosting": 20,
-    "compactlib.lab": 25, "compactlib.testing": 40, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
+    "compactlib.raftlog": 30, "compactlib.blobstore": 30, "compactlib.staging": 30, "compactlib.catalog": 40,
+    "compactlib.scheduler": 34, "compactlib.kv": 20, "compactlib.spark": 13, "compactlib.hosting": 20,
+    "compactlib.lab": 25, "compactlib.testing": 68, "compactlib.testing.interleave": 10, "compactlib.objects": 15,
     "compactlib.runtime": 15, "compactlib.executors": 10, "compactlib.files": 5, "compactlib.indexset": 5,
 }
-IN_ALL = 349
+# Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
+IN_ALL = 420
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

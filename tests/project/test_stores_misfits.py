@@ -13,7 +13,7 @@ import pytest
 from compactlib.blobstore import BlobStore
 from compactlib.kv import EXISTS, KVStore, MemoryStore, SqliteStore
 from compactlib.raftlog import RaftLogStore, SegmentLog
-from tests.core.misfits import Calls, misfits
+from tests.harness.misfits import Calls, misfits
 from tests.staging.world import World
 
 ENTRIES = [(index, 1, b"payload") for index in range(1, 6)]

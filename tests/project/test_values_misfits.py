@@ -22,12 +22,11 @@ from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.hosting.raftlog_execute import TheseSegments
 from compactlib.kv import DynamoStore, EtcdStore, MemoryStore
 from compactlib.kv.store import KVLimits
-from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.raftlog import LogView, SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
-from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from tests.core.misfits import HOSTILE, ODD, STRANGE
+from compactlib.runtime import PrometheusObserver, RecordingObserver
+from compactlib.staging import ParquetFormat
+from tests.harness.misfits import HOSTILE, ODD, STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)
 MANIFEST = {**dict.fromkeys(("index", "term", "machine_version", "live_count", "live_bytes", "live_crc", "state_bytes",

@@ -34,8 +34,7 @@ from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 
 SMALL = SegmentLimits(max_entries=16)
 

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from compactlib.files.disk import Files, OutFile, StrPath
+from compactlib.files import Files, OutFile
+from compactlib.files.disk import StrPath
 from compactlib.raftlog.model.names import LOCK_NAME
 from compactlib.testing.faults.files_in_front import FilesInFront
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput
-from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime import Budget, BudgetLimits
 
 
 class HookedClock(ManualClock):

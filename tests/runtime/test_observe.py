@@ -17,17 +17,8 @@ import prometheus_client
 import pytest
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.runtime.observe import (
-    LoggingObserver,
-    Observer,
-    Observers,
-    Progress,
-    PrometheusObserver,
-    RecordingObserver,
-    TellingObserver,
-    TqdmObserver,
-    telling,
-)
+from compactlib.runtime import LoggingObserver, Observer, Progress, PrometheusObserver, RecordingObserver, TqdmObserver
+from compactlib.runtime.observe import Observers, TellingObserver, telling
 
 
 class Polite(str):

@@ -10,15 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from compactlib.catalog.model.values import NodeId
+from compactlib.catalog import NodeId, TcpTransport
 from compactlib.catalog.round.messages import Hello, ReportFailed, RoundId
 from compactlib.catalog.transport import wire
-from compactlib.catalog.transport.tcp import TcpOptions, TcpTransport
+from compactlib.catalog.transport.tcp import TcpOptions
 from compactlib.hosting.transfer import receiving
 from compactlib.raftlog.replication.messages import Envelope, Unknown
-from compactlib.runtime import doors
+from compactlib.runtime import RecordingObserver, doors
 from compactlib.runtime.doors import drained, hang_up
-from compactlib.runtime.observe import RecordingObserver
 
 PLENTY = bytes(8 << 20)
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from compactlib.runtime import Observer, Progress, RecordingObserver
 from compactlib.runtime.later import LaterCalls, LaterObserver
-from compactlib.runtime.observe import Observer, Observers, Progress, RecordingObserver
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.runtime.observe import Observers
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 
 def test_nothing_is_told_before_delivery_and_all_in_order_then() -> None:

@@ -11,10 +11,9 @@ import pytest
 
 from compactlib.errors import BudgetSpent, Busy
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Budget, Observer, Progress
 from compactlib.runtime.ownership import Ownership, Run
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
 
 
 class Asking:

@@ -11,8 +11,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, InvalidInput
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.runtime.steady_clock import CLOCK_ACCEPTED, CLOCK_JUMPED, SteadyClock
+from compactlib.runtime import Observer, RecordingObserver, SteadyClock
+from compactlib.runtime.steady_clock import CLOCK_ACCEPTED, CLOCK_JUMPED
 
 DAY = 86_400.0
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver, TellingObserver, tell, telling
+from compactlib.runtime import Observer, Progress, RecordingObserver
+from compactlib.runtime.observe import TellingObserver, tell, telling
 
 
 class Raising(Observer):

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.runtime.throttle import Reservation, Throttle, TokenBucket
+from compactlib.runtime import Throttle
+from compactlib.runtime.throttle import Reservation, TokenBucket
 
 
 class DrowsyClock(ManualClock):

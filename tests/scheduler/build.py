@@ -15,18 +15,19 @@ from compactlib.scheduler import (
     AssignmentPolicy,
     BlockMeta,
     ByPriority,
+    Command,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import Applied, AssignedJob
-from compactlib.scheduler.model.values import BlockEntry, Command, JobPhase, JobState
+from compactlib.scheduler.model.values import BlockEntry, JobPhase, JobState
 from compactlib.scheduler.persistence.state_rows import encode_state
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.schedule import Schedule

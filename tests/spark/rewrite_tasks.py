@@ -16,7 +16,8 @@ import compactlib
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.executors import Attempt, RewriteResult, RewrittenFile
-from compactlib.files.disk import LocalFiles, OutFile, StrPath
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import StrPath
 
 CHUNK_BYTES = 1000
 STRAGGLES_SECONDS = 100.0

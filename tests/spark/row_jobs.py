@@ -14,14 +14,12 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import MergeBlocks, StagingMerge
-from compactlib.spark.rewrites.blocks import MergeOptions
-from compactlib.staging import CommittedRanges, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.model.values import Change, Record
+from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
+from compactlib.staging.model.values import Change
 from tests.spark.block_files import LocalBlocks
 
 RULE = SplitRule(raggedness=60)

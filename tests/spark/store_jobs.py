@@ -22,9 +22,9 @@ from compactlib.kv import SqliteStore
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import plan_for
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import FileFence, KVFence, TokenFence
-from compactlib.spark.stores.many_stores import StoreJob
+from compactlib.spark import StoreJob
 from compactlib.spark.stores.store_plans import PlanLog
 from compactlib.spark.stores.whole_stores import HeldFence
 from tests.raftlog.wrapped_files import WatchedFiles

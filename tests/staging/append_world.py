@@ -17,9 +17,16 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
-from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, RecordNotFound, Repository, StagingOptions
+from compactlib.staging import (
+    Branch,
+    CommittedRanges,
+    PreconditionFailed,
+    Record,
+    RecordNotFound,
+    Repository,
+    StagingOptions,
+)
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.model.values import Record
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.world import NOW

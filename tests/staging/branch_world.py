@@ -14,13 +14,13 @@ from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown
 from compactlib.kv.store import Predicate
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
-from compactlib.runtime.observe import Observer
-from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.runtime import Observer
+from compactlib.staging import CommittedRanges, Record, StagingOptions
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed, RecordNotFound
 from compactlib.staging.model.names import BRANCHES, CommitId
-from compactlib.staging.model.values import MetaRangeId, Record
+from compactlib.staging.model.values import MetaRangeId
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.conditional import write_if
 from compactlib.staging.operations.diff_cache import DiffCache
@@ -29,7 +29,6 @@ from compactlib.staging.operations.listing import ListRequest
 from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
 from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
 from compactlib.staging.operations.write import delete_many, put_many
-from compactlib.staging.options import StagingOptions
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord, decode_branch_record

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.kv import KVStore
-from tests.staging.backends import BACKENDS
+from tests.harness.backends import BACKENDS
 from tests.staging.world import World
 
 MARKS = {"postgres": pytest.mark.cluster, "dynamodb": pytest.mark.soak, "etcd": pytest.mark.soak}

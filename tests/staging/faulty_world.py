@@ -11,10 +11,10 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed
+from compactlib.staging import Record
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed
-from compactlib.staging.model.values import Record
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.conditional import write_if
 from compactlib.staging.operations.head import HeadBuilder, discard_and_move, move_head
@@ -23,10 +23,10 @@ from compactlib.staging.operations.read import list_branch
 from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
 from compactlib.staging.operations.write import delete_many, put_many
 from compactlib.staging.records.context import StagingContext
-from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing import Fault, FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
-from compactlib.testing.faults.plan import Crash, Fault
+from compactlib.testing.faults.plan import Crash
 from tests.staging.branch_world import MAIN, SOURCE, K, LoggedStore, cache_of, context_over, prepare
 from tests.staging.world import compact_now
 

@@ -12,14 +12,22 @@ from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Done
-from compactlib.runtime.observe import Observer
-from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Record, RecordNotFound, Repository, SplitRule
+from compactlib.runtime import Observer
+from compactlib.staging import (
+    AlwaysPolicy,
+    Branch,
+    CommittedRanges,
+    Record,
+    RecordNotFound,
+    Repository,
+    SplitRule,
+    StagingOptions,
+)
 from compactlib.staging.compaction.outcome import CompactionOutcome
 from compactlib.staging.compaction.run import Compactions
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Change, Difference, MetaRangeId
 from compactlib.staging.operations.results import CommitStats
-from compactlib.staging.options import StagingOptions
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord

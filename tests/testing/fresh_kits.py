@@ -24,13 +24,8 @@ from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.raftlog import CostPolicy, RaPolicy, SeedPolicy
-from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.scheduler.fences.fence import MemoryFence
-from compactlib.scheduler.fences.fence_file import FileFence
-from compactlib.scheduler.fences.fence_kv import KVFence
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.committed.formats.plain_format import PlainFormat
-from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.scheduler import FileFence, KVFence, LevelConfig, MemoryFence, SchedulerConfig
+from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy, ParquetFormat, PlainFormat, SealedTokensPolicy
 from compactlib.testing import (
     check_blob_policy,
     check_executor,
@@ -107,7 +102,7 @@ def _kv_machine(number: int, folder: Path) -> None:
     from hypothesis import HealthCheck, seed, settings
     from hypothesis.stateful import run_state_machine_as_test
 
-    from compactlib.testing.stores.kv_machine import kv_machine
+    from compactlib.testing import kv_machine
 
     machine = seed(number)(kv_machine(MemoryStore))
     run_state_machine_as_test(machine, settings=settings(max_examples=2, deadline=None, database=None,

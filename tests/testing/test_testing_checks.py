@@ -15,19 +15,10 @@ from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.scheduler.model.poll import PollRequest
+from compactlib.scheduler import Command, JobStatus, LevelConfig, PollRequest, SchedulerConfig, SchedulerService
 from compactlib.scheduler.model.update import PlanUpdate
-from compactlib.scheduler.model.values import Command, JobStatus
-from compactlib.scheduler.service.service import SchedulerService
-from compactlib.staging.compaction.plan import StagingChoice
-from compactlib.staging.compaction.sense_policies import (
-    AnyOf,
-    BranchPressure,
-    DeletesPolicy,
-    ListingCostPolicy,
-    SealedTokensPolicy,
-)
+from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy, StagingChoice
+from compactlib.staging.compaction.sense_policies import BranchPressure
 from compactlib.testing import check_need_source, check_sense_policy, check_staging_backend
 from compactlib.testing.histories.scheduler_histories import (
     Arrive,

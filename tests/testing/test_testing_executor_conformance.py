@@ -13,20 +13,11 @@ from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_id
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
-from compactlib.testing.executors.conformance import (
-    DieTask,
-    ExecutorConformance,
-    RaiseTask,
-    WriteTask,
-    by_name,
-    check_executor,
-    error_of,
-    result_of,
-)
-from compactlib.testing.kit.conformance import PromiseBroken
-from tests.testing.lessons import check_lesson
+from compactlib.runtime import Budget, Observer
+from compactlib.runtime.observe import telling
+from compactlib.testing import ExecutorConformance, PromiseBroken, check_executor
+from compactlib.testing.executors.conformance import DieTask, RaiseTask, WriteTask, by_name, error_of, result_of
+from tests.harness.lessons import check_lesson
 
 
 class Sound:

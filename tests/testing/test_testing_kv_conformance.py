@@ -23,16 +23,14 @@ from compactlib.kv import (
     KVEntry,
     KVStore,
     MemoryStore,
+    PagedEntries,
     PredicateFailed,
     Put,
     SqliteStore,
 )
-from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import KVLimits, Versioned
-from compactlib.testing import KVStoreConformance, check_kv_store
-from compactlib.testing.kit.conformance import PromiseBroken
-from compactlib.testing.stores.kv_machine import kv_machine
-from tests.testing.lessons import check_lesson
+from compactlib.testing import KVStoreConformance, PromiseBroken, check_kv_store, kv_machine
+from tests.harness.lessons import check_lesson
 
 
 class Wrapped(MemoryStore):

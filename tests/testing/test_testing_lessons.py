@@ -11,15 +11,15 @@ import pytest
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectRef, ObjectStore
-from compactlib.scheduler.fences.fence import Admission, Fence, MemoryFence
-from compactlib.staging.committed.formats.plain_format import PlainFormat, PlainRows
+from compactlib.scheduler import MemoryFence
+from compactlib.scheduler.fences.fence import Admission, Fence
+from compactlib.staging import PlainFormat, Record
+from compactlib.staging.committed.formats.plain_format import PlainRows
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows
-from compactlib.staging.model.values import RangeId, Record
-from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, PromiseBroken, expect, run_kit, same
-from compactlib.testing.policies.fence_conformance import check_fence
-from compactlib.testing.stores.objects_conformance import check_object_store
-from compactlib.testing.stores.range_format_conformance import check_range_format
-from tests.testing.lessons import check_lesson
+from compactlib.staging.model.values import RangeId
+from compactlib.testing import PromiseBroken, check_fence, check_object_store, check_range_format
+from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, expect, run_kit, same
+from tests.harness.lessons import check_lesson
 
 # ---------------------------------------------------------------------------------------------------- object stores
 

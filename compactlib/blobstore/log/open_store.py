@@ -186,8 +186,8 @@ def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock
 def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: LaterObserver,
           descriptor: Descriptor) -> tuple[LiveLog, BlobRecoveryReport]:
     names, index_files = list_log(folder)
-    if names and never_whole(folder, names[-1]):
-        # The crash came while the segment was being created: no record was ever in it.
+    if names and names[-1] not in index_files and never_whole(folder, names[-1]):
+        # The crash came while the segment was being created: no record was ever in it, or an index would name it.
         files.unlink(os.path.join(folder, names.pop().log_file))
     def not_written(index: str, error: StorageError) -> None:
         observer.event("blobstore_index_not_written", {"folder": folder, "index": index, "error": str(error)})

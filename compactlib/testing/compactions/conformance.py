@@ -65,7 +65,7 @@ from compactlib.testing.compactions.kit import (
     tells_why,
     truthful,
 )
-from compactlib.testing.crash.kills import LifeFiles, explore_kills
+from compactlib.testing.crash import RecordingFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, Fault
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, expect, run_kit, same, shown
 from compactlib.testing.kit.contract_actors import (
@@ -1068,7 +1068,7 @@ class CompactionConformance(ConformanceKit):
                 opened.fill(0)
             prepared[:] = opened.acknowledged
 
-        def compact(folder: Path, files: LifeFiles) -> None:
+        def compact(folder: Path, files: RecordingFiles) -> None:
             opened = live(folder, files, [])
             try:
                 opened.compact()
@@ -1079,7 +1079,7 @@ class CompactionConformance(ConformanceKit):
             opened.store.close()
             factory.release(opened.store)
 
-        def write(folder: Path, files: LifeFiles) -> None:
+        def write(folder: Path, files: RecordingFiles) -> None:
             opened = live(folder, files, [])
             with closing(opened):
                 opened.fill(1)

@@ -18,13 +18,12 @@ from typing import TypeAlias
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import Files, OutFile, StrPath
 from compactlib.testing.faults.files_in_front import FilesInFront
+from compactlib.testing.in_front import Killed
 
 _FULL = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
 _NEEDS_SPACE = frozenset({"create", "write", "copy", "link", "symlink", "make folder"})
 
-
-class Crash(BaseException):
-    """The process "died" at this operation. Not an `Exception`: no code under test may catch it and go on."""
+Crash = Killed
 
 
 class Fault(enum.Enum):
@@ -74,7 +73,7 @@ class FailingFiles(FilesInFront):
             everything, opening for writing included.
         faults: chooses further faults by the number of a change: those of `fault_plans.FILE_FAULTS`. `REFUSED` and
             `TORN` raise the error of `EIO`, `FULL` that of `ENOSPC`; after a crash every change raises `Crash`. It
-            stops the process, and loses nothing that was not synced: for that see `explore`.
+            stops the process, and loses nothing that was not synced: for that see `explore_crashes`.
 
     Raises:
         InvalidInput: `fail_at` is less than 1.

@@ -110,7 +110,7 @@ class SteppedFiles(FilesInFront):
     """A `Files` in front of another one; each change is one step of the actor. Reads are none.
 
     Args:
-        files: carries the changes out; the local disk if not given. Use a `RecordingFiles` and `crash.explore` in the
+        files: carries the changes out; the local disk if not given. Use a `RecordingFiles` and `explore_crashes` in the
             check for a power failure after each run.
         stage: whose actors use it.
     """

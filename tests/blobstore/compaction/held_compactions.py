@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import attrs
 
-from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.testing.interleave.access import Access
 from compactlib.testing.interleave.pauses import SteppedFiles

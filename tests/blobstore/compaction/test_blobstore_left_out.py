@@ -12,7 +12,12 @@ import attrs
 import pytest
 
 from compactlib.blobstore import (
+    BlobChoice,
+    BlobPolicy,
     BlobReader,
+    BlobStore,
+    BlobStoreConfig,
+    BlobView,
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -23,16 +28,12 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.blobstore.compaction.plan.last_plans import DamagedSegment, LastPlans, read_last_plans, write_last_plans
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
-from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.values import IndexEntry
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import CompactionManager, Periodic
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import CompactionManager, Periodic, RecordingObserver
 from tests.blobstore.compaction_stores import flip
 
 DAY = 86_400.0

@@ -13,26 +13,32 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import CompactAll, Hybrid, StatsBased
+from compactlib.blobstore import (
+    Blob,
+    BlobChoice,
+    BlobPolicy,
+    BlobStore,
+    BlobStoreConfig,
+    BlobView,
+    CompactAll,
+    Deleted,
+    Hybrid,
+    Missing,
+    Questions,
+    StatsBased,
+)
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.compaction.run.events import COMPACTION_DONE, CONTENTS_ERASED
-from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
-from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
-from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.blobstore.store.hard_delete import MAX_BATCH_RECORDS
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import CompactionManager, OnRequest, Periodic
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic, Progress, RecordingObserver
 from compactlib.runtime.services.agenda import Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING
 from compactlib.testing import FailingFiles

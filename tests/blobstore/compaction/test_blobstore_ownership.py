@@ -14,19 +14,15 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import CompactAll
+from compactlib.blobstore import BlobStore, CompactAll, Questions, compact_many
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
-from compactlib.blobstore.compaction.run.compact_many import compact_many
-from compactlib.blobstore.compaction.run.work import Questions
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.files.freeing import Freeing
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from tests.blobstore.compaction.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
 

@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, RecordKind
 from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, plan_cycle
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
 from compactlib.blobstore.log import contents
-from compactlib.blobstore.model.values import Blob, IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.validity.verdicts import PurgeRules, Rules

@@ -19,11 +19,12 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore import Pace, RecordKind
 from compactlib.blobstore.compaction.rewrite.cycle_plan import Picked
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.pace import Pace, PaceKeeper
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordKind
+from compactlib.blobstore.model.pace import PaceKeeper
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.segment.records import encode_record, record_size
 from compactlib.blobstore.segment.scan import ScannedRecord, scan_records
@@ -31,8 +32,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
 from compactlib.executors import Attempt, RewriteResult
 from compactlib.files.disk import StrPath
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import FailingFiles
 from compactlib.testing.faults.files_in_front import FilesInFront
 from tests.blobstore.compaction_stores import flip

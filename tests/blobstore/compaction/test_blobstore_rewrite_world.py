@@ -18,10 +18,10 @@ from compactlib.blobstore.compaction.rewrite import task as rewriting
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.errors import BudgetSpent, CorruptData
 from compactlib.executors import RewriteResult
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction.test_blobstore_rewrite import run, source, task_for
 from tests.blobstore.compaction_stores import flip
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 LAST = 8
 

@@ -13,16 +13,14 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
-from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.model.values import Answer, Blob, Deleted
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted
+from compactlib.blobstore.config import Durability
+from compactlib.blobstore.model.values import Answer
 from compactlib.blobstore.store.operations import draft_put
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.outcome import Done
-from compactlib.testing import explore, explore_recovery
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery
 
 NOW = 1000.0
 Step = Callable[[BlobStore], object]
@@ -124,9 +122,9 @@ def test_nothing_acknowledged_is_lost_by_a_crash_at_any_step(durability: Durabil
     recorded.mkdir()
     files = RecordingFiles(recorded)
     run(durability, files, recorded)
-    report = explore(files.recording(), Checker(durability, states, None if durability == "interval" else 1),
-                     limit_per_point=256, rng=random.Random(1))
-    assert report.points > 40
+    checked = explore_crashes(files.recording(), Checker(durability, states, None if durability == "interval" else 1),
+                     limit_per_point=256, seed=1)
+    assert checked > 40
 
 
 @pytest.mark.parametrize("durability", ["each", "interval"])
@@ -141,10 +139,10 @@ def test_nothing_acknowledged_is_lost_by_a_crash_while_opening_after_a_crash(dur
     def recover(folder: Path, again: Files) -> None:
         opened(folder, durability, again).close()
 
-    report = explore_recovery(files.recording(), recover, Checker(durability, states,
+    checked = explore_recovery(files.recording(), recover, Checker(durability, states,
                                                                   None if durability == "interval" else 1),
-                              limit_per_point=4, rng=random.Random(1))
-    assert report.recoveries > 20
+                              limit_per_point=4, seed=1)
+    assert checked > 20
 
 
 def test_what_a_store_answers_after_a_kill_stays_after_a_crash(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ def test_what_a_store_answers_after_a_kill_stays_after_a_crash(tmp_path: Path) -
     with opened(recorded, "interval", files) as store:
         assert state_of(store) == states[2]
         files.acknowledge(2)
-    explore(files.recording(), Checker("interval", states, None), rng=random.Random(1))
+    explore_crashes(files.recording(), Checker("interval", states, None), seed=1)
 
 
 @pytest.mark.parametrize("durability", ["group", "interval"])
@@ -189,7 +187,7 @@ def test_a_compaction_removes_nothing_because_of_what_a_crash_takes(durability: 
         assert isinstance(outcome, Done)
         assert outcome.stats.copied_records == 1
         recording = files.recording()
-    explore(recording, answers, points=range(began, len(recording.operations) + 1), rng=random.Random(1))
+    explore_crashes(recording, answers, points=range(began, len(recording.operations) + 1), seed=1)
 
 
 @attrs.frozen
@@ -291,7 +289,7 @@ def campaign(seed: int, folder: Path, limit: int) -> int:
             assert answers(again) == found
             assert again.recovery.to_dicts() == []
 
-    return explore(files.recording(), check, limit_per_point=limit, rng=rng).distinct
+    return explore_crashes(files.recording(), check, limit_per_point=limit, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(4))

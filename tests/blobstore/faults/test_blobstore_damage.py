@@ -13,16 +13,14 @@ from typing import Any, Literal
 
 import pytest
 
-from compactlib.blobstore import BlobReader
-from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.model.values import Answer, Blob, Deleted, IndexEntry, Missing
-from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, Deleted, Missing
+from compactlib.blobstore.model.values import Answer, IndexEntry
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 from compactlib.testing.compactions.kit import open_files
 from tests.blobstore.compaction_stores import flip
-from tests.blobstore.plain_store import told
+from tests.harness.plain_blob_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3,

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.config import BlobStoreConfig, Durability
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, GetOptions, Missing
+from compactlib.blobstore.config import Durability
 from compactlib.blobstore.errors import WritesStopped
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, GetOptions, Missing
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, StorageError
-from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
-from compactlib.runtime.observe import Observer
+from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.files.disk import StrPath
+from compactlib.runtime import Observer
 from compactlib.testing import FailingFiles
 from compactlib.testing.kit.forks import in_a_fork
-from tests.blobstore.plain_store import PlainStore, told
+from tests.harness.plain_blob_store import PlainStore, told
 
 NOW = 1000.0
 NOW_MS = 1_000_000

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compactlib.blobstore import BlobStore, BlobStoreConfig
 from compactlib.blobstore.compaction.commit.recover import leftovers
-from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.store.store import BlobStore
 
 
 def test_the_index_that_the_store_is_writing_is_no_leftover(scratch: Path) -> None:

@@ -10,7 +10,7 @@ from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.outcome import Done, Failed
-from tests.unseen import Unseen
+from tests.harness.unseen import Unseen
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=3, max_blob_bytes=0,
                          deleted_retention_seconds=0, index_max_entries=4, triggers=(), purge_tombstones=True)

@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, RecordKind
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.index.index_directory import MAX_SINGLES, IndexDirectory
 from compactlib.blobstore.index.index_file import map_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, IndexEntry, Missing, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.errors import CompactlibError
 from compactlib.files import LocalFiles
 from compactlib.runtime.breather import unhurried

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.blobstore import RecordKind
 from compactlib.blobstore.index import mapped
 from compactlib.blobstore.index.entry_columns import EntryColumns, hash_id
 from compactlib.blobstore.index.index_file import decode_index, encode_index, map_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 NAME = SegmentName(3, 1)
 KEY = b"incarnation 1234"

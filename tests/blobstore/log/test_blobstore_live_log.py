@@ -11,24 +11,19 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing
 from compactlib.blobstore.errors import (
     NotAStore,
     PlanDoesNotFit,
     StoreFull,
 )
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.values import (
-    Blob,
-    Missing,
-)
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.segment.records import record_size
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 START = 1_000_000.0
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.blobstore import RecordKind
 from compactlib.blobstore.model.names import FIRST_SEGMENT
 from compactlib.blobstore.model.values import (
     MAX_ID_BYTES,
@@ -16,7 +17,6 @@ from compactlib.blobstore.model.values import (
     MAX_TIME_MS,
     IndexEntry,
     RecordFlag,
-    RecordKind,
 )
 from compactlib.blobstore.segment.records import (
     HEADER_BYTES,

@@ -17,16 +17,30 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobReader, BlobStoreConfig, CompactAll, ExpiryForecast, Greedy, NotAStore, StatsBased
+from compactlib.blobstore import (
+    Blob,
+    BlobReader,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    Deleted,
+    Expired,
+    ExpiryForecast,
+    GetOptions,
+    Greedy,
+    Missing,
+    NotAStore,
+    StatsBased,
+)
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
-from compactlib.blobstore.model.values import Blob, BlobInfo, Deleted, Expired, GetOptions, Missing
+from compactlib.blobstore.model.values import BlobInfo
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput
-from compactlib.files.disk import LocalFiles, OutFile, StrPath
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction.run.killed_compactor import content_of
 from tests.blobstore.compaction.run.test_blobstore_compactor_kill import Promised
 from tests.blobstore.compaction_stores import (

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
+from compactlib.blobstore import Blob, BlobReader, BlobStore, GetOptions
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.model.values import Blob, GetOptions
-from compactlib.blobstore.store.blob_reader import BlobReader
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock, ManualClock
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.blobstore.compaction.run.test_blobstore_compactor_crash import COUNT, NOW, STORIES, Story
 from tests.blobstore.compaction_stores import START, config
 from tests.blobstore.faults.test_blobstore_crash import KEYS, NOW as THEN, opened, run
@@ -73,9 +70,9 @@ def look_everywhere(story: Story, folder: Path, limit_per_point: int) -> int:
     def check(folder: Path, _: Sequence[Any]) -> None:
         same_as_the_owner(folder / "store", ManualClock(NOW), keys, lambda: story.open(folder / "store"))
 
-    report = explore(record(folder, story.compact), check, limit_per_point=limit_per_point)
-    assert report.points > 20
-    return report.distinct
+    checked = explore_crashes(record(folder, story.compact), check, limit_per_point=limit_per_point)
+    assert checked > 20
+    return checked
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -96,7 +93,7 @@ def test_a_reader_sees_what_is_whole_of_a_log_that_was_cut_off_at_any_step(tmp_p
     def check(folder: Path, _: Sequence[Any]) -> None:
         same_as_the_owner(folder / "store", ManualClock(THEN), KEYS, lambda: opened(folder, "interval"))
 
-    assert explore(files.recording(), check, limit_per_point=40).points > 30
+    assert explore_crashes(files.recording(), check, limit_per_point=40) > 30
 
 
 def test_contents_that_a_crash_left_half_overwritten_are_gone(tmp_path: Path) -> None:
@@ -114,4 +111,4 @@ def test_contents_that_a_crash_left_half_overwritten_are_gone(tmp_path: Path) ->
                 reader.get(key, EVERYTHING)
         assert picture(folder / "store") == before
 
-    assert explore(record(tmp_path, erase), check, limit_per_point=12).points > 10
+    assert explore_crashes(record(tmp_path, erase), check, limit_per_point=12) > 10

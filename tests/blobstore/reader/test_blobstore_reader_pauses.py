@@ -15,16 +15,14 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobReader, CompactAll
+from compactlib.blobstore import Blob, BlobReader, BlobStore, CompactAll
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.log.load_log import list_log
-from compactlib.blobstore.model.values import Blob
 from compactlib.blobstore.store import blob_reader, store_reader
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.store.verify import verify_segment
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     RETENTION,
@@ -35,7 +33,7 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 _LOOKS = ("open", "stat", "lstat", "scandir", "listdir", "pread", "preadv")
 _WORK = ("put", "delete", "undelete", "ttl_update", "compact", "compact", "compact", "compact a little", "erase",

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.model.values import Blob, Deleted
-from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore import Blob, BlobStore, Deleted
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import START, delete_some, done, open_store, plan_of
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 COUNT = 50
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.blobstore import BlobReader, Deleted
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Deleted, IndexEntry
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SegmentFile
-from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData
 from compactlib.outcome import Done
 from compactlib.report import VerifyReport
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import (
     EVERYTHING,

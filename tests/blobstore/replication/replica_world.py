@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.blobstore import (
+    Blob,
     BlobPolicy,
     BlobReader,
     BlobStore,
@@ -21,25 +22,29 @@ from compactlib.blobstore import (
     CompactAll,
     CostBenefit,
     DChoices,
+    Deleted,
+    GetOptions,
     Greedy,
     Hybrid,
     Questions,
+    RecordKind,
+    ReplicationToken,
     StatsBased,
     StoreFull,
 )
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, WritesStopped
 from compactlib.blobstore.model.placement import ByAge, ByEnd
-from compactlib.blobstore.model.values import Answer, Blob, Deleted, GetOptions, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.model.values import Answer, RecordFlag, milliseconds
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.hard_delete import HardDeleter
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
-from compactlib.blobstore.store.replication import ReplicaEntry, ReplicationToken
+from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.validity.verdicts import BlobEnd
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CompactlibError, DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles, Fault
 from compactlib.testing.faults.plan import Crash
 

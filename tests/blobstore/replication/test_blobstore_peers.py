@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import BlobStore, Missing, Questions
+from compactlib.blobstore import BlobStore, Missing, Questions, RecordKind, ReplicationToken
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordKind
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
-from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput, NotFound
 from tests.blobstore.compaction_stores import RETENTION, START, answers, done, fill, open_store, plan_of

@@ -14,18 +14,14 @@ import attrs
 import pytest
 from hypothesis import example, given, strategies as st
 
-from compactlib.blobstore import CompactAll, Questions
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Questions, RecordKind
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.model.values import Blob, Deleted, RecordKind
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.peers import ContainerStates
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
 from tests.blobstore.replication.replica_world import EVERYTHING, take_over

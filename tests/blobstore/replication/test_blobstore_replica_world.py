@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from tests.blobstore.replication.replica_world import World
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 
 def test_replicas_of_unlike_settings_keep_what_is_promised_and_come_to_agree(effort: Effort, tmp_path: Path) -> None:

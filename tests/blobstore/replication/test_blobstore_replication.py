@@ -12,22 +12,19 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import BlobStore, BlobStoreConfig, Deleted, RecordKind, ReplicationToken
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Deleted, IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, salt_of
 from compactlib.blobstore.segment.records import encode_record
-from compactlib.blobstore.store.replication import ReplicationToken, bytes_after, records_after
-from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.replication import bytes_after, records_after
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import Files, LocalFiles
-from compactlib.testing import explore
-from compactlib.testing.crash.operations import Recording
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import Recording, RecordingFiles, explore_crashes
 from tests.blobstore.compaction_stores import RETENTION, START, compact_all, garbage_store
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
@@ -137,7 +134,8 @@ def test_what_a_peer_was_told_no_crash_takes_away(kept: list[bytes], tmp_path: P
 
     def fails_again(folder: Path, acknowledged: Sequence[Any]) -> None:
         again = told(folder)
-        explore(again, lambda last, tokens: goes_on(last, [*acknowledged, *tokens]), points=[len(again.operations)])
+        explore_crashes(again, lambda last, tokens: goes_on(last, [*acknowledged, *tokens]),
+                        points=[len(again.operations)])
 
     def goes_on(folder: Path, tokens: Sequence[Any]) -> None:
         with opened(folder / "store", config) as store:
@@ -145,7 +143,7 @@ def test_what_a_peer_was_told_no_crash_takes_away(kept: list[bytes], tmp_path: P
             assert all(b"new" in followed(store, token)[0] for token in tokens)
 
     first = told(tmp_path)
-    explore(first, fails_again, points=[len(first.operations)])
+    explore_crashes(first, fails_again, points=[len(first.operations)])
 
 
 def test_a_token_of_another_incarnation_begins_anew(scratch: Path) -> None:

@@ -13,10 +13,18 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing
+from compactlib.blobstore import (
+    Blob,
+    BlobStore,
+    BlobStoreConfig,
+    Expired,
+    GetOptions,
+    Missing,
+    RecordKind,
+    ReplicationToken,
+)
 from compactlib.blobstore.errors import BlobTooLarge
-from compactlib.blobstore.model.values import MAX_ID_BYTES, MAX_TIME_MS, Expired, GetOptions, RecordKind
-from compactlib.blobstore.store.replication import ReplicationToken
+from compactlib.blobstore.model.values import MAX_ID_BYTES, MAX_TIME_MS
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.runtime.breather import WORK_SECONDS
 from tests.blobstore.compaction_stores import compact_all, config, garbage_store

@@ -14,17 +14,16 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, Missing, StoreFull
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, Deleted, Missing, RecordKind, StoreFull
 from compactlib.blobstore.compaction.plan.eviction import choose_eviction
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.policy import BlobView, SegmentView
+from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.validity.verdicts import FOREVER
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles
 
 CONFIG = BlobStoreConfig.cache(1 << 16, stats_entries_per_second=None, max_blob_bytes=600)

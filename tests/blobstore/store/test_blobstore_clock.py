@@ -10,21 +10,30 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.blobstore import (
+    Blob,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    Deleted,
+    Expired,
+    GetOptions,
+    Missing,
+    RecordKind,
+    ReplicationToken,
+)
 from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, Deleted, Expired, GetOptions, IndexEntry, Missing, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
-from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Failed
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
 from compactlib.testing import explore_clock_jumps
 from compactlib.testing.faults.jumps import Jump, JumpingClock
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 NOW = 1_000_000.0
 DAY = 86_400.0

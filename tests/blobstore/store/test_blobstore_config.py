@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, CompactAll
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.errors import InvalidInput
 from compactlib.outcome import Done, Skipped
 

@@ -11,18 +11,27 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobReader, CompactAll, StoreFull
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import (
+    Blob,
+    BlobReader,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    Deleted,
+    GetOptions,
+    RecordKind,
+    StoreFull,
+)
 from compactlib.blobstore.errors import BlobTooLarge
-from compactlib.blobstore.model.values import Blob, BlobInfo, Deleted, GetOptions, RecordFlag, RecordKind
+from compactlib.blobstore.model.values import BlobInfo, RecordFlag
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.replication import records_after
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, CorruptData, InvalidInput, StorageError
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Skipped
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import flip
 

@@ -15,17 +15,16 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, CompactAll, Greedy, Questions, StoreFull, compact_many
+from compactlib.blobstore import BlobStore, CompactAll, Greedy, Questions, RecordKind, StoreFull, compact_many
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, InvalidInput, TaskFailed
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
+from compactlib.testing import FailingFiles, Fault
 from compactlib.testing.compactions.factory import folder_contents
-from compactlib.testing.faults.plan import FailingFiles, Fault
 from tests.blobstore.compaction_stores import RETENTION, START, answers, done, fill, garbage_store, open_store, strays
 
 # ---------------------------------------------------------------------------------------------------------- wrong types

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from compactlib.blobstore import Blob, BlobStore, Deleted, RecordKind
 from compactlib.blobstore.compaction.run.report import HardDeleteReport
 from compactlib.blobstore.errors import DeletedForGood
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.log.store_clock import StoreClock
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, Deleted, IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,
@@ -28,16 +29,13 @@ from compactlib.blobstore.segment.erasure import (
 )
 from compactlib.blobstore.store import hard_delete
 from compactlib.blobstore.store.hard_delete import HardDeleter, HardDeleteSlices
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing import explore, explore_recovery, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.runtime import Budget, RecordingObserver
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing.faults.plan import Crash
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
 
 FAR_AHEAD = 1e9
@@ -453,8 +451,8 @@ def test_a_crash_at_any_operation_damages_nothing(made: Callable[[Path], None], 
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hard_delete, "MAX_BATCH_RECORDS", batch)
     made(tmp_path)
-    report = explore(record(tmp_path, erase), check, limit_per_point=12)
-    assert report.points > 10
+    checked = explore_crashes(record(tmp_path, erase), check, limit_per_point=12)
+    assert checked > 10
 
 
 def test_a_crash_of_its_recovery_damages_nothing(tmp_path: Path) -> None:
@@ -463,7 +461,7 @@ def test_a_crash_of_its_recovery_damages_nothing(tmp_path: Path) -> None:
     def recover(folder: Path, files: Files) -> None:
         open_store(folder / "store", ManualClock(START + 100), files=files).close()
 
-    explore_recovery(record(tmp_path, erase), recover, check, rng=random.Random(0), recoveries=5, limit_per_point=4)
+    explore_recovery(record(tmp_path, erase), recover, check, seed=0, recoveries=5, limit_per_point=4)
 
 
 STATE = HardDeleteState(b"an incarnation..", 99, (Erasure(SegmentName(1, 2), 80, 40, b"head" * 20),))

@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=3, max_blob_bytes=0,
                          deleted_retention_seconds=0, index_max_entries=4, triggers=())

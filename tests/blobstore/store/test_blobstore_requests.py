@@ -25,17 +25,15 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, StatsBased
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView
+from compactlib.blobstore import BlobChoice, BlobStore, BlobStoreConfig, BlobView, StatsBased
 from compactlib.blobstore.log.kept_settings import FILE_NAME, kept_retention
 from compactlib.blobstore.model.names import SOCKET_NAME
 from compactlib.blobstore.segment.erasure import STATE_NAME
 from compactlib.blobstore.store.requests import OwnerAnswer, ask_owner, user_at
 from compactlib.errors import Busy, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
-from compactlib.files import LocalFiles
-from compactlib.files.disk import OutFile, StrPath
-from compactlib.runtime import OnRequest
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import StrPath
+from compactlib.runtime import OnRequest, RecordingObserver
 from compactlib.testing.kit.forks import in_a_fork
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, pace=None,

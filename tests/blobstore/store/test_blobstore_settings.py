@@ -21,7 +21,7 @@ from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Conflict, NotFound
 from compactlib.outcome import Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.testing import FailingFiles, Fault, check_settings
 from compactlib.testing.faults.plan import Crash
 from compactlib.testing.settings import SettingsReport

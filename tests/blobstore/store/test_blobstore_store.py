@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, Expired, GetOptions, Missing, RecordKind
 from compactlib.blobstore.errors import (
     AlreadyUndeleted,
     BlobDeleted,
@@ -24,19 +24,9 @@ from compactlib.blobstore.errors import (
     TtlAlreadyUpdated,
     TtlUpdateTooLate,
 )
-from compactlib.blobstore.model.values import (
-    MAX_ID_BYTES,
-    Blob,
-    BlobInfo,
-    Deleted,
-    Expired,
-    GetOptions,
-    Missing,
-    RecordKind,
-)
+from compactlib.blobstore.model.values import MAX_ID_BYTES, BlobInfo
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.store.stream import HELD_BYTES
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull, InvalidInput

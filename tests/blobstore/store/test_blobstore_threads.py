@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
-from compactlib.blobstore.config import BlobStoreConfig, Durability
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
+from compactlib.blobstore.config import Durability
 from compactlib.blobstore.errors import BlobExists
-from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.blobstore.segment import open_segments
 from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 
 def content_of(key: bytes) -> bytes:

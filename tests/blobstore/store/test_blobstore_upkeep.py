@@ -14,15 +14,13 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, BlobView, StatsBased
-from compactlib.blobstore.compaction.plan.policy import BlobChoice
+from compactlib.blobstore import BlobChoice, BlobReader, BlobStore, BlobStoreConfig, BlobView, StatsBased
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.outcome import Done, Skipped
-from compactlib.runtime import OnRequest, Periodic
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, OnRequest, Periodic, RecordingObserver
 from compactlib.testing.kit.forks import check_fork
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, pace=None,

@@ -21,9 +21,9 @@ from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.validity.lifetimes import Lifetime
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules
 from compactlib.errors import InvalidInput, Stale
+from compactlib.testing.interrupts import Interrupted
 from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
-from tests.interrupts import Interrupted
 
 S0, S1 = SegmentName(0, 0), SegmentName(1, 0)
 

@@ -7,10 +7,11 @@ import random
 
 import pytest
 
+from compactlib.blobstore import RecordKind
 from compactlib.blobstore.index import index_segment
 from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag
 from tests.blobstore.blob_logs import LogOf, kept_offsets
 
 kept_records = pytest.importorskip("compactlib.blobstore.compaction.sense.kept_records").kept_records

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.blobstore import RecordKind
 from compactlib.blobstore.compaction.sense import statistics as statistics_module
 from compactlib.blobstore.compaction.sense.statistics import container_statistics, log_statistics
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.validity.lifetimes import lifetimes
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, Rules, Verdict, judge
 from compactlib.clock import ManualClock
-from compactlib.runtime.throttle import Throttle
+from compactlib.runtime import Throttle
 from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.blobstore import RecordKind
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag
 from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.validity.verdicts import PurgeRules, Rules, Verdict, judge, judge_one
 from compactlib.errors import CorruptData

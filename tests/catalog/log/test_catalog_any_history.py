@@ -9,38 +9,36 @@ from collections.abc import Callable
 
 import pytest
 
-from compactlib.catalog.errors import CommandRefused
-from compactlib.catalog.log import recover
-from compactlib.catalog.model.timestamp import HybridClock
-from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.commands import (
-    AlterZone,
-    ChooseDefaultZone,
-    Command,
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateIndex,
     CreateSchema,
+    CreateTable,
     CreateZone,
     DropSchema,
-    DropZone,
+    DropTable,
+    HybridClock,
+    MakeIndexAvailable,
+    StartBuildingIndex,
 )
-from compactlib.catalog.schema.descriptors import Column, ColumnType
+from compactlib.catalog.errors import CommandRefused
+from compactlib.catalog.log import recover
+from compactlib.catalog.schema.catalog import EMPTY, Catalog
+from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone, Command, DropZone
 from compactlib.catalog.schema.table_commands import (
     AddColumns,
     AlterColumn,
-    CreateIndex,
-    CreateTable,
     DropColumns,
     DropIndex,
-    DropTable,
-    MakeIndexAvailable,
     RemoveIndex,
     RenameTable,
-    StartBuildingIndex,
 )
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from tests.catalog.services import log_in
-from tests.effort import Effort
+from tests.harness.catalog_logs import log_in
+from tests.harness.effort import Effort
 
 SCHEMAS, TABLES, ZONES, INDEXES, COLUMNS = "AB", "ABCD", "XYZ", "IJKLM", "STUVW"
 

@@ -7,6 +7,16 @@ import json
 import re
 from pathlib import Path
 
+from compactlib.catalog import (
+    CatalogService,
+    CreateIndex,
+    CreateSchema,
+    DropTable,
+    HybridClock,
+    LowWatermark,
+    PublishedTimes,
+    StartBuildingIndex,
+)
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.records import (
     RecordType,
@@ -18,18 +28,14 @@ from compactlib.catalog.log.records import (
     to_json,
     unseal,
 )
-from compactlib.catalog.model.timestamp import HybridClock
-from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone, CreateSchema
-from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, StartBuildingIndex
+from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from tests.catalog.services import INITIAL, create_table, cut, log_in, service_in
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import INITIAL, create_table, log_in
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "catalog-log-v1.json"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "catalog" / "catalog-log-v1.json"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "catalog-log.md"
 
 

@@ -9,24 +9,22 @@ from typing import Any
 
 import pytest
 
+from compactlib.catalog import CreateSchema, HybridClock, LowWatermark, PublishedTimes, UpdateLog
 from compactlib.catalog.errors import CommandRefused, RetriesExhausted
 from compactlib.catalog.log.keys import publisher_key
 from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
 from compactlib.catalog.log.reclaim import reclaim
 from compactlib.catalog.log.recover import recover_history
-from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock
-from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.service.service import Executed
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
-from tests.catalog.services import log_in, service_in, update
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
+from tests.catalog.services import service_in, update
+from tests.harness.catalog_logs import log_in
 
 LOST = (KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
 AWAY = (0, 1, 3, 1000)

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.catalog import UpdateLog
 from compactlib.catalog.errors import (
     CatalogMoved,
     RecordDamaged,
@@ -27,7 +28,7 @@ from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LogStat
 from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import recover_history
-from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
+from compactlib.catalog.log.update_log import MAX_ATTEMPTS
 from compactlib.catalog.log.verify import verify_log
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject, SetDefaultZone
 from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
@@ -36,10 +37,12 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupp
 from compactlib.files.checksum import crc32
 from compactlib.kv import Condition, Delete, KVStore, MemoryStore
 from compactlib.kv.store import KVLimits
-from compactlib.runtime.budget import Budget
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
-from tests.catalog.services import ID, log_in, update
-from tests.steps import calls_of
+from compactlib.runtime import Budget
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVRun
+from tests.catalog.services import update
+from tests.harness.catalog_logs import ID, log_in
+from tests.harness.steps import calls_of
 
 PARTITION = b"catalog"
 

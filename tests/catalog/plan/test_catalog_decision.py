@@ -9,21 +9,11 @@ import pickle
 import attrs
 import pytest
 
+from compactlib.catalog import Assignments, CatalogView, NodeId, NodeReport, Topology, ZoneAssignments
 from compactlib.catalog.errors import AssignmentsMissing, DuplicateReport, EmptyTopology
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import (
-    RESTRICTIONS,
-    Assignments,
-    Culprit,
-    Factor,
-    Floor,
-    NodeId,
-    NodeReport,
-    Topology,
-    Unavailable,
-    ZoneAssignments,
-)
-from compactlib.catalog.plan.decision import CatalogView, decide
+from compactlib.catalog.model.values import RESTRICTIONS, Culprit, Factor, Floor, Unavailable
+from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Hold, Limit
 from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone

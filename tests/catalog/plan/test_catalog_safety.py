@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given as any_of, strategies as st
 
+from compactlib.catalog import Assignments, CatalogView, NodeId, Topology, ZoneAssignments
 from compactlib.catalog.errors import AssignmentsMissing, UnsafeCompaction
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, Topology, Unavailable, ZoneAssignments
-from compactlib.catalog.plan.decision import CatalogView, decide
+from compactlib.catalog.model.values import Factor, Floor, Unavailable
+from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.safety import check_target
 from compactlib.catalog.plan.verdict import Compact
 from compactlib.catalog.schema.catalog import Change, PutObject

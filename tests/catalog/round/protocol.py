@@ -7,10 +7,9 @@ from typing import TypeVar
 
 import attrs
 
+from compactlib.catalog import CatalogPlan, CutReport, CutToBound, NodeId, NodeOptions, NodeReport, Topology
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Factor, Floor, NodeId, NodeReport, Topology
-from compactlib.catalog.plan.plan import CatalogPlan, CutReport
-from compactlib.catalog.plan.policy import CutToBound
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.plan.verdict import Explanation
 from compactlib.catalog.round.effects import (
     ConfirmTopology,
@@ -27,7 +26,6 @@ from compactlib.catalog.round.effects import (
 )
 from compactlib.catalog.round.messages import Message, ReportAnswer, RoundId
 from compactlib.catalog.round.node import CatalogNode
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport
 from compactlib.report import PolicyRecord
 

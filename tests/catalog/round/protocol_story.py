@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `tests/scenarios/catalog/protocol_*.txt`: nodes, what they hear, and what comes of it.
+"""The language of `tests/catalog/scenarios/protocol_*.txt`: nodes, what they hear, and what comes of it.
 
 One command a line; what follows `#` is for the reader. Messages wait until they are delivered or lost.
 
@@ -22,8 +22,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from compactlib.catalog import NodeId, NodeOptions, Topology, ZoneResult
 from compactlib.catalog.errors import HostFailed
-from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.effects import (
     Broke,
     CancelTimer,
@@ -51,9 +51,8 @@ from compactlib.catalog.round.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.round.messages import Refusal, ZoneResult
+from compactlib.catalog.round.messages import Refusal
 from compactlib.catalog.round.node import CatalogNode
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport, Trigger
 from compactlib.outcome import Done, Failed
 from tests.catalog.round.protocol import CUT, HOLD, PLAN, report_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from compactlib.catalog import NodeId, NodeOptions, NodeReport, Topology, ZoneResult
 from compactlib.catalog.errors import (
     DeadlinePassed,
     EmptyTopology,
@@ -15,7 +16,7 @@ from compactlib.catalog.errors import (
     UnsafeCompaction,
 )
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Factor, Floor, NodeId, NodeReport, Topology
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.round.effects import (
     Broke,
     CancelCall,
@@ -44,9 +45,7 @@ from compactlib.catalog.round.messages import (
     ReportFailed,
     ReportRequest,
     RoundId,
-    ZoneResult,
 )
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import PublicationStats, Trigger
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped

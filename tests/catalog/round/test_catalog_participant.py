@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from compactlib.catalog import NodeId, ZoneResult
 from compactlib.catalog.errors import HostFailed, StaleTerm, TwoCoordinators
-from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.round.effects import (
     Broke,
     CancelCall,
@@ -34,7 +34,6 @@ from compactlib.catalog.round.messages import (
     ReportFailed,
     ReportRequest,
     RoundId,
-    ZoneResult,
 )
 from compactlib.errors import InvalidInput
 from tests.catalog.round.protocol import Driven, report_of

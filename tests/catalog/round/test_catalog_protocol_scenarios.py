@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `tests/scenarios/catalog/protocol_*.txt`; `protocol_story.py` describes their language."""
+"""Plays the stories in `tests/catalog/scenarios/protocol_*.txt`; `protocol_story.py` describes their language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.catalog.round.protocol_story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "catalog").glob("protocol_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "catalog" / "scenarios").glob("protocol_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("protocol_") for path in SCENARIOS])

@@ -11,20 +11,19 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.catalog import Assignments, CatalogView, CutReport, NodeId, NodeOptions, NodeReport, Topology, UpdateLog
 from compactlib.catalog.log.log_model import LogState
-from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, NodeReport, Topology
-from compactlib.catalog.plan.decision import CatalogView, decide
-from compactlib.catalog.plan.plan import CutReport
+from compactlib.catalog.model.values import Factor, Floor
+from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Decision
 from compactlib.catalog.round.coordinator import Coordinator
 from compactlib.catalog.round.effects import WriteSnapshot
 from compactlib.catalog.round.election import Election, Heard
 from compactlib.catalog.round.messages import RoundId
 from compactlib.catalog.round.node import CatalogNode
-from compactlib.catalog.round.outbox import NodeOptions, Outbox
+from compactlib.catalog.round.outbox import Outbox
 from compactlib.catalog.round.report import Trigger
 from compactlib.catalog.round.state import Collection, Round
 from compactlib.outcome import Outcome

@@ -12,6 +12,18 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from compactlib.catalog import (
+    Column,
+    ColumnType,
+    CreateIndex,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropSchema,
+    DropTable,
+    MakeIndexAvailable,
+    StartBuildingIndex,
+)
 from compactlib.catalog.errors import CommandRefused, ObjectNotFound
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.catalog.schema.commands import (
@@ -20,29 +32,21 @@ from compactlib.catalog.schema.commands import (
     AlterZone,
     ChooseDefaultZone,
     Command,
-    CreateSchema,
-    CreateZone,
-    DropSchema,
     DropZone,
     plan_update,
 )
-from compactlib.catalog.schema.descriptors import Column, ColumnType, IndexStatus
+from compactlib.catalog.schema.descriptors import IndexStatus
 from compactlib.catalog.schema.persistent_map import PersistentMap
 from compactlib.catalog.schema.table_commands import (
     AddColumns,
     AlterColumn,
-    CreateIndex,
-    CreateTable,
     DropColumns,
     DropIndex,
-    DropTable,
-    MakeIndexAvailable,
     RemoveIndex,
     RenameTable,
-    StartBuildingIndex,
 )
 from compactlib.errors import InvalidInput
-from tests.catalog.services import ID
+from tests.harness.catalog_logs import ID
 
 NAME = Column(name="NAME", type=ColumnType.STRING, length=100)
 

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from compactlib.catalog import HybridClock
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.catalog.model.timestamp import (
     HIGHEST,
-    HybridClock,
     add_ms,
     ensured_activation,
     from_seconds,

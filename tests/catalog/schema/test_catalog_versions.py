@@ -11,6 +11,7 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.catalog import NodeId, Topology, ZoneAssignments
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.model.partitions import (
     MAX_PARTITIONS,
@@ -19,7 +20,6 @@ from compactlib.catalog.model.partitions import (
     mask_of,
     partitions_of,
 )
-from compactlib.catalog.model.values import NodeId, Topology, ZoneAssignments
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, DropObject, PutObject
 from compactlib.catalog.schema.descriptors import Zone
 from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions

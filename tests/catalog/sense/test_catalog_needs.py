@@ -10,6 +10,15 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.catalog import (
+    ActiveTransactions,
+    CreateSchema,
+    HybridClock,
+    LocalNeeds,
+    LowWatermark,
+    NodeId,
+    PublishedTimes,
+)
 from compactlib.catalog.errors import (
     BelowLowWatermark,
     CatalogMoved,
@@ -22,16 +31,14 @@ from compactlib.catalog.errors import (
 )
 from compactlib.catalog.log import keys
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.timestamp import HybridClock, timestamp
-from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, Unavailable
+from compactlib.catalog.model.timestamp import timestamp
+from compactlib.catalog.model.values import Culprit, Factor, Floor, Unavailable
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
-from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.catalog.schema.descriptors import IndexStatus, Schema, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.sense.index_builds import IndexBuilds
-from compactlib.catalog.sense.needs import LocalNeeds
 from compactlib.catalog.sense.pins import MAX_OWNER, Pins
-from compactlib.catalog.sense.published import FlushTicket, PublishedTimes
+from compactlib.catalog.sense.published import FlushTicket
 from compactlib.catalog.sense.rebalance import (
     Placement,
     PlacementTracker,
@@ -39,15 +46,15 @@ from compactlib.catalog.sense.rebalance import (
     ZoneProgress,
     rebalance_minimum,
 )
-from compactlib.catalog.sense.transactions import ActiveTransactions
-from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVOperation, KVRun
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
-from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
+from tests.catalog.services import cut, grown, plan_to, service_in
+from tests.harness.catalog_logs import log_in, sound
 
 # --- transactions -------------------------------------------------------------------------------------------------
 

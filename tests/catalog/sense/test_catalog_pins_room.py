@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from compactlib.catalog import CatalogService
 from compactlib.catalog.sense import pins as module
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.service.service import CatalogService
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
 from tests.catalog.services import grown, service_in

@@ -7,17 +7,22 @@ import random
 
 import pytest
 
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropTable,
+    PublishedTimes,
+)
 from compactlib.catalog.log import keys
-from compactlib.catalog.schema.commands import CreateSchema, CreateZone
-from compactlib.catalog.schema.descriptors import Column, ColumnType
-from compactlib.catalog.schema.table_commands import CreateTable, DropTable
 from compactlib.catalog.schema.versions import RetainedVersions
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import service_in
-from tests.steps import calls_of
+from tests.harness.steps import calls_of
 
 
 def with_tables(rng: random.Random, versions: int) -> CatalogService:

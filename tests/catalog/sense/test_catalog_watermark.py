@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compactlib.catalog import HybridClock, LowWatermark
 from compactlib.catalog.errors import BelowLowWatermark, RecordDamaged
 from compactlib.catalog.log import keys
-from compactlib.catalog.model.timestamp import HybridClock, physical_ms, timestamp
+from compactlib.catalog.model.timestamp import physical_ms, timestamp
 from compactlib.catalog.model.values import Factor, Floor, Unavailable, Watermark
 from compactlib.catalog.schema.versions import RetainedVersions
-from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVOperation, KVRun
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -14,25 +14,22 @@ from typing import Any, Literal
 import attrs
 import pytest
 
+from compactlib.catalog import CatalogService, CreateSchema, HybridClock, LowWatermark, PublishedTimes, UpdateLog
 from compactlib.catalog.errors import CatalogMoved, CatalogVersionNotFound
 from compactlib.catalog.log.reclaim import reclaim
-from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock, Timestamp
-from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.service import CatalogService, Executed
+from compactlib.catalog.service.service import Executed
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, Conflict
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed
-from compactlib.testing import FaultyStore, explore_pauses
-from compactlib.testing.faults.jumps import Jump, JumpingClock, explore_clock_jumps
+from compactlib.testing import FaultyStore, check_settings, explore_clock_jumps, explore_pauses
+from compactlib.testing.faults.jumps import Jump, JumpingClock
 from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.interleave import Stage, SteppedStore
-from compactlib.testing.settings import check_settings
-from tests.catalog.services import cut, sound
+from tests.catalog.services import cut
+from tests.harness.catalog_logs import sound
 
 Predicates = Literal["version", "value"]
 

@@ -10,18 +10,22 @@ from typing import Any
 
 import pytest
 
-from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock
-from compactlib.catalog.schema.commands import CreateSchema, CreateZone
+from compactlib.catalog import (
+    CatalogService,
+    CreateSchema,
+    CreateZone,
+    HybridClock,
+    LogFollower,
+    LowWatermark,
+    PublishedTimes,
+    UpdateLog,
+)
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.follower import LogFollower
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KVStore, MemoryStore, Put
-from tests.catalog.services import cut, service_in, sound
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import sound
 
 NAMES: list[Any] = ["".join(string.printable), *string.punctuation, "\0", "\ud800", "é", "😀", "a/b", "..", "%2F",
                     "x" * 100_000, "", None, 5, b"x", 1.5, []]

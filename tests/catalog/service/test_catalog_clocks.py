@@ -7,19 +7,16 @@ import threading
 
 import pytest
 
+from compactlib.catalog import ActiveTransactions, CatalogService, CreateSchema, HybridClock, LowWatermark
 from compactlib.catalog.errors import BelowLowWatermark, ClockSkewExceeded, CommandRefused
-from compactlib.catalog.model.timestamp import HybridClock, add_ms, from_seconds, physical_ms
-from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.model.timestamp import add_ms, from_seconds, physical_ms
 from compactlib.catalog.sense.pins import Pins
-from compactlib.catalog.sense.transactions import ActiveTransactions
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import ClockJumped
 from compactlib.kv import KVStore, MemoryStore
-from compactlib.runtime import SteadyClock
-from compactlib.runtime.observe import RecordingObserver
-from tests.catalog.services import INITIAL, grown, log_in, service_in
+from compactlib.runtime import RecordingObserver, SteadyClock
+from tests.catalog.services import grown, service_in
+from tests.harness.catalog_logs import INITIAL, log_in
 
 DAY = 86_400.0
 HOUR = 3_600.0

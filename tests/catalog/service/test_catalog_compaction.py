@@ -17,6 +17,7 @@ from compactlib.catalog import (
     CatalogPlan,
     CatalogService,
     CatalogView,
+    CreateSchema,
     Cut,
     CutReport,
     CutToBound,
@@ -38,24 +39,17 @@ from compactlib.catalog.errors import (
 from compactlib.catalog.log.reclaim import CatalogReclaim
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.model.values import Factor, Floor
-from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.clock import ManualClock
 from compactlib.contract import Compaction
 from compactlib.errors import BudgetSpent, Busy, Closed, Conflict, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.kv_faults import (
-    FaultyStore,
-    KVCrash,
-    KVFault,
-    KVOperation,
-    KVRun,
-    explore_kv_faults,
-)
-from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
-from tests.contract.catalog import OneNode
+from compactlib.runtime import Budget, RecordingObserver
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
+from tests.catalog.services import cut, grown, plan_to, service_in
+from tests.harness.catalog_logs import log_in, sound
+from tests.promises.contract.catalog import OneNode
 
 
 def with_schemas(count: int, store: KVStore | None = None, **options: Any) -> CatalogService:
@@ -240,7 +234,7 @@ def test_a_policy_is_not_asked_where_nothing_may_be_cut() -> None:
 
 def test_what_a_policy_chooses_is_taken_down_to_what_can_be_the_earliest() -> None:
     """An index that is being built in the version it chose does not stop everything."""
-    from compactlib.catalog.schema.table_commands import CreateIndex, MakeIndexAvailable, StartBuildingIndex
+    from compactlib.catalog import CreateIndex, MakeIndexAvailable, StartBuildingIndex
 
     service = grown(service_in(delay_seconds=0), 2)
     service.execute([CreateIndex(schema="PUBLIC", table="T2", name="I", columns=("ID",))], wait=False)

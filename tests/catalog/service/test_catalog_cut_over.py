@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from compactlib.catalog.log import keys
 from compactlib.kv import Condition, Delete, MemoryStore, OutcomeUnknown, Put
 from compactlib.outcome import Done, Failed
-from tests.catalog.services import cut, grown, service_in, sound
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_logs import sound
 
 
 class LostOnce(MemoryStore):

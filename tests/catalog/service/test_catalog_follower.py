@@ -7,15 +7,14 @@ import threading
 
 import pytest
 
-from compactlib.catalog.schema.commands import CreateSchema
-from compactlib.catalog.service.follower import LogFollower
-from compactlib.catalog.service.service import CatalogService
+from compactlib.catalog import CatalogService, CreateSchema, LogFollower
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault
-from tests.catalog.services import INITIAL, cut, service_in
+from compactlib.runtime import RecordingObserver
+from compactlib.testing import FaultyStore, KVFault
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import INITIAL
 
 
 def test_what_others_append_is_taken_in() -> None:

@@ -7,15 +7,17 @@ import random
 
 import pytest
 
+from compactlib.catalog import LeaseElection
 from compactlib.catalog.log import keys
-from compactlib.catalog.service.lease_election import LeaseElection
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
-from tests.catalog.services import cut, grown, service_in, sound
+from compactlib.runtime import RecordingObserver
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_logs import sound
 
 
 class Voter:

@@ -11,13 +11,21 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.catalog import CatalogService, CreateSchema, CreateTable, CreateZone, HybridClock, UpdateLog
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    HybridClock,
+    UpdateLog,
+)
 from compactlib.catalog.schema import commands, table_commands
-from compactlib.catalog.schema.descriptors import Column, ColumnType
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 KEY = Column(name="ID", type=ColumnType.INT64, nullable=False)
 COMMANDS: Sequence[Any] = [value for module in (commands, table_commands) for value in vars(module).values()

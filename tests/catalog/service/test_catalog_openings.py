@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.catalog.opening_world import OpeningWorld
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 
 def test_what_was_executed_pinned_and_published_holds_under_other_settings(effort: Effort) -> None:

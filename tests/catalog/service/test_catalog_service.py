@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from compactlib.catalog import CatalogService, CreateSchema, CutReport, DropSchema, HybridClock
 from compactlib.catalog.errors import (
     CatalogVersionNotFound,
     CommandRefused,
@@ -21,19 +22,18 @@ from compactlib.catalog.errors import (
     TimeBeforeHistory,
 )
 from compactlib.catalog.log.recover import recover_history
-from compactlib.catalog.model.timestamp import HybridClock, from_seconds, physical_ms
-from compactlib.catalog.plan.plan import CutReport
+from compactlib.catalog.model.timestamp import from_seconds, physical_ms
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.commands import CreateSchema, DropSchema
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.runtime import Observer, RecordingObserver
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.catalog.cases import history
-from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in, sound
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_logs import INITIAL, create_table, log_in, sound
 
 # --- looking up ---------------------------------------------------------------------------------------------------
 

@@ -9,21 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.catalog import CatalogService, CreateSchema, HybridClock, LowWatermark, PublishedTimes
 from compactlib.catalog.errors import RetriesExhausted
-from compactlib.catalog.model.timestamp import HybridClock
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.commands import CreateSchema
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
-from compactlib.kv import SlowDown
+from compactlib.kv import PostgresStore, SlowDown, SqliteStore
 from compactlib.kv.errors import DamagedStore
-from compactlib.kv.stores.postgres import PostgresStore
-from compactlib.kv.stores.sqlite.store import SqliteStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.services import INITIAL, create_table, cut, service_in, sound
-from tests.kv.postgres_server import postgres
+from tests.catalog.services import cut, service_in
+from tests.harness.catalog_logs import INITIAL, create_table, sound
+from tests.harness.kv.postgres_server import postgres
 
 
 def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:

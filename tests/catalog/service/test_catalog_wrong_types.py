@@ -18,7 +18,7 @@ from compactlib.catalog.sense.rebalance import PlacementTracker
 from compactlib.errors import CompactlibError
 from tests.catalog.cases import given, history
 from tests.catalog.services import grown, service_in
-from tests.core.misfits import HOSTILE
+from tests.harness.misfits import HOSTILE
 
 STRANGE: Sequence[Any] = (42, -1, "text", 2.5, None, b"bytes", object(), [object()], {"a": 1}, lambda: None)
 WAITS = {"start", "stop", "wait_ready", "wait_until"}

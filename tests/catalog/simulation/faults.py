@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from compactlib.catalog import NodeId, Topology
 from compactlib.catalog.model.timestamp import add_ms
-from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.effects import Event, Triggered
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.report import Trigger

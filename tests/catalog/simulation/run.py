@@ -22,14 +22,23 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib.catalog import (
+    CatalogPlan,
+    CatalogView,
+    CutReport,
+    CutToBound,
+    NodeId,
+    NodeOptions,
+    NodeReport,
+    Topology,
+    ZoneResult,
+)
 from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.log.log_model import SnapshotSaved
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.model.values import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
-from compactlib.catalog.plan.decision import CatalogView, decide
-from compactlib.catalog.plan.plan import CatalogPlan, CutReport
-from compactlib.catalog.plan.policy import CutToBound
+from compactlib.catalog.model.values import Factor, Floor, Unavailable
+from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Decision
 from compactlib.catalog.round.effects import (
     Broke,
@@ -58,9 +67,8 @@ from compactlib.catalog.round.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.round.messages import Message, ReportRequest, RoundId, ZoneResult
+from compactlib.catalog.round.messages import Message, ReportRequest, RoundId
 from compactlib.catalog.round.node import CatalogNode
-from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Outcome, Skipped

@@ -13,23 +13,31 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock, Timestamp, from_seconds
-from compactlib.catalog.model.values import Assignments, NodeId, Topology, ZoneAssignments
+from compactlib.catalog import (
+    Assignments,
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateIndex,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropTable,
+    HybridClock,
+    MakeIndexAvailable,
+    NodeId,
+    StartBuildingIndex,
+    Topology,
+    UpdateLog,
+    ZoneAssignments,
+)
+from compactlib.catalog.model.timestamp import Timestamp, from_seconds
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.commands import Command, CreateSchema, CreateZone
-from compactlib.catalog.schema.descriptors import Column, ColumnType, IndexStatus
-from compactlib.catalog.schema.table_commands import (
-    CreateIndex,
-    CreateTable,
-    DropTable,
-    MakeIndexAvailable,
-    RenameTable,
-    StartBuildingIndex,
-)
+from compactlib.catalog.schema.commands import Command
+from compactlib.catalog.schema.descriptors import IndexStatus
+from compactlib.catalog.schema.table_commands import RenameTable
 from compactlib.catalog.schema.versions import RetainedVersions
-from compactlib.catalog.service.service import CatalogService
 from compactlib.kv import Condition, MemoryStore
 
 META = b"meta"

@@ -5,6 +5,20 @@ from __future__ import annotations
 
 import pytest
 
+from compactlib.catalog import (
+    ActiveTransactions,
+    Assignments,
+    CatalogHost,
+    CatalogPlan,
+    CreateZone,
+    LocalHost,
+    LocalNeeds,
+    LowWatermark,
+    NodeId,
+    Topology,
+    ZoneAssignments,
+    ZoneResult,
+)
 from compactlib.catalog.errors import (
     AssignmentsMissing,
     CatalogMoved,
@@ -13,22 +27,17 @@ from compactlib.catalog.errors import (
     UnsafeCompaction,
 )
 from compactlib.catalog.log.update_log import term_mark
-from compactlib.catalog.model.values import Assignments, Factor, NodeId, Topology, ZoneAssignments
-from compactlib.catalog.plan.plan import CatalogPlan
-from compactlib.catalog.round.messages import ZoneResult
-from compactlib.catalog.schema.commands import AlterZone, CreateZone, DropZone
-from compactlib.catalog.sense.needs import LocalNeeds
+from compactlib.catalog.model.values import Factor
+from compactlib.catalog.schema.commands import AlterZone, DropZone
 from compactlib.catalog.sense.rebalance import Placement, RebalanceNeed
-from compactlib.catalog.sense.transactions import ActiveTransactions, Transaction
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.transport.host import CatalogHost
-from compactlib.catalog.transport.local_host import LocalHost
+from compactlib.catalog.sense.transactions import Transaction
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.cluster import NAMES, Cluster
-from tests.catalog.services import grown, service_in, sound
+from tests.catalog.services import grown, service_in
+from tests.harness.catalog_cluster import NAMES, Cluster
+from tests.harness.catalog_logs import sound
 
 
 def with_table() -> Cluster:

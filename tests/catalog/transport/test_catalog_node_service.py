@@ -12,19 +12,25 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import pytest
 
+from compactlib.catalog import (
+    CatalogPlan,
+    CompactionService,
+    CutReport,
+    NodeId,
+    NodeOptions,
+    NodeReport,
+    Topology,
+    ZoneResult,
+)
 from compactlib.catalog.errors import DeadlinePassed, HostFailed
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.model.values import NodeId, NodeReport, Topology
-from compactlib.catalog.plan.plan import CatalogPlan, CutReport
-from compactlib.catalog.round.messages import Message, ZoneResult
-from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.messages import Message
 from compactlib.catalog.round.report import PublicationStats, RoundReport
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
-from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.errors import Busy, Closed, Conflict, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from tests.catalog.round.protocol import CUT, PLAN, report_of
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from compactlib.catalog import ZoneResult
 from compactlib.catalog.log.replicated import LowestTime, decode_command
-from compactlib.catalog.round.messages import ZoneResult
 from compactlib.catalog.transport.time_publisher import Propose, TimePublisher
 
 

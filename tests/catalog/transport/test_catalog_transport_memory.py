@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from compactlib.catalog.model.values import NodeId
+from compactlib.catalog import NodeId
 from compactlib.catalog.round.messages import Message, ReportRequest, RoundId
 from compactlib.catalog.transport.memory import MemoryHub
 from tests.catalog.simulation.network import LinkFaults, MemoryNetwork

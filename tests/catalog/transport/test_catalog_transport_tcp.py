@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.catalog.model.values import NodeId
+from compactlib.catalog import NodeId, TcpTransport
 from compactlib.catalog.round.messages import (
     Hello,
     Message,
@@ -26,10 +26,10 @@ from compactlib.catalog.round.messages import (
     RoundId,
 )
 from compactlib.catalog.transport import wire
-from compactlib.catalog.transport.tcp import TcpOptions, TcpTransport
+from compactlib.catalog.transport.tcp import TcpOptions
 from compactlib.errors import Closed, InvalidInput, StorageError
+from compactlib.runtime import RecordingObserver
 from compactlib.runtime.doors import Address
-from compactlib.runtime.observe import RecordingObserver
 
 LOOPBACK: Address = ("127.0.0.1", 0)
 QUICK = TcpOptions(hello_seconds=5.0, min_pause_seconds=0.01, max_pause_seconds=0.05, max_message_bytes=10_000)

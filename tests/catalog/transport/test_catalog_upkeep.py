@@ -8,24 +8,31 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from compactlib.catalog import (
+    Assignments,
+    CatalogUpkeep,
+    CompactionService,
+    DropTable,
+    LeaseElection,
+    LowWatermark,
+    NodeId,
+    NodeOptions,
+    PublishedTimes,
+    Topology,
+    ZoneAssignments,
+)
 from compactlib.catalog.log import keys
-from compactlib.catalog.model.values import Assignments, Factor, NodeId, Topology, ZoneAssignments
-from compactlib.catalog.round.outbox import NodeOptions
-from compactlib.catalog.schema.table_commands import DropTable
-from compactlib.catalog.sense.published import PublishedTimes
-from compactlib.catalog.sense.watermark import LowWatermark
-from compactlib.catalog.service.lease_election import LeaseElection
-from compactlib.catalog.service.upkeep import CatalogUpkeep
+from compactlib.catalog.model.values import Factor
 from compactlib.catalog.transport.memory import MemoryHub
-from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput, StorageError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault
-from tests.catalog.cluster import NAMES, PARTITIONS, Cluster
-from tests.catalog.services import create_table, cut, grown, service_in, sound
+from compactlib.runtime import RecordingObserver
+from compactlib.testing import FaultyStore, KVFault
+from tests.catalog.services import cut, grown, service_in
+from tests.harness.catalog_cluster import NAMES, PARTITIONS, Cluster
+from tests.harness.catalog_logs import create_table, sound
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
 

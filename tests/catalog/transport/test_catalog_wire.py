@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.catalog import NodeId, NodeReport, ZoneResult
 from compactlib.catalog.errors import MessageDamaged, MessageTooLarge, MessageTooNew, UnknownMessage
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
+from compactlib.catalog.model.values import Culprit, Factor, Floor, Unavailable
 from compactlib.catalog.round.messages import (
     MAX_NAME_BYTES,
     MAX_TEXT_BYTES,
@@ -25,7 +26,6 @@ from compactlib.catalog.round.messages import (
     ReportFailed,
     ReportRequest,
     RoundId,
-    ZoneResult,
     checked_name,
     short_text,
 )
@@ -33,7 +33,7 @@ from compactlib.catalog.transport import wire
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.testing.policies.need_strategies import node_ids, node_reports
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "messages-v1.bin"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "catalog" / "messages-v1.bin"
 ROUND = RoundId(3, NodeId("node-é", 7), 129)
 REPORT = NodeReport(
     node=NodeId("b", 1 << 40),

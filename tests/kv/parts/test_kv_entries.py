@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from compactlib.kv import MemoryStore
-from tests.interrupts import Interrupted, interruptions
+from compactlib.testing.interrupts import Interrupted, interruptions
 
 
 def test_a_scan_that_goes_on_after_an_interrupt_gives_each_entry_once() -> None:

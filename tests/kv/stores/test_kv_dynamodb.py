@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store in DynamoDB, on moto's server: the conformance kit, faults of the network, limits, throttling, processes.
 
-moto is not DynamoDB: it answers one request at a time here (`tests.kv.moto_server`), throttles nobody, and does not
-know a transaction's token again. What DynamoDB says then is put between by a proxy.
+moto is not DynamoDB: it answers one request at a time here (`tests.harness.kv.moto_server`), throttles nobody, and does
+not know a transaction's token again. What DynamoDB says then is put between by a proxy.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import random
-import threading
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
@@ -39,40 +34,15 @@ from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, N
 from compactlib.kv.stores.dynamodb.errors import refused
 from compactlib.kv.stores.dynamodb.wire import is_whole
 from compactlib.testing.stores.kv_conformance import P, keys_of
-from compactlib.testing.stores.kv_machine import kv_machine
-from tests.kv import servers
-from tests.kv.faulty_proxy import Fault, FaultyProxy, Refusal
-from tests.kv.network_faults import OverANetwork
-from tests.kv.processes import SESSION, closed_in_a_child, counted
+from tests.harness.kv import servers
+from tests.harness.kv.dynamodb import answer, make, make_proxy, new_table
+from tests.harness.kv.faulty_proxy import Fault, FaultyProxy, Refusal
+from tests.harness.kv.processes import SESSION, closed_in_a_child, counted
 
 pytestmark = pytest.mark.cluster
 
-_numbers = itertools.count()
-
-
-def new_table() -> str:
-    return f"kv-{next(_numbers)}"
-
-
-def make(table: str | None = None, address: str | None = None, **arguments: Any) -> DynamoStore:
-    # The server is one thread of Python, and may wait long for a busy machine.
-    arguments.setdefault("timeout_seconds", 120.0)
-    return DynamoStore(table or new_table(), endpoint_url=address or servers.moto(), session=SESSION, **arguments)
-
-
 def client() -> Any:
     return SESSION.client("dynamodb", endpoint_url=servers.moto())
-
-
-def answer(status: int, code: str, **more: Any) -> Refusal:
-    """What DynamoDB says when it refuses."""
-    body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "told by DynamoDB", **more}
-    return status, "application/x-amz-json-1.0", json.dumps(body).encode()
-
-
-def make_proxy(throttled: str = "ProvisionedThroughputExceededException", **more: Any) -> FaultyProxy:
-    return FaultyProxy(servers.moto(), throttled=answer(400, throttled, **more),
-                       failed=answer(500, "InternalServerError"))
 
 
 class _KnowingTokens(FaultyProxy):
@@ -90,41 +60,6 @@ class _KnowingTokens(FaultyProxy):
         if token not in self.answers:
             self.answers[token] = super().carry_out(request)
         return self.answers[token]
-
-
-class _OverDynamoDB(OverANetwork):
-    @pytest.fixture(autouse=True)
-    def _tables(self) -> None:
-        self.tables: dict[Path, str] = {}
-        self.proxy = None
-        self.opening = threading.Lock()
-
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        address = None if self.proxy is None else self.proxy.address
-        # DynamoDB makes a table once, moto may make it twice, and the second one is empty.
-        with self.opening:
-            table = self.tables.setdefault(folder, new_table())
-            return make(table, address, page_size=page_size or 1000, busy_seconds=0.0)
-
-    def make_proxy(self) -> FaultyProxy:
-        return make_proxy()
-
-    def store_behind(self, proxy: FaultyProxy, folder: Path, timeout_seconds: float) -> KVStore:
-        return make(self.tables[folder], proxy.address, timeout_seconds=timeout_seconds, busy_seconds=0.0)
-
-
-class TestDynamoStore(_OverDynamoDB):
-    effort_percent = 8
-
-
-@pytest.mark.soak
-class TestDynamoStoreWithoutShortcuts(_OverDynamoDB):
-    pass
-
-
-def test_a_state_machine_agrees_with_a_dictionary() -> None:
-    run_state_machine_as_test(kv_machine(lambda: make(page_size=3)),
-                              settings=settings(max_examples=4, stateful_step_count=12))
 
 
 @pytest.fixture

@@ -3,24 +3,18 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import etcd3gw
 import pytest
-from hypothesis import given, settings, strategies as st
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import given, strategies as st
 
 from compactlib.errors import CompactlibError, DiskFull, InvalidInput, Unsupported
 from compactlib.kv import (
     EXISTS,
     Condition,
     EtcdStore,
-    KVStore,
     OutcomeUnknown,
     PredicateFailed,
     Put,
@@ -31,68 +25,11 @@ from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, T
 from compactlib.kv.stores.etcd.errors import refused
 from compactlib.kv.stores.etcd.wire import KeySpace, Revision, end_of
 from compactlib.testing.stores.kv_conformance import P
-from compactlib.testing.stores.kv_machine import kv_machine
-from tests.kv import servers
-from tests.kv.faulty_proxy import FaultyProxy
-from tests.kv.network_faults import OverANetwork
-from tests.kv.processes import closed_in_a_child, counted
+from tests.harness.kv import servers
+from tests.harness.kv.etcd import make, new_root
+from tests.harness.kv.processes import closed_in_a_child, counted
 
 pytestmark = pytest.mark.cluster
-
-_numbers = itertools.count()
-
-
-def new_root() -> bytes:
-    return b"test-%d/" % next(_numbers)
-
-
-def make(root: bytes | None = None, **arguments: Any) -> EtcdStore:
-    host, port = servers.etcd()
-    return EtcdStore(host, port, root=root or new_root(), **arguments)
-
-
-def answer(status: int, code: int, message: str) -> tuple[int, str, bytes]:
-    """What etcd's gateway says when it refuses."""
-    return status, "application/json", json.dumps({"error": message, "code": code, "message": message}).encode()
-
-
-class _OverEtcd(OverANetwork):
-    @pytest.fixture(autouse=True)
-    def _roots(self) -> None:
-        self.roots: dict[Path, bytes] = {}
-        self.proxy = None
-        self.naming = threading.Lock()
-        servers.etcd()  # the first call starts it
-
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        with self.naming:
-            root = self.roots.setdefault(folder, new_root())
-        if self.proxy is not None:
-            return EtcdStore("127.0.0.1", self.proxy.port, root=root)
-        return make(root, page_size=page_size or 1000)
-
-    def make_proxy(self) -> FaultyProxy:
-        host, port = servers.etcd()
-        return FaultyProxy(f"http://{host}:{port}", throttled=answer(429, 8, "etcdserver: too many requests"),
-                           failed=answer(503, 14, "etcdserver: request timed out, possibly due to connection lost"))
-
-    def store_behind(self, proxy: FaultyProxy, folder: Path, timeout_seconds: float) -> KVStore:
-        return EtcdStore("127.0.0.1", proxy.port, root=self.roots[folder], timeout_seconds=timeout_seconds)
-
-
-class TestEtcdStore(_OverEtcd):
-    effort_percent = 25
-
-
-@pytest.mark.soak
-class TestEtcdStoreWithoutShortcuts(_OverEtcd):
-    pass
-
-
-def test_a_state_machine_agrees_with_a_dictionary() -> None:
-    run_state_machine_as_test(kv_machine(lambda: make(page_size=3)),
-                              settings=settings(max_examples=8, stateful_step_count=15))
-
 
 @pytest.fixture
 def store() -> Iterator[EtcdStore]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from sortedcontainers import SortedList
 
 from compactlib.errors import InvalidInput
@@ -17,25 +15,7 @@ from compactlib.kv import Delete, KVStore, MemoryStore, Put
 from compactlib.kv.batches import change_many
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
-from compactlib.testing import KVStoreConformance
-from compactlib.testing.stores.kv_machine import kv_machine
-from tests.interrupts import Interrupted, interruptions
-
-
-class TestMemoryStore(KVStoreConformance):
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return MemoryStore(page_size=page_size or 1000)
-
-
-class TestMemoryStoreThatComparesValues(KVStoreConformance):
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return MemoryStore(page_size=page_size or 1000, predicates="value")
-
-
-TestMemoryStoreMachine = kv_machine(MemoryStore).TestCase
-TestMemoryStoreMachine.settings = settings(max_examples=50, stateful_step_count=40)
-TestMemoryStoreThatComparesValuesMachine = kv_machine(lambda: MemoryStore(predicates="value", page_size=2)).TestCase
-TestMemoryStoreThatComparesValuesMachine.settings = settings(max_examples=50, stateful_step_count=40)
+from compactlib.testing.interrupts import Interrupted, interruptions
 
 
 def test_a_predicate_that_is_a_version_never_holds_again() -> None:

@@ -5,22 +5,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import Condition, KeyNotFound, KVStore, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
+from compactlib.kv import Condition, KeyNotFound, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Versioned
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing import KVFault, KVStoreConformance
-from compactlib.testing.faults.kv_faults import FaultyStore, fault_at
-
-
-class TestMeteredStore(KVStoreConformance):
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return MeteredStore(MemoryStore(page_size=page_size or 1000), RecordingObserver(), name="kit")
+from compactlib.runtime import Observer, RecordingObserver
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import fault_at
 
 
 def told(observer: RecordingObserver, name: str) -> dict[tuple[str, ...], int]:

@@ -8,7 +8,6 @@ import itertools
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,29 +15,24 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.errors import CompactlibError, InvalidInput, Unsupported
 from compactlib.kv import (
     EXISTS,
     Condition,
     KeyNotFound,
-    KVStore,
     OutcomeUnknown,
+    PostgresStore,
     PredicateFailed,
     Put,
     SlowDown,
     StoreFailed,
 )
 from compactlib.kv.errors import ConnectFailed
-from compactlib.kv.stores.postgres import PostgresStore
-from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_conformance import P, in_threads
-from compactlib.testing.stores.kv_machine import kv_machine
-from tests.kv.postgres_proxy import PostgresProxy
-from tests.kv.postgres_server import postgres
-from tests.kv.processes import closed_in_a_child
+from tests.harness.kv.postgres_proxy import PostgresProxy
+from tests.harness.kv.postgres_server import postgres
+from tests.harness.kv.processes import closed_in_a_child
 
 pytestmark = pytest.mark.cluster
 
@@ -62,37 +56,6 @@ def locked(server: str, table: str) -> Iterator[None]:
         other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
         yield
         other.rollback()
-
-
-class TestPostgresStore(KVStoreConformance):
-    shared = True
-
-    @pytest.fixture(autouse=True)
-    def _server(self, server: str) -> Iterator[None]:
-        self.server = server
-        self.tables: dict[Path, str] = {}
-        self.stores: list[PostgresStore] = []
-        self.naming = threading.Lock()
-        yield
-        for store in self.stores:
-            store.close()
-
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        with self.naming:
-            self.table = self.tables.setdefault(folder, new_table())
-        store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1)
-        self.stores.append(store)
-        return store
-
-    @contextlib.contextmanager
-    def throttled(self, store: KVStore) -> Iterator[bool]:
-        with locked(self.server, self.table):
-            yield True
-
-
-def test_a_state_machine_agrees_with_a_dictionary(server: str) -> None:
-    run_state_machine_as_test(kv_machine(lambda: PostgresStore(server, table=new_table(), page_size=3)),
-                              settings=settings(max_examples=8, stateful_step_count=15))
 
 
 @pytest.fixture

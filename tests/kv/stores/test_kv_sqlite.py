@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from compactlib.clock import ManualClock
 from compactlib.errors import (
@@ -33,14 +32,13 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import LocalFiles, StrPath
-from compactlib.kv import KeyNotFound, KVStore, MemoryStore, Put, SlowDown, SqliteStore
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
+from compactlib.kv import KeyNotFound, MemoryStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, StoreFailed
 from compactlib.kv.stores.sqlite.store import FileConnection
-from compactlib.testing import KVStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
-from compactlib.testing.stores.kv_machine import kv_machine
-from tests.files.readonly import read_only_copy
+from tests.harness.readonly import read_only_copy
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,33 +53,6 @@ def locked(path: Path) -> Iterator[None]:
         other.execute("ROLLBACK")
     finally:
         other.close()
-
-
-class TestSqliteStore(KVStoreConformance):
-    shared = True
-
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        folder.mkdir(exist_ok=True)
-        self.path = folder / "kv.sqlite"
-        return SqliteStore(self.path, page_size=page_size or 1000, synchronous="normal", busy_seconds=0.0)
-
-    @contextlib.contextmanager
-    def throttled(self, store: KVStore) -> Iterator[bool]:
-        with locked(self.path):
-            yield True
-
-
-@pytest.fixture
-def machine_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
-    folder = tmp_path_factory.mktemp("machine")
-    return (SqliteStore(folder / f"{number}.sqlite", page_size=3, synchronous="normal") for number in itertools.count())
-
-
-def test_a_state_machine_agrees_with_a_dictionary(machine_stores: Iterator[SqliteStore]) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
-    run_state_machine_as_test(kv_machine(lambda: next(machine_stores)),
-                              settings=settings(max_examples=15, stateful_step_count=25))
 
 
 # -- durability, processes
@@ -669,22 +640,6 @@ def test_a_counter_set_back_is_found_by_the_audit(tmp_path: Path) -> None:
         other.execute("UPDATE counter SET version = 5")
         other.commit()
     with contextlib.closing(SqliteStore(path)) as store, pytest.raises(AssertionError, match="the counter stands at 5"):
-        store.audit()
-
-
-def test_a_file_of_the_first_release_is_read(tmp_path: Path) -> None:
-    # As `docs/formats/kv-sqlite.md` says; the copy, because opening changes what SQLite keeps beside the file.
-    golden = Path(__file__).parents[1] / "golden" / "kv-v1.sqlite"
-    header = golden.read_bytes()[:100]
-    assert (header[60:64], header[68:72]) == (b"\0\0\0\1", b"CLKV")
-    shutil.copy(golden, tmp_path / "kv")
-    with contextlib.closing(SqliteStore(tmp_path / "kv", create=False)) as store:
-        cells = {(partition, entry.key): (entry.value, entry.predicate)
-                 for partition in (b"p", b"\xff") for entry in store.scan(partition)}
-        assert cells == {(b"p", b"\x00\xff"): (b"", 2), (b"p", b"k"): (b"v2", 4),
-                         (b"\xff", b"large"): (bytes(range(256)) * 20, 3)}
-        store.set(b"p", b"new", b"")
-        assert store.get(b"p", b"new").predicate == 6
         store.audit()
 
 

@@ -32,7 +32,7 @@ from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 from compactlib.lab.traces.workloads import Bursts, Expiring, Workload
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 SCHEMES: list[Placement] = [Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(segments=8), DAC(), FADaC(),
                             SepBIT(), ByLifetime()]

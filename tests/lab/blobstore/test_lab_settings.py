@@ -16,10 +16,9 @@ import pytest
 from compactlib.blobstore.compaction.plan import policies
 from compactlib.blobstore.model import placement as of_survivors
 from compactlib.errors import InvalidInput
-from compactlib.lab import BlobSettings, RaftLogSettings, SchedulerSettings, Uniform
+from compactlib.lab import BlobSettings, RaftLogSettings, SchedulerSettings, SensorSettings, Uniform
 from compactlib.lab.blobstore import fifo, fixed_number, placement
-from compactlib.lab.sensor.replay import SensorSettings
-from tests.core.misfits import Strange
+from tests.harness.misfits import Strange
 
 STRANGE: tuple[Any, ...] = (Strange(), "x", b"x", None, True, -7, 0.5, math.nan, math.inf, 10**400, [1])
 REPLAYS = (BlobSettings, RaftLogSettings, SchedulerSettings, SensorSettings)

@@ -13,7 +13,7 @@ from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.lab import BlobSettings, HotCold, Uniform, compare, replay_blobs, run_experiments, sweep
 from compactlib.lab.results.experiments import Comparison
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.testing.kit.contract_actors import ExecutorBy
 
 SETTINGS = BlobSettings.of_slots(60, 16)

@@ -29,7 +29,7 @@ from compactlib.lab.traces.raft_traces import RaTrace
 from compactlib.lab.traces.workloads import WithReads
 from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, SegmentLimits
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.staging.compaction.sense_policies import DeletesPolicy
+from compactlib.staging import DeletesPolicy
 
 parquet_results = pytest.importorskip("compactlib.lab.results.parquet_results")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -11,7 +11,7 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10, max_age_seconds=30),))

@@ -13,16 +13,16 @@ from compactlib.lab.scheduler import world as scheduler_world
 from compactlib.scheduler import (
     AssignmentPolicy,
     ByPriority,
+    Command,
     FairTenants,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SmallestFirst,
     StoredScheduler,
 )
-from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import Operation
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.queue.state import SchedulerState
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=8, max_age_seconds=30), LevelConfig(max_blocks=3)),

@@ -14,16 +14,20 @@ from compactlib.lab.sensor.replay import SensorReplay
 from compactlib.lab.traces.operations import DELETE, PUT, READ
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import AlwaysPolicy, CommittedRanges, CompactionSensor, Repository, StagingWorker
-from compactlib.staging.compaction.outcome import PutOff
-from compactlib.staging.compaction.sense_policies import (
+from compactlib.runtime import RecordingObserver
+from compactlib.staging import (
+    AlwaysPolicy,
     AnyOf,
+    CommittedRanges,
+    CompactionSensor,
     DeletesPolicy,
     ListingCostPolicy,
+    Repository,
     SealedTokensPolicy,
-    SensePolicy,
+    StagingWorker,
 )
+from compactlib.staging.compaction.outcome import PutOff
+from compactlib.staging.compaction.sense_policies import SensePolicy
 
 KEYS, BASE, PAGE = 60, 40, 7
 

@@ -9,10 +9,9 @@ import pytest
 
 from compactlib.blobstore import Greedy
 from compactlib.errors import InvalidInput
-from compactlib.lab import BlobSettings, CsvTrace, HotCold, TtlMix, Uniform, replay_blobs
+from compactlib.lab import BlobSettings, CsvTrace, HotCold, Operations, TtlMix, Uniform, replay_blobs
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.description import describe
-from compactlib.lab.traces.operations import Operations
 from compactlib.lab.traces.workloads import Synthetic
 
 

@@ -13,9 +13,9 @@ import google_crc32c
 import pytest
 
 from compactlib.errors import CorruptData
-from compactlib.lab import RaftLogSettings, replay_raftlog
+from compactlib.lab import Operations, RaftLogSettings, replay_raftlog
 from compactlib.lab.traces.etcd_trace import EtcdTrace
-from compactlib.lab.traces.operations import DELETE, PUT, Operations
+from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.raft_traces import RaTrace
 from compactlib.raftlog import SeedPolicy
 
@@ -135,7 +135,8 @@ def test_the_commands_of_etcd_are_read(tmp_path: Path) -> None:
 
 def test_the_log_of_a_real_etcd_is_read(tmp_path: Path) -> None:
     # Written by a real etcd 3 for 40 puts of ten keys, a transaction that puts, a delete, and a delete of the prefix.
-    (tmp_path / "0-0.wal").write_bytes((Path(__file__).parent / "golden" / "etcd.wal").read_bytes())
+    golden = Path(__file__).parents[2] / "promises" / "golden" / "lab"
+    (tmp_path / "0-0.wal").write_bytes((golden / "etcd.wal").read_bytes())
     rows = kinds_and_keys(EtcdTrace(tmp_path))
     puts = [key for kind, key in rows if kind == PUT]
     assert puts == [*range(4, 14)] * 4 + [14]

@@ -26,7 +26,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.sense.trigger import Elapsed, Manual
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,

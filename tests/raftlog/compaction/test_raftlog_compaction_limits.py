@@ -14,8 +14,7 @@ from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import EveryNMinors, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import segment_name
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     compact_to_rest,
     damaged,

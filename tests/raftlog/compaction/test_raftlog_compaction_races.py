@@ -25,8 +25,7 @@ from compactlib.raftlog import DeadEntry, LogChoice, LogReader, LogView, Missing
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import segment_name
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Budget, Observer, Progress
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,

@@ -12,11 +12,10 @@ import pytest
 
 from compactlib.errors import CompactlibError
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.copier import Copier
-from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
-from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
 from tests.raftlog.compaction_logs import filled, flip_byte, payload_of, payload_place, ra_log, rewritten, vector_45
 from tests.raftlog.wrapped_files import UnsyncedFiles

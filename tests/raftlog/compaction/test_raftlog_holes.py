@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, StorageError, Unsupported
-from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import LocalOutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.runtime.budget import Budget
-from compactlib.testing import FailingFiles, explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.runtime import Budget
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place
 
 LARGE = SegmentLimits(max_entries=16, max_bytes=1 << 30)
@@ -242,4 +240,4 @@ def test_a_crash_at_any_moment_of_punching_loses_nothing(tmp_path: Path) -> None
             log.punch_holes(min_bytes=BLOCK_BYTES)
             check(log, LIVE)
 
-    assert explore(record(tmp_path, work), after, rng=random.Random(1), limit_per_point=8).points > 3
+    assert explore_crashes(record(tmp_path, work), after, seed=1, limit_per_point=8) > 3

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known to fail in Ra, looked at from every side.
 
-Each item also has a story in `tests/scenarios/raftlog/compaction_*.txt`.
+Each item also has a story in `promises/scenarios/raftlog/compaction_*.txt`.
 """
 
 from __future__ import annotations

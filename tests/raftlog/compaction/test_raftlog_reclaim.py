@@ -17,7 +17,7 @@ from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
 from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,

@@ -20,8 +20,7 @@ from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     entries_of,

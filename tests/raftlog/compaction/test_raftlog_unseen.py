@@ -10,8 +10,8 @@ from compactlib.errors import CompactlibError
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLog
 from compactlib.raftlog.model.names import segment_number
+from tests.harness.unseen import Unseen
 from tests.raftlog.compaction_logs import SMALL, entries_of, entry_of
-from tests.unseen import Unseen
 
 LIVE = [1, 2, 40, 50, 51, 70]
 OPTIONS = LogOptions(limits=SMALL, keep_links_seconds=0.0)

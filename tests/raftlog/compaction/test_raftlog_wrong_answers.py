@@ -16,8 +16,7 @@ from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from tests.raftlog.compaction_logs import Expected, done, entries_of, options, strays, vector_45
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
+from tests.harness.killed_life import killed_life
 from tests.raftlog.compaction_logs import options, strays
 from tests.raftlog.crash.journal import Journal
-from tests.raftlog.killed_life import killed_life
 
 
 def campaign(folder: Path, kills: int, seed: int) -> None:

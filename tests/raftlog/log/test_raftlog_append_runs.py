@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.files.disk import LocalFiles
+from compactlib.files import LocalFiles
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.segment.writer import SegmentWriter

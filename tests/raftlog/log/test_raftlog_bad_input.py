@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import Busy, CompactlibError, CorruptData, ReadOnly, Unsorted, Unsupported
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import segment_name
-from tests.files.readonly import read_only_copy
+from tests.harness.plain_log import PlainLog
+from tests.harness.readonly import read_only_copy
 from tests.raftlog.compaction_logs import picture
-from tests.raftlog.reading import PlainLog
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=4))
 

@@ -15,7 +15,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput, Stale, StorageError, Unsorted
-from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import LocalOutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
@@ -34,11 +35,12 @@ from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.plan import FailingFiles
-from tests.effort import Effort
+from compactlib.runtime import RecordingObserver
+from compactlib.testing import FailingFiles
+from tests.harness.effort import Effort
+from tests.harness.plain_log import History, PlainLog, log_answers
 from tests.raftlog.compaction_logs import ra_segment
-from tests.raftlog.reading import History, PlainLog, copy_folder, log_answers, write_segment
+from tests.raftlog.reading import copy_folder, write_segment
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

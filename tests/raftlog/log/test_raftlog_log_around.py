@@ -31,10 +31,9 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing.crash.kills import LifeFiles, explore_kills
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.kit.forks import check_fork, in_a_fork
-from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
@@ -67,7 +66,7 @@ def promise_of(log: SegmentLog) -> Promised:
                     IndexSet() if state is None else state.live)
 
 
-def life(folder: Path, files: LifeFiles, rounds: int = 1) -> None:
+def life(folder: Path, files: RecordingFiles, rounds: int = 1) -> None:
     """Appends, overwrites, takes a snapshot, compacts, appends again; acknowledges after each."""
     with SegmentLog(folder / LOG, small(files)) as log:
         for _ in range(rounds):
@@ -117,7 +116,7 @@ def require_kept(folder: Path, acknowledged: Sequence[Promised]) -> None:
 
 def kills(max_states: int, limit_per_point: int, rounds: int = 1) -> int:
     work = partial(life, rounds=rounds)
-    return explore_kills(work, work, require_kept, max_states=max_states, limit_per_point=limit_per_point).distinct
+    return explore_kills(work, work, require_kept, max_states=max_states, limit_per_point=limit_per_point)
 
 
 def test_a_killed_life_another_that_acknowledges_and_then_no_power() -> None:

@@ -13,8 +13,8 @@ from compactlib.errors import StorageError
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_number
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=4))
 

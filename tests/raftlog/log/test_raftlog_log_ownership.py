@@ -18,8 +18,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Budget, Observer, Progress
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options, strays
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -29,8 +29,9 @@ from compactlib.raftlog.log.folder import FolderContents, read_folder
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import Answer, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
+from tests.harness.plain_log import PlainLog, log_answers
 from tests.raftlog.compaction_logs import commit_group, damaged, flip_byte, payload_place
-from tests.raftlog.reading import PlainLog, log_answers, write_segment
+from tests.raftlog.reading import write_segment
 
 
 def rows(first: int, last: int, term: int = 1) -> list[tuple[int, int, bytes]]:

@@ -21,9 +21,9 @@ from compactlib.raftlog import DropDead, Entry, LogOptions, SegmentLimits, Segme
 from compactlib.raftlog.log import tail
 from compactlib.raftlog.log.folder import read_folder
 from compactlib.raftlog.model.names import segment_name
-from compactlib.runtime.budget import Budget
-from compactlib.testing.faults.plan import FailingFiles
-from tests.effort import Effort
+from compactlib.runtime import Budget
+from compactlib.testing import FailingFiles
+from tests.harness.effort import Effort
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is special in how logs offer the contract: forecasts to the byte, outdated plans, room, fences, gates, reports.
 
-What holds for every store is in `tests/contract`.
+What holds for every store is in `tests/promises/contract`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pytest
 from compactlib.contract import Compaction, Policy
 from compactlib.errors import BudgetSpent, Busy, Closed, CorruptData, DiskFull, InvalidInput, Stale, StorageError
 from compactlib.executors import LocalExecutor
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
@@ -45,8 +46,7 @@ from compactlib.raftlog.compaction.report import CompactionFailed, LogCompaction
 from compactlib.raftlog.compaction.sense.trigger import DeadBytes, Elapsed, Manual, Trigger
 from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.names import segment_name
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,
@@ -96,7 +96,7 @@ class Room(LocalFiles):
 
 
 def test_both_logs_offer_the_contract(tmp_path: Path) -> None:
-    """By their types; that they keep it is shown in `tests/contract`."""
+    """By their types; that they keep it is shown in `tests/promises/contract`."""
     with SegmentLog(tmp_path / "a", options()) as log, open_log(tmp_path / "b") as whole:
         offered: list[OffersLog] = [log, whole]
         policies: list[Policy[LogView, LogChoice]] = [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()]

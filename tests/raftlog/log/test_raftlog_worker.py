@@ -19,19 +19,28 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, Tas
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CostPolicy, DeadRatio, DropDead, LogView, SeedPolicy, SegmentLog, StoreOptions, open_log
-from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy
+from compactlib.raftlog import (
+    CostPolicy,
+    DeadRatio,
+    DropDead,
+    LogChoice,
+    LogCompactionWorker,
+    LogPolicy,
+    LogView,
+    SeedPolicy,
+    SegmentLog,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.raftlog.compaction.sense.trigger import Elapsed
-from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, SegmentChanges, WorkerOutcome
+from compactlib.raftlog.log.worker import MergedSegments, SegmentChanges, WorkerOutcome
 from compactlib.raftlog.model.refs import merge_refs
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
-from compactlib.runtime import CompactionManager
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, CompactionManager, Observer
 from compactlib.runtime.services.manager import disk_of
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
 from tests.raftlog.wrapped_files import UnsyncedFiles

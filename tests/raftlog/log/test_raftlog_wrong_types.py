@@ -19,10 +19,10 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer
 from tests.raftlog.compaction_logs import entries_of, options
 

@@ -15,15 +15,24 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CorruptData, DiskFull
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Skipped
-from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog import (
+    DropDead,
+    Entry,
+    LogOptions,
+    RaftLogStore,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats, plan_flush
 from compactlib.raftlog.memtable.table import Memtable, Slab
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
-from compactlib.testing.faults.plan import FailingFiles
-from tests.raftlog.raft_world import check_log
-from tests.raftlog.reading import PlainLog, write_segment
+from compactlib.testing import FailingFiles
+from tests.harness.plain_log import PlainLog
+from tests.harness.raft_world import check_log
+from tests.raftlog.reading import write_segment
 
 CAP_16 = LogOptions(limits=SegmentLimits(max_entries=16))
 

@@ -13,7 +13,7 @@ from compactlib.errors import CompactlibError
 from compactlib.raftlog import Entry, MemtableFull
 from compactlib.raftlog.errors import GapDetected, Overwriting
 from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
-from tests.raftlog.reading import PlainLog
+from tests.harness.plain_log import PlainLog
 
 
 def test_sparse_inserts() -> None:

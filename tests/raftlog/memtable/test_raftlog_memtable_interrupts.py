@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.memtable.table import Memtable
-from tests.interrupts import Interrupted
+from compactlib.testing.interrupts import Interrupted
 
 STEPS: list[Callable[[Memtable, bytes], object]] = [
     lambda table, payload: table.insert_run(1, 1, [payload, payload]),

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.raftlog import LogOptions, SegmentLimits, SnapshotMeta
 from compactlib.raftlog.memtable.flush import FlushPlan
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import Memtable, Slab
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.wal.frames import Frame, FrameKind
 

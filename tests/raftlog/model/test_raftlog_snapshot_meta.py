@@ -17,10 +17,10 @@ from hypothesis import given, strategies as st
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.errors import LiveAboveSnapshot
 from compactlib.raftlog.model.snapshot_meta import (
     NO_SNAPSHOT,
-    SnapshotMeta,
     decode_snapshot_meta,
     encode_snapshot_meta,
     read_snapshot_meta,
@@ -28,9 +28,7 @@ from compactlib.raftlog.model.snapshot_meta import (
     write_snapshot_meta,
 )
 from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from compactlib.testing.histories.index_strategies import indexes, live_sets
 from tests.raftlog.reading import flipped
 
@@ -148,7 +146,7 @@ def test_a_crash_leaves_the_state_before_or_the_new_one(tmp_path: Path) -> None:
         assert read_snapshot_meta(folder) == STATE
         assert os.listdir(folder) == ["SNAPSHOT"]
 
-    explore(record(tmp_path, run), check)
+    explore_crashes(record(tmp_path, run), check)
 
 
 def test_a_disk_that_refuses_leaves_the_state_before(tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.testing.crash.model import CrashModel
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.crash.states import options_of, sampled_choices
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.testing import FailingFiles, Fault, RecordingFiles
+from compactlib.testing.crash import write_image
+from compactlib.testing.disk_model import CrashModel, fates_of
+from compactlib.testing.faults.plan import Crash
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 LIMITS = TransferLimits(chunk_bytes=48, window_bytes=150, max_entry_bytes=4000, resend_seconds=1.0, sender_seconds=30.0,
@@ -532,11 +532,10 @@ class FollowerWorld:
         recording, self.recorder = self.recorder.recording(), None
         model = CrashModel(recording)
         model.advance_to(len(recording.operations))
-        options = {number: options_of(change) for number, change in model.pending.items()}
-        choices = self.rng.choice(list(sampled_choices(options, model.pending, self.rng, 12)))
+        fates = self.rng.choice(list(fates_of(model, self.rng, 12)))
         shutil.rmtree(self.place)
         self.place.mkdir()
-        model.write(choices, str(self.place))
+        write_image(model.image(fates), self.place)
 
     def restart(self) -> None:
         """The follower's process ends, in whatever it was, and another begins; the disk is well by then."""

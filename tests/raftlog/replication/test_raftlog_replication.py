@@ -14,8 +14,8 @@ from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInp
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import Entry
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.course import EntrySequence, needed_entries
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
@@ -55,8 +55,8 @@ from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import encode, frame_length
 from compactlib.raftlog.snapshots.model import StagedState, live_set_crc
+from tests.harness.steps import calls_of
 from tests.raftlog.replication.transfer_world import LIMITS, World, manifest_of
-from tests.steps import calls_of
 
 LIVE = IndexSet.from_sorted([100, 600, 1200, 1777])
 STATE = b"the state, in a few chunks " * 8

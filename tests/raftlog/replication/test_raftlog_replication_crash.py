@@ -18,7 +18,7 @@ from compactlib.files import Files, LocalFiles
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import Entry, LogOptions, SegmentLimits
+from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SnapshotFolder, StoreOptions, open_log
 from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
@@ -39,13 +39,10 @@ from compactlib.raftlog.replication.install import put_aside, put_in_force
 from compactlib.raftlog.replication.messages import FromReceiver, TransferMessage
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.raftlog.store.store import StoreOptions, open_log
-from compactlib.testing import FailingFiles, explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.faults.plan import Crash, Fault
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, record
+from compactlib.testing.faults.plan import Crash
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -203,8 +200,8 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp
             log.segments.verify()
             follower.snapshots.audit()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 40
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 40
     members.leader.close()
 
 
@@ -271,8 +268,8 @@ def test_a_crash_at_any_step_takes_nothing_back_that_does_not_contradict_the_sna
                 assert [log.read(entry.index) for entry in mine] == mine
         log.close()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 20
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 20
     leader.close()
 
 
@@ -382,8 +379,8 @@ def test_what_is_acknowledged_stays_although_the_next_entry_comes_with_a_snapsho
             assert tuple(log.entries()) == follower.HELD
         log.close()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 20
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 20
     assert len(set(notes)) == 2
 
 
@@ -427,8 +424,8 @@ def test_what_follows_such_an_entry_by_another_way_is_no_gap(
             assert (log.last_index, log.contiguous_through) == (through + 1, through + 1)
             assert not (folder / "log/logs/log/GAP").exists()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 3
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 3
 
 
 def test_a_gap_that_cannot_be_noted_lets_nothing_in(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.hosting.transfer import receiving
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.raftlog.replication.follower_world import FollowerWorld, Met
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `tests/scenarios/raftlog/transfer_*.txt`; `transfer_story.py` describes their language."""
+"""Plays the stories in `tests/raftlog/scenarios/transfer_*.txt`; `transfer_story.py` describes their language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.raftlog.replication.transfer_story import TransferStory
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "raftlog").glob("transfer_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "raftlog" / "scenarios").glob("transfer_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("transfer_") for path in SCENARIOS])

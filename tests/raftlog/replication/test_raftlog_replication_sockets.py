@@ -25,7 +25,16 @@ from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Entry, LogCompactionWorker, LogOptions, RaftLog, SegmentLimits, SnapshotFolder
+from compactlib.raftlog import (
+    Entry,
+    LogCompactionWorker,
+    LogOptions,
+    RaftLog,
+    SegmentLimits,
+    SnapshotFolder,
+    StoreOptions,
+    open_log,
+)
 from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter
 from compactlib.raftlog.replication.effects import TransferLimits, TransferOutcome
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
@@ -44,7 +53,6 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.raftlog.store.store import StoreOptions, open_log
 from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles

@@ -43,7 +43,7 @@ from compactlib.raftlog.replication.wire import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "transfer_frames.bin"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "transfer_frames.bin"
 GOLDEN_V1 = GOLDEN.with_name("transfer_frames_v1.bin")
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-transfer.md"
 ENVELOPE = Envelope(transfer=0x0102030405060708, attempt=2, term=9)

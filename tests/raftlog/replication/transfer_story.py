@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `tests/scenarios/raftlog/transfer_*.txt`: a leader, a follower, and what their line does.
+"""The language of `tests/raftlog/scenarios/transfer_*.txt`: a leader, a follower, and what their line does.
 
 One command a line; what follows `#` is for the reader. Letters under way are counted from 1.
 

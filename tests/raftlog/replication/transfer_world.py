@@ -16,8 +16,8 @@ import attrs
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import Entry
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,

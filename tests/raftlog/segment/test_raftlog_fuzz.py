@@ -22,7 +22,8 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.load import TailRule
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from tests.raftlog.reading import History, PlainLog, Told, flipped, log_answers, segment_answers, write_segment
+from tests.harness.plain_log import History, PlainLog, Told, log_answers
+from tests.raftlog.reading import flipped, segment_answers, write_segment
 
 SEALED = [(1, 1, b"one"), (2, 1, b""), (5, 1, b"five"), (5, 2, b"five again"), (9, 2, b"\0\0\0")]
 SYNCED = [(10, 2, b"ten"), (11, 2, b"")]

@@ -20,12 +20,12 @@ from compactlib.errors import Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta, write_snapshot_meta
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"
 
 LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.liveness import kept_positions, live_positions, segment_stats

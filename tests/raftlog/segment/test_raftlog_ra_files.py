@@ -28,8 +28,9 @@ from compactlib.raftlog import (
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
+from tests.harness.plain_log import PlainLog, log_answers
 from tests.raftlog.compaction_logs import ra_segment
-from tests.raftlog.reading import RA_FOLDER, PlainLog, flipped, log_answers, needs_ra_files, segment_answers
+from tests.raftlog.reading import RA_FOLDER, flipped, needs_ra_files, segment_answers
 
 
 def test_a_file_to_the_byte(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import DamagedEntry, Entry, MissingEntry, SegmentLimits
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
+from tests.harness.plain_log import PlainLog
 from tests.raftlog.compaction_logs import flip_byte, ra_segment
-from tests.raftlog.reading import PlainLog, segment_answers, write_segment
+from tests.raftlog.reading import segment_answers, write_segment
 
 writes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3), st.binary(max_size=40)), max_size=30)
 

@@ -29,10 +29,8 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import LiveTracker, SnapshotFolder
+from compactlib.raftlog import Entry, LiveTracker, SnapshotFolder, SnapshotMeta
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots import folder as snapshot_folder
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_HEAD,
@@ -43,7 +41,7 @@ from compactlib.raftlog.snapshots.files_format import (
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles, Fault
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 LIVE = IndexSet.from_sorted([5, 10, 15])

@@ -9,7 +9,7 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import SnapshotFolder
 from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine, machine, meta
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "snapshots_v1"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "snapshots_v1"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"
 
 

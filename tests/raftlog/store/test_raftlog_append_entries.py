@@ -15,16 +15,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import DeadEntry, DropDead, Entry, RaftLog, SnapshotFolder, StoreOptions, open_log
+from compactlib.raftlog import DeadEntry, DropDead, Entry, RaftLog, SnapshotFolder, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import Overwriting
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
 from compactlib.raftlog.store import raft_log
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from tests.effort import Effort
+from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.effort import Effort
+from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
-from tests.raftlog.raft_world import store_options
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 
@@ -421,4 +419,4 @@ def test_a_crash_at_every_step_leaves_what_was_answered(tmp_path: Path, effort: 
             assert log.append_entries(*message_of(other, 1, 6)).match_index == 6
             assert [term for _, term in terms(log)] == other
 
-    explore(record(tmp_path, run), check, rng=random.Random(1), limit_per_point=effort(3, 40))
+    explore_crashes(record(tmp_path, run), check, seed=1, limit_per_point=effort(3, 40))

@@ -15,7 +15,7 @@ from compactlib.raftlog.errors import GapDetected
 from compactlib.raftlog.model.gap import KeptGap, read_gap
 from tests.raftlog.raft_host import SMALL, reopened, rows
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "GAP"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "GAP"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"
 
 

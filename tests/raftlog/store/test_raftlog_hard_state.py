@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,19 +22,18 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
+from compactlib.files import LocalFiles, OutFile
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import LocalFiles, OutFile, StrPath
+from compactlib.files.disk import StrPath
 from compactlib.raftlog import LogReader, RaftLogStore, open_log
 from compactlib.raftlog.model.hard_state import HardState, read_hard_state
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.faults.plan import FailingFiles
-from tests.effort import Effort
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
+from tests.harness.effort import Effort
+from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, reopened, rows
-from tests.raftlog.raft_world import store_options
 from tests.raftlog.wrapped_files import WatchedFiles
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "HARD_STATE"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "HARD_STATE"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"
 
 
@@ -207,7 +205,7 @@ def test_a_crash_at_every_step_leaves_what_was_answered_or_the_next(tmp_path: Pa
             assert not list((found / "store/logs/log").glob("*.tmp"))
             assert log.record_hard_state(9, "d") == HardState(9, "d")
 
-    explore(record(tmp_path, run), check, rng=random.Random(1), limit_per_point=effort(3, 40))
+    explore_crashes(record(tmp_path, run), check, seed=1, limit_per_point=effort(3, 40))
 
 
 def test_a_disk_that_refuses_any_step_gives_no_vote_that_is_forgotten(tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import NotFound
-from compactlib.raftlog import LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, SnapshotFolder, StoreOptions
 from compactlib.raftlog.compaction.plan.clump import plan_clump
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.log.worker import LogCompactionWorker
-from compactlib.raftlog.store.store import StoreOptions
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

@@ -13,14 +13,13 @@ import pytest
 from compactlib.errors import InvalidInput, Stale, Unsorted
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import Entry, RaftLog, StoreOptions, open_log
+from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.raftlog.wal.batch import Confirmed
+from tests.harness.plain_log import PlainLog
+from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
-from tests.raftlog.raft_world import check_log
-from tests.raftlog.reading import PlainLog
 
 
 @pytest.fixture

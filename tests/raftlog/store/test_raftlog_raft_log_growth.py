@@ -10,9 +10,9 @@ import pytest
 
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import Entry, LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
+from tests.harness.steps import calls_of
 from tests.raftlog.raft_host import rows
 from tests.raftlog.wrapped_files import UnsyncedFiles
-from tests.steps import calls_of
 
 FEW, MANY = 50, 200
 

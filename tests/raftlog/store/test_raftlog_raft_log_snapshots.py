@@ -14,13 +14,10 @@ from compactlib.errors import Busy, DiskFull, InvalidInput, NotFound, Stale
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import DeadEntry, Entry, RaftLog, SnapshotFolder, open_log
-from compactlib.raftlog.log.worker import LogCompactionWorker
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.raftlog import DeadEntry, Entry, LogCompactionWorker, RaftLog, SnapshotFolder, SnapshotMeta, open_log
+from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 from tests.raftlog.raft_host import held
-from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVE = {9: [2, 5], 14: [5, 12], 30: [5, 17, 22]}
@@ -98,7 +95,7 @@ def test_a_crash_between_any_two_steps_of_a_snapshot_leaves_one_snapshot_and_all
             log.flush()
 
     recording = record(tmp_path, lambda folder, files: live_through_snapshots(model, folder, files))
-    explore(recording, check, limit_per_point=2)
+    explore_crashes(recording, check, limit_per_point=2)
 
 
 def test_a_worker_compacts_after_snapshots_while_entries_come_in(tmp_path: Path) -> None:
@@ -159,7 +156,7 @@ def test_a_crash_at_any_step_of_a_promotion_leaves_row_and_store_together(tmp_pa
             snapshots.audit()
             log.audit()
 
-    explore(record(tmp_path, promoted_through_checkpoints), check, limit_per_point=2)
+    explore_crashes(record(tmp_path, promoted_through_checkpoints), check, limit_per_point=2)
 
 
 def test_a_checkpoint_that_is_promoted_frees_what_it_leaves_dead(tmp_path: Path) -> None:

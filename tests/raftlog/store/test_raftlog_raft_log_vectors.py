@@ -14,10 +14,19 @@ import pytest
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import DeadEntry, DropDead, Entry, LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog import (
+    DeadEntry,
+    DropDead,
+    Entry,
+    LogOptions,
+    RaftLog,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
 from compactlib.raftlog.errors import GapDetected, LiveIndexMissing
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from tests.raftlog.raft_host import SMALL, held, indexes, reopened, rows
 from tests.raftlog.wrapped_files import WatchedFiles
 

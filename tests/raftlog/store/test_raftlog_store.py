@@ -7,7 +7,6 @@ import contextlib
 import errno
 import gc
 import os
-import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +26,11 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, LogOptions, MemtableFull, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import LogStopped
 from compactlib.runtime.breather import WORK_SECONDS
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.faults.plan import FailingFiles
-from tests.open_files import open_files
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
+from tests.harness.open_files import open_files
+from tests.harness.plain_log import PlainLog
+from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, rows
-from tests.raftlog.raft_world import check_log
-from tests.raftlog.reading import PlainLog
 from tests.raftlog.wrapped_files import LocksAsideFiles, WatchedFiles
 from tests.runtime.busy_clock import BusyClock
 
@@ -178,7 +175,7 @@ def test_a_crash_at_every_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_pat
             seen.add((acknowledged[-1], found, tuple({entry.term for entry in entries or ()})))
             store.audit()
 
-    explore(record(tmp_path, live), check, rng=random.Random(1), limit_per_point=20)
+    explore_crashes(record(tmp_path, live), check, seed=1, limit_per_point=20)
     assert seen == {("written", old, (1,)), ("written", None, ()), ("removed", None, ()), ("removed", (), ()),
                     ("removed", anew, (7,)), ("begun anew", anew, (7,))}
 

@@ -33,6 +33,7 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SnapshotFolder,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
@@ -42,21 +43,18 @@ from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
-from compactlib.testing.crash.kills import LifeFiles, explore_kills
-from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.runtime import Budget, Observer
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.kit.forks import check_fork
-from compactlib.testing.settings import check_settings
+from tests.harness.plain_log import History, PlainLog
+from tests.harness.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
 from tests.raftlog.compaction_logs import counted, flip_byte
 from tests.raftlog.raft_host import indexes, overwrite
-from tests.raftlog.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
-from tests.raftlog.reading import History, PlainLog
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles
 
 # ------------------------------------------------------------------------------- killed, followed, and then no power
@@ -97,7 +95,7 @@ def promise_of(log: RaftLog) -> Promised:
 class Life:
     """What one process does: two logs, one with snapshots, one that is removed and begun anew."""
 
-    def __init__(self, folder: Path, files: LifeFiles) -> None:
+    def __init__(self, folder: Path, files: RecordingFiles) -> None:
         self.files = files
         self.aside = LocksAsideFiles(files)
         self.folder = folder
@@ -156,7 +154,7 @@ class Life:
         log.append([(log.last_index + 1, term, b"never synced")])
 
 
-def live(folder: Path, files: LifeFiles, rounds: int) -> None:
+def live(folder: Path, files: RecordingFiles, rounds: int) -> None:
     Life(folder, files).run(rounds)
 
 
@@ -209,7 +207,7 @@ def make_host(folder: Path) -> None:
 def kills(max_states: int, limit_per_point: int, rounds: int = 1, points: range | None = None) -> int:
     work = partial(live, rounds=rounds)
     return explore_kills(work, work, require_kept, prepare=make_host, points=points, max_states=max_states,
-                         limit_per_point=limit_per_point, rng=random.Random(0)).distinct
+                         limit_per_point=limit_per_point, seed=0)
 
 
 def test_killed_while_the_store_is_made_another_that_acknowledges_and_then_no_power() -> None:
@@ -341,7 +339,7 @@ def test_segments_that_are_taken_back_while_a_compaction_looks_are_not_damaged(
 # -- a folder of snapshots
 
 
-def snapshot_life(folder: Path, files: LifeFiles, rounds: int = 2) -> None:
+def snapshot_life(folder: Path, files: RecordingFiles, rounds: int = 2) -> None:
     """A checkpoint that is promoted, a snapshot, and one that is received; acknowledges what is in force."""
     snapshots = SnapshotFolder(folder / SNAPSHOTS, files=files)
 
@@ -384,7 +382,7 @@ def require_snapshot_kept(folder: Path, acknowledged: Sequence[int]) -> None:
 def snapshot_kills(max_states: int, limit_per_point: int, rounds: int = 2) -> int:
     work = partial(snapshot_life, rounds=rounds)
     return explore_kills(work, work, require_snapshot_kept, prepare=make_host, max_states=max_states,
-                         limit_per_point=limit_per_point).distinct
+                         limit_per_point=limit_per_point)
 
 
 def test_killed_while_snapshots_are_put_in_force_another_and_then_no_power() -> None:

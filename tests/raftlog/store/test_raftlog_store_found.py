@@ -7,7 +7,6 @@ import contextlib
 import errno
 import gc
 import os
-import random
 import shutil
 import threading
 import weakref
@@ -41,14 +40,13 @@ from compactlib.raftlog import (
     RaftLogStore,
     SegmentLimits,
     SnapshotFolder,
+    SnapshotMeta,
     StoreOptions,
     open_log,
 )
 from compactlib.raftlog.errors import GapDetected
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing import explore
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.runtime import Observer, RecordingObserver
+from compactlib.testing import RecordingFiles, explore_crashes
 from compactlib.testing.kit.forks import in_a_fork
 from tests.raftlog.raft_host import indexes, overwrite, rows
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles, WatchedFiles
@@ -859,7 +857,7 @@ def test_a_crash_after_a_damaged_logs_removal_was_refused_half_way_leaves_all_or
         with pytest.raises(DiskFull):
             store.remove("a")
         store.remove("a")
-    explore(files.recording(), check, rng=random.Random(3), limit_per_point=3)
+    explore_crashes(files.recording(), check, seed=3, limit_per_point=3)
 
 
 def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path) -> None:
@@ -886,7 +884,7 @@ def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path
     prepare(tmp_path / "lived")
     files = RecordingFiles(tmp_path / "lived")
     live(tmp_path / "lived", files)
-    explore(files.recording(), check, rng=random.Random(3), limit_per_point=3)
+    explore_crashes(files.recording(), check, seed=3, limit_per_point=3)
 
 
 # -- a row that is damaged or lost, beside its snapshot

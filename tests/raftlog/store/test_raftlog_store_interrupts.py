@@ -13,8 +13,8 @@ import pytest
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Failed
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, StoreOptions
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4), keep_links_seconds=0.0), max_wal_bytes=300,
                        background=False)

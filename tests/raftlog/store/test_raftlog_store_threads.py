@@ -26,16 +26,15 @@ from compactlib.raftlog import (
     RaftLogStore,
     SegmentLimits,
     SegmentLog,
+    SnapshotMeta,
     StoreOptions,
 )
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.log.worker import SegmentChanges
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.runtime.later import LaterCalls
-from compactlib.runtime.observe import Observer, RecordingObserver
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 

@@ -17,16 +17,22 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, DiskFull, InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DropDead, LogCompactionWorker, LogOptions, RaftLog, SegmentLimits, SnapshotFolder
+from compactlib.raftlog import (
+    DropDead,
+    LogCompactionWorker,
+    LogOptions,
+    RaftLog,
+    SegmentLimits,
+    SnapshotFolder,
+    StoreOptions,
+    open_log,
+)
 from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter, SnapshotWritten
 from compactlib.raftlog.log.worker import SegmentChanges, SnapshotOutcome, WorkerOutcome
 from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.store.store import StoreOptions, open_log
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.runtime import Budget, Observer, RecordingObserver
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.raftlog.raft_host import rows
 from tests.raftlog.wrapped_files import WatchedFiles
 
@@ -387,7 +393,7 @@ def test_a_crash_at_any_step_of_what_the_worker_writes_leaves_one_whole_snapshot
             assert isinstance(member.look(), Done)
             member.check()
 
-    explore(record(tmp_path, act), check, limit_per_point=2)
+    explore_crashes(record(tmp_path, act), check, limit_per_point=2)
 
 
 # -- what the host asks to compact goes through the worker

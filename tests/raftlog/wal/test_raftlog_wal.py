@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.rules import Dropped, Resend, Write, WriterState, judge
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of

@@ -18,15 +18,13 @@ import pytest
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, zeros_ahead
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal
-from compactlib.testing import explore, explore_recovery, record
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.faults.plan import FailingFiles, Fault
-from tests.effort import Effort
+from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
+from tests.harness.effort import Effort
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 
@@ -464,8 +462,8 @@ def zeros_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("zeros")
 def test_the_wal_survives_a_crash_at_every_step(effort: Effort, tmp_path: Path) -> None:
-    report = explore(record(tmp_path, life), check_life, limit_per_point=effort(8, 240))
-    assert report.points > 20
+    checked = explore_crashes(record(tmp_path, life), check_life, limit_per_point=effort(8, 240))
+    assert checked > 20
 
 
 @pytest.mark.usefixtures("zeros")

@@ -34,10 +34,10 @@ from compactlib.raftlog.wal.frames import (
 )
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import Wal, WalOptions
-from tests.raftlog.raft_world import store_options
+from tests.harness.raft_world import store_options
 from tests.raftlog.reading import flipped
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `tests/scenarios/runtime/agenda_*.txt`: what is told to an `Agenda`, and what it answers.
+"""The language of `tests/runtime/scenarios/agenda_*.txt`: what is told to an `Agenda`, and what it answers.
 
     settings every=100 retry=10 max_retry=40     first, once; without `every=` nothing is periodic
     add NAME on LANE [disabled] [closed]         start, stop, wait SECONDS

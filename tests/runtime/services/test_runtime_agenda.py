@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is: the stories in `tests/scenarios/runtime/agenda_*.txt`, and random worlds of work."""
+"""Whose turn it is: the stories in `tests/runtime/scenarios/agenda_*.txt`, and random worlds of work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compactlib.runtime.services.agenda import Accepted, Agenda, Ending, Refused
 from compactlib.runtime.services.work_report import WorkReport
 from tests.runtime.services.agenda_story import Story, broken, turns_of
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "runtime").glob("agenda_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "runtime" / "scenarios").glob("agenda_*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem.removeprefix("agenda_"))

@@ -15,7 +15,7 @@ import pytest
 from compactlib.contract import AsyncService
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, StorageError, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 
 

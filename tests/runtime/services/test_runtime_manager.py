@@ -17,13 +17,11 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime import CompactionManager, OnRequest, Periodic
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, CompactionManager, OnRequest, Periodic, RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 BOTH = (Periodic(100.0), OnRequest())
 

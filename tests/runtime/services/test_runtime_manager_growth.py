@@ -11,8 +11,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.runtime import CompactionManager
 from compactlib.runtime.services.agenda import Accepted, Removed
+from tests.harness.steps import calls_of
 from tests.runtime.services.test_runtime_manager import BOTH, FakeStore, add
-from tests.steps import calls_of
 
 
 def add_all(manager: CompactionManager, stores: int, disk: Callable[[int], str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Removed
 from compactlib.runtime.services.work_service import Job, WorkService
 

@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.runtime.services.turns import Turns
 
 

@@ -24,13 +24,12 @@ from compactlib.errors import (
     TaskFailed,
 )
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 FAILED = "shop_failed"
 

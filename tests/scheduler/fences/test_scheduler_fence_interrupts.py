@@ -14,8 +14,8 @@ import pytest
 from compactlib.errors import Busy
 from compactlib.scheduler import FencedOff, FileFence, MemoryFence
 from compactlib.scheduler.fences.fence import LockingFence
-from tests.effort import Effort
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
+from tests.harness.effort import Effort
 
 
 def work(fence: LockingFence, committed: list[int]) -> None:

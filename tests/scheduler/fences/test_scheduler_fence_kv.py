@@ -13,10 +13,11 @@ import pytest
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SlowDown
+from compactlib.scheduler import KVFence
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import Admission, Commitment, encode_record
-from compactlib.scheduler.fences.fence_kv import KVFence
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVOperation, KVRun
 
 Actor = Callable[[KVFence, list[Any]], None]
 _PATIENCE_SECONDS = 60

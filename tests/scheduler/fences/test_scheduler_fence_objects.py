@@ -18,7 +18,7 @@ from compactlib.objects.register import ObjectRegister
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import Admission, Commitment, decode_record, encode_record
 from compactlib.scheduler.fences.fence_objects import ObjectFence
-from tests.objects.unsure_objects import UnsureObjects
+from tests.harness.objects.unsure_objects import UnsureObjects
 
 
 def fence_in(objects: MemoryObjects, clock: ManualClock | None = None) -> ObjectFence:

@@ -12,10 +12,18 @@ import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.scheduler import BlockMeta, CompactedBlocks, JobPlan, JobStatus, PollRequest, StatusUpdate
+from compactlib.scheduler import (
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    PollRequest,
+    PollResponse,
+    StatusUpdate,
+)
 from compactlib.scheduler.model.frozen import made_quickly, maker
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=2, size_bytes=3)
 VALUES: list[Any] = [

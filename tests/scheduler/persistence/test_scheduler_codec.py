@@ -22,36 +22,38 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
+    Requeue,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    Tick,
 )
-from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import (
     AssignedJob,
     BlocksAdded,
     CompletedJob,
-    Configure,
     EvictedJob,
     NewJob,
     Opening,
     PlanUpdate,
     RefusedOutputs,
-    Requeue,
-    Retain,
     ReturnedJob,
-    Tick,
     TombstoneLease,
     UpdatedJob,
 )
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobState, ShardTombstone
+from compactlib.scheduler.model.values import BlockTombstones, JobState, ShardTombstone
 from compactlib.scheduler.persistence.codec import (
     MAGIC,
     RecordKind,
@@ -70,7 +72,7 @@ from compactlib.scheduler.persistence.state_rows import decode_state, dump_rows,
 from compactlib.scheduler.queue.state import SchedulerState
 from tests.scheduler.build import Host, output, say
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "update.command"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "scheduler" / "update.command"
 EARLIER = {number: GOLDEN.with_name(f"update-{number}.command") for number in (1, 2, 3, 4)}
 GOLDEN_STATE = GOLDEN.with_name("state.record")
 

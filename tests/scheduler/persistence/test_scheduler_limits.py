@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import JobStatus, LevelConfig, SchedulerConfig, SchedulerService
 from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows

@@ -12,17 +12,19 @@ from hypothesis import given, settings, strategies as st
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Applied, Operation
-from compactlib.scheduler.model.values import BlockTombstones, Command
+from compactlib.scheduler.model.values import BlockTombstones
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.plain import to_plain
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows, under

@@ -15,11 +15,13 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.kv import KVEntry, KVStore, MemoryStore, OutcomeUnknown, SqliteStore
 from compactlib.kv.snapshots import HEAD_KEY, SnapshotStore
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
+    Configure,
     FairTenants,
     JobStatus,
     LevelConfig,
@@ -27,21 +29,14 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
+    Tick,
 )
 from compactlib.scheduler.errors import JournalConflict
-from compactlib.scheduler.model.update import Configure, Operation, Tick
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_command, encode_rows, is_opening
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing.faults.kv_faults import (
-    FaultyStore,
-    KVCrash,
-    KVFault,
-    KVOperation,
-    KVRun,
-    explore_kv_faults,
-    fault_at,
-)
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun, fault_at
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,
                          cleanup_delay_seconds=20)
@@ -457,7 +452,8 @@ def test_a_record_that_is_cut_or_missing_is_found() -> None:
 
 def test_a_store_of_an_earlier_release_is_refused_by_name() -> None:
     kv = MemoryStore()
-    kv.set(PARTITION, HEAD_KEY, (Path(__file__).parents[1] / "golden" / "head-3.record").read_bytes())
+    golden = Path(__file__).parents[2] / "promises" / "golden" / "scheduler"
+    kv.set(PARTITION, HEAD_KEY, (golden / "head-3.record").read_bytes())
     with pytest.raises(Unsupported, match="version 3; this release reads 5: use the release that wrote it"):
         opened(kv)
     assert len(list(kv.scan(PARTITION))) == 1

@@ -19,8 +19,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, Closed, CompactlibError, Stale
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SqliteStore, StoreFailed
 from compactlib.kv.snapshots import HEAD_KEY
-from compactlib.runtime import SteadyClock
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver, SteadyClock
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -31,14 +30,21 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
+    Tick,
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing import check_settings, explore_lost_answers, explore_pauses
-from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
-from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
+from compactlib.testing import (
+    FaultyStore,
+    KVFault,
+    check_settings,
+    explore_clock_jumps,
+    explore_lost_answers,
+    explore_pauses,
+)
+from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, fault_at
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.stage import Stage
 from compactlib.testing.interleave.stores import SteppedStore

@@ -22,23 +22,24 @@ from compactlib.scheduler import (
     AssignmentView,
     BlockMeta,
     ByPriority,
+    Command,
     CompactedBlocks,
     FairTenants,
+    JobChoice,
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import Applied
-from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
-from compactlib.scheduler.plan.policy import JobChoice, Lazily, LevelView, TenantLine, WaitingJob
+from compactlib.scheduler.plan.policy import Lazily, LevelView, TenantLine, WaitingJob
 from compactlib.testing import PromiseBroken, check_assignment_policy
 from tests.scheduler.build import Host, P, say
 

@@ -12,6 +12,7 @@ from compactlib.errors import InvalidInput
 from compactlib.scheduler import (
     AssignmentPolicy,
     ByPriority,
+    Command,
     FairTenants,
     JobStatus,
     LevelConfig,
@@ -22,7 +23,7 @@ from compactlib.scheduler import (
 from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import AssignedJob, CompletedJob, EvictedJob, NewJob, PlanUpdate, UpdatedJob
-from compactlib.scheduler.model.values import BlockEntry, Command, JobPhase, JobState
+from compactlib.scheduler.model.values import BlockEntry, JobPhase, JobState
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job_queue import JobQueue

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import CompactlibError
-from compactlib.scheduler import AssignmentPolicy, ByPriority, FairTenants, JobStatus, SchedulerConfig
-from compactlib.scheduler.model.values import Command, JobPhase, JobState
+from compactlib.scheduler import AssignmentPolicy, ByPriority, Command, FairTenants, JobStatus, SchedulerConfig
+from compactlib.scheduler.model.values import JobPhase, JobState
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs, due_time
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.job_queue import JobQueue
-from tests.interrupts import Interrupted
+from compactlib.testing.interrupts import Interrupted
 from tests.scheduler.build import P, U, assigned_names, job_plan, job_state, jobs_of
 
 CONFIG = SchedulerConfig(max_failures=3, max_queue_size=0)

@@ -11,7 +11,8 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone
+from compactlib.scheduler import BlockMeta, Command
+from compactlib.scheduler.model.values import BlockTombstones, ShardTombstone
 from compactlib.scheduler.queue.metadata_index import AddOutcome, MetadataIndex, Replaced, SourcesMissing
 from compactlib.scheduler.queue.tombstones import Tombstones
 

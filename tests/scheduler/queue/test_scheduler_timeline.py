@@ -9,20 +9,22 @@ import attrs
 import pytest
 
 from compactlib.errors import CompactlibError
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    Tick,
 )
-from compactlib.scheduler.model.poll import PollResponse
-from compactlib.scheduler.model.update import Applied, Tick
-from compactlib.scheduler.model.values import Command, JobPhase
+from compactlib.scheduler.model.update import Applied
+from compactlib.scheduler.model.values import JobPhase
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.queue.timeline import MAX_SILENCE_SECONDS, MAX_SKEW_SECONDS, Timeline
 from compactlib.testing import explore_clock_jumps

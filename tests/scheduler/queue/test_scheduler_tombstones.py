@@ -9,7 +9,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
+from compactlib.scheduler import BlockMeta, Command
+from compactlib.scheduler.model.values import BlockTombstones, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import TombstoneEntry, Tombstones
 
 HOUR = 3600.0

@@ -12,19 +12,21 @@ from compactlib.errors import InvalidInput, Unsupported
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
     PollRequest,
+    PollResponse,
+    Requeue,
     SchedulerConfig,
     SealedPolls,
     StatusUpdate,
 )
 from compactlib.scheduler.errors import BadConfig, CommandOutOfOrder
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import BlocksAdded, Requeue, Requeued
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import BlocksAdded, Requeued
 from compactlib.scheduler.persistence.codec import (
     MAGIC,
     VERSION,

@@ -6,13 +6,20 @@ from __future__ import annotations
 from collections import Counter
 
 from compactlib.hosting.http.status import MAX_SHOWN, SchedulerStatus
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, SchedulerService
-from compactlib.scheduler.model.values import Command
+from compactlib.runtime import RecordingObserver
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    Command,
+    LevelConfig,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+)
 from compactlib.scheduler.queue.state import QuarantinedJob
 from compactlib.scheduler.service.numbers import NUMBERS, levels_of
+from tests.harness.steps import calls_of
 from tests.scheduler.build import check_numbers, job_plan
-from tests.steps import calls_of
 
 
 def scraped(service: SchedulerService, now: float) -> Counter[str]:

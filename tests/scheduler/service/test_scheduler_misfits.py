@@ -17,6 +17,7 @@ from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     BlockMeta,
     ByPriority,
+    Command,
     FairTenants,
     FileFence,
     JobPlan,
@@ -27,18 +28,18 @@ from compactlib.scheduler import (
     SealedPolls,
     SmallestFirst,
     StoredScheduler,
+    Tick,
     TokenFence,
     Worker,
     WorkerOptions,
 )
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.update import Tick
-from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone
+from compactlib.scheduler.model.values import BlockTombstones, ShardTombstone
 from compactlib.scheduler.persistence.codec import decode_command, decode_message, encode_command, encode_message
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.workers.running_job import output_block_id
-from tests.core.misfits import Calls, misfits, public_calls
+from tests.harness.misfits import Calls, misfits, public_calls
 from tests.scheduler.workers.test_scheduler_worker import Desk, nothing
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)

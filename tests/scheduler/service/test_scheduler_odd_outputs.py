@@ -11,18 +11,20 @@ from typing import Literal
 import pytest
 
 from compactlib.scheduler import (
+    AddBlocks,
     BlockMeta,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
+    Requeue,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.model.update import AddBlocks, Requeue, Retain
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.scheduler.build import Host
 
 IDS = 12

@@ -10,32 +10,28 @@ import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
     CompactedBlocks,
+    Configure,
     FencedOff,
     JobStatus,
     MemoryFence,
     NoOutput,
     PollRequest,
+    PollResponse,
+    Requeue,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
-)
-from compactlib.scheduler.errors import BadConfig
-from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import (
-    Applied,
-    Configure,
-    Configured,
-    PlanUpdate,
-    Requeue,
-    Requeued,
-    Retain,
     Tick,
 )
+from compactlib.scheduler.errors import BadConfig
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import Applied, Configured, PlanUpdate, Requeued
 from compactlib.scheduler.model.values import BlockTombstones, JobPhase
 from compactlib.scheduler.persistence.state_rows import decode_state, encode_state
 from compactlib.scheduler.service.machine import SchedulerMachine

@@ -10,10 +10,11 @@ from typing import Literal
 import attrs
 import pytest
 
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     FairTenants,
     JobPlan,
@@ -21,12 +22,16 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     PollRequest,
+    PollResponse,
+    Requeue,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    Tick,
 )
 from compactlib.scheduler.errors import JobNotFound
-from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import (
     AlreadyApplied,
     Applied,
@@ -34,15 +39,12 @@ from compactlib.scheduler.model.update import (
     BlocksAdded,
     CompletedJob,
     PlanUpdate,
-    Requeue,
     Requeued,
-    Retain,
     Retained,
     TermChanged,
-    Tick,
     Ticked,
 )
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone
+from compactlib.scheduler.model.values import BlockTombstones, JobPhase, ShardTombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.queue.state import QuarantinedJob
 from tests.scheduler.build import Host, P, S, job_plan, job_state, lenient, output, say

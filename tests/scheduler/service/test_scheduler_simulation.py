@@ -12,12 +12,24 @@ from typing import Any, Final
 import attrs
 import pytest
 
+from compactlib.scheduler import (
+    BlockMeta,
+    Command,
+    JobPlan,
+    JobStatus,
+    MemoryFence,
+    PollRequest,
+    PollResponse,
+    RunningJob,
+    SchedulerService,
+    StatusUpdate,
+)
 from compactlib.scheduler.apply import apply as apply_module, complete as complete_module
 from compactlib.scheduler.apply.effects import Effects
-from compactlib.scheduler.fences.fence import Admission, LockingFence, MemoryFence
-from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict
+from compactlib.scheduler.fences.fence import Admission, LockingFence
+from compactlib.scheduler.model.poll import Assignment, Verdict
 from compactlib.scheduler.model.update import ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, JobPlan, JobStatus
+from compactlib.scheduler.model.values import BlockTombstones
 from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs
@@ -26,8 +38,6 @@ from compactlib.scheduler.queue.job_queue import JobQueue
 from compactlib.scheduler.queue.metadata_index import AddOutcome, MetadataIndex, Replaced
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.queue.tombstones import Tombstones
-from compactlib.scheduler.service.service import SchedulerService
-from compactlib.scheduler.workers.running_job import RunningJob
 from compactlib.scheduler.workers.worker_core import Effect, Renewed, Stop, WorkerCore
 from compactlib.testing.scheduler.simulation import (
     Simulation,

@@ -12,20 +12,23 @@ from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
     ByPriority,
+    Command,
     CompactedBlocks,
     FairTenants,
     JobStatus,
     LevelConfig,
     PollRequest,
+    Requeue,
+    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    Tick,
     WorkerOptions,
 )
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.update import Requeue, Retain, Tick
-from compactlib.scheduler.model.values import BlockEntry, Command
+from compactlib.scheduler.model.values import BlockEntry
 from compactlib.scheduler.persistence.codec import encode_command, encode_message
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from tests.scheduler.build import Host, P, S, output, say

@@ -6,10 +6,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from compactlib.scheduler import JobStatus, PollRequest, PollResponse, SealedPolls, StatusUpdate
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-from compactlib.scheduler.model.values import JobStatus
-from compactlib.scheduler.workers.transport import SealedPolls
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 
 SEALER = TokenSealer({"k": b"0123456789abcdef"})
 

@@ -15,14 +15,24 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.runtime.services.work_service import Stopped
+from compactlib.scheduler import (
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    NoOutput,
+    PollRequest,
+    PollResponse,
+    RunningJob,
+    Worker,
+    WorkerOptions,
+)
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
-from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
-from compactlib.scheduler.model.values import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
-from compactlib.scheduler.workers.running_job import Execute, RunningJob
-from compactlib.scheduler.workers.worker import Polled, Worker, WorkerOptions
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
+from compactlib.scheduler.model.values import BlockTombstones, Tombstone
+from compactlib.scheduler.workers.running_job import Execute
+from compactlib.scheduler.workers.worker import Polled
 
 PATIENCE = 60.0
 FENCED_OFF = FencedOff(resource="a", token=1, highest=7)

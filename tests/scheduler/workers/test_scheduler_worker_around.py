@@ -14,11 +14,17 @@ import pytest
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.scheduler.model.poll import PollRequest, PollResponse
-from compactlib.scheduler.model.values import CompactedBlocks, JobStatus, Tombstone
-from compactlib.scheduler.workers.running_job import RunningJob
-from compactlib.scheduler.workers.worker import Worker, WorkerOptions
+from compactlib.runtime import Observer, RecordingObserver
+from compactlib.scheduler import (
+    CompactedBlocks,
+    JobStatus,
+    PollRequest,
+    PollResponse,
+    RunningJob,
+    Worker,
+    WorkerOptions,
+)
+from compactlib.scheduler.model.values import Tombstone
 from tests.scheduler.workers.test_scheduler_worker import FAST, PATIENCE, Desk, nothing, tombstone, working
 
 

@@ -9,8 +9,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-from compactlib.scheduler.model.values import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
+from compactlib.scheduler import CompactedBlocks, JobPlan, JobStatus, NoOutput, PollRequest, PollResponse, StatusUpdate
+from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
+from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.queue.block_queue import ulid_seconds
 from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import (

@@ -17,6 +17,7 @@ from compactlib.outcome import Done
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
+    Command,
     CompactedBlocks,
     FencedOff,
     FileFence,
@@ -25,6 +26,10 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
+    PollResponse,
+    Requeue,
+    Retain,
+    RunningJob,
     SchedulerConfig,
     SchedulerService,
     SealedPolls,
@@ -35,11 +40,9 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Requeue, Retain
-from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone, Tombstone
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.values import BlockTombstones, JobPhase, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
-from compactlib.scheduler.workers.running_job import RunningJob
 
 PATIENCE = 60.0
 OPTIONS = WorkerOptions(capacity=2, poll_seconds=0.005, jitter=0.5)

@@ -21,19 +21,19 @@ from compactlib.errors import Busy
 from compactlib.hosting import RaftlogExecute
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     FileFence,
     PollRequest,
+    PollResponse,
     RunningJob,
     TokenFence,
     Worker,
     WorkerOptions,
 )
 from compactlib.scheduler.fences.fence import LockingFence
-from compactlib.scheduler.model.poll import PollResponse
 from tests.blobstore.compaction_stores import RETENTION, START, open_store
 from tests.spark.store_jobs import LIMITS
 

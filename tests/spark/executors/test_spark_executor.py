@@ -17,10 +17,9 @@ from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, Invalid
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Progress, RecordingObserver
+from compactlib.runtime import Budget, Progress, RecordingObserver
 from compactlib.spark import SparkExecutor, register
-from compactlib.testing.executors.conformance import ExecutorConformance
+from compactlib.testing import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
     AlwaysKilledTask,

@@ -28,8 +28,7 @@ from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import GroupFailed
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import FencedOff, FileFence, TokenFence
 from compactlib.spark import SparkExecutor
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays

@@ -27,7 +27,7 @@ from compactlib.lab.tuning import tune
 from compactlib.raftlog import DeadRatio, SeedPolicy
 from compactlib.scheduler import SchedulerConfig
 from compactlib.spark import SparkExecutor
-from compactlib.staging.compaction.sense_policies import DeletesPolicy
+from compactlib.staging import DeletesPolicy
 
 
 @pytest.mark.spark

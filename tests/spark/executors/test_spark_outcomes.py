@@ -12,7 +12,7 @@ import pytest
 from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors import RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.spark.executors.reports import Matching, Report
 
 

@@ -27,8 +27,7 @@ from compactlib.hosting.raftlog_execute import TheseSegments
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogOptions, LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

@@ -19,14 +19,12 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.objects import LocalObjects
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import MergeBlocks, StagingMerge, local_session, ship_library
-from compactlib.spark.rewrites.blocks import MergeOptions
-from compactlib.staging import CommittedRanges
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.model.values import Change, Record
+from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, local_session, ship_library
+from compactlib.staging import CommittedRanges, ParquetFormat, Record
+from compactlib.staging.model.values import Change
 from tests.spark.block_files import LocalBlocks
 
 BLOCKS = 16

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A proxy on loopback before an S3 server that refuses, breaks off in the middle, or loses answers, as it is told.
 
-`tests.kv.faulty_proxy` does the same for services that know POST only; here the method and the key say which request is
-meant, and an answer is cut in its body, after headers that promise all of it.
+`tests.harness.kv.faulty_proxy` does the same for services that know POST only; here the method and the key say which
+request is meant, and an answer is cut in its body, after headers that promise all of it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor
 from tests.blobstore.compaction_stores import START, answers, flip, garbage_store, open_store, plan_of, strays
 

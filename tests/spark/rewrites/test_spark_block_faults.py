@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 from compactlib.clock import ManualClock
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, FencedOff, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks
-from compactlib.spark.rewrites.blocks import MergeOptions
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+from compactlib.testing import Fault
 from compactlib.testing.faults.objects_faults import FaultyObjects
-from compactlib.testing.faults.plan import Crash, Fault
+from compactlib.testing.faults.plan import Crash
 
 pytestmark = pytest.mark.spark
 

@@ -26,7 +26,7 @@ from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import (
     BlockMeta,
     FencedOff,
@@ -41,8 +41,8 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import MergeBlocks
-from compactlib.spark.rewrites.blocks import MergeOptions, columns_of
+from compactlib.spark import MergeBlocks, MergeOptions
+from compactlib.spark.rewrites.blocks import columns_of
 from tests.spark.block_files import LocalBlocks
 
 pytestmark = pytest.mark.spark

@@ -29,17 +29,13 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore, RemoteObjects
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks
-from compactlib.spark.rewrites.blocks import MergeOptions
-from compactlib.spark.rewrites.staging_merge import StagingMerge
-from compactlib.staging import CommittedRanges, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.model.values import Record
-from tests.kv import servers
-from tests.objects import s3_servers
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
+from tests.harness.kv import servers
+from tests.harness.objects import s3_servers
 from tests.spark.rewrites import s3_stores
 from tests.spark.rewrites.s3_faults import Fault, S3Proxy
 from tests.spark.rewrites.s3_stores import OpenBucket

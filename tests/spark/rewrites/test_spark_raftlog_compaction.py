@@ -19,8 +19,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores
 from tests.spark.raftlogs import build_log
 from tests.spark.rewrite_tasks import DiesFirstTask

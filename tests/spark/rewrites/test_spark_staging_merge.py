@@ -17,11 +17,10 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.outcome import Done
-from compactlib.spark.rewrites.staging_merge import StagingMerge
-from compactlib.staging import CommittedRanges, Repository, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.spark import StagingMerge
+from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository, SplitRule
 from compactlib.staging.errors import DamagedRange, UnsortedKeys
-from compactlib.staging.model.values import Change, Record
+from compactlib.staging.model.values import Change
 
 pytestmark = pytest.mark.spark
 

@@ -27,8 +27,7 @@ from compactlib.executors import RewriteResult, RewriteTask
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.spark import SparkExecutor, compact_stores, local_session, ship_library
 from compactlib.spark.executors.items import map_items
 from tests.spark import rewrite_tasks

@@ -16,11 +16,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.executors import RewriteFailure, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, RecordingObserver
 from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.spark.executors.items import map_items
-from compactlib.testing.executors.conformance import check_executor
+from compactlib.testing import check_executor
 from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs
 from tests.spark.jvm import QUICK_JAVA

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from compactlib.raftlog import SeedPolicy
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor, compact_on_workers, plan_stores, register, ship_library
 from tests.raftlog import wrapped_files
 from tests.spark import store_jobs

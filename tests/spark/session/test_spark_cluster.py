@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.spark import compact_stores
 from compactlib.spark.stores.store_plans import StoreWork
 from tests.spark.row_jobs import merged_block, merged_here

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.executors import LocalExecutor
-from compactlib.runtime.budget import Budget
-from compactlib.testing.executors.conformance import ExecutorConformance
+from compactlib.runtime import Budget
+from compactlib.testing import ExecutorConformance
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.store_jobs import build_logs, contents, job
 

@@ -18,8 +18,7 @@ import nbformat
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import TqdmObserver
+from compactlib.runtime import Budget, TqdmObserver
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores, notebook_session
 from tests.spark.rewrite_tasks import WaitingTask
 from tests.spark.store_jobs import build_logs, job

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 from compactlib.executors import LocalExecutor
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.session.cluster import connect_server, standalone_cluster
 from tests.spark.store_jobs import build_logs, contents, job

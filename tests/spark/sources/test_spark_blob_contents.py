@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import BlobStore
+from compactlib.blobstore import BlobStore, RecordKind
 from compactlib.blobstore.index.entry_columns import EntryColumns
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import content_range
 from compactlib.clock import ManualClock

@@ -14,10 +14,18 @@ from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupp
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog import (
+    LogOptions,
+    LogReader,
+    SegmentLimits,
+    SegmentLog,
+    SnapshotFolder,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
 from compactlib.raftlog.errors import LiveIndexMissing, LiveSetLost, NotALog
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, write_snapshot_meta
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.model.snapshot_meta import write_snapshot_meta
 from compactlib.spark.sources.raftlog import (
     MAX_BATCH_ROWS,
     LogSlice,

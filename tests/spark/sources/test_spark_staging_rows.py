@@ -24,8 +24,7 @@ from compactlib.spark.sources.staging import (
     plan_parts,
     read_part,
 )
-from compactlib.staging import BranchNotFound, CommittedRanges, PlainFormat, Repository, SplitRule
-from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging import BranchNotFound, CommittedRanges, ParquetFormat, PlainFormat, Repository, SplitRule
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.errors import CommitNotFound, DamagedRange, MetaRangeNotFound
 from tests.spark.sources.branches import expected_rows, row_of, seal

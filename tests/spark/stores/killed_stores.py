@@ -19,8 +19,8 @@ import attrs
 from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Failed
 from compactlib.raftlog import SegmentLog
-from compactlib.runtime.budget import Budget
-from compactlib.spark.stores.many_stores import StoreJob, compact_stores
+from compactlib.runtime import Budget
+from compactlib.spark import StoreJob, compact_stores
 from tests.raftlog.wrapped_files import WatchedFiles
 from tests.spark.store_jobs import LIMITS
 

@@ -19,11 +19,10 @@ from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import Attempt, RewriteOutcome, RewriteResult
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark import SparkExecutor
+from compactlib.runtime import Budget, RecordingObserver
+from compactlib.spark import SparkExecutor, StoreJob, compact_stores
 from compactlib.spark.executors.items import MOST_ITEMS_IN_A_PART, map_items
-from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, compact_stores
+from compactlib.spark.stores.many_stores import StoreOutcome
 from tests.spark.rewrite_tasks import CopyTask
 from tests.spark.store_jobs import build_logs, contents, groups_of, job, open_log, planned_bytes
 

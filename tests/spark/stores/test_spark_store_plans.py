@@ -18,7 +18,7 @@ from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, SeedPolicy, SegmentLog
 from compactlib.raftlog.errors import NotALog
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.spark import compact_on_workers, compact_stores, plan_stores
 from compactlib.spark.stores.store_plans import PlanLog, StorePlan, StoresPlan, StoreWork
 from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs, open_log

@@ -17,7 +17,7 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import SeedPolicy, SegmentLog
-from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark import compact_on_workers, plan_stores
 from compactlib.spark.stores.whole_stores import WholeStore
 from tests.spark.store_jobs import (

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from compactlib.objects import MemoryObjects
-from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.committed.formats.rows import RangeFormat
-from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.model.values import Change, Difference, MetaRangeId, Record
+from compactlib.staging.model.values import Change, Difference, MetaRangeId
 
 RecordSet = dict[bytes, Record]
 SMALL_RANGES = SplitRule(raggedness=4, max_bytes=300)

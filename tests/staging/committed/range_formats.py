@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import importlib.util
 
-from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
 
 FORMATS: list[RangeFormat] = [PlainFormat()]
 if importlib.util.find_spec("pyarrow"):
-    from compactlib.staging.committed.formats.parquet import ParquetFormat
+    from compactlib.staging import ParquetFormat
 
     FORMATS.append(ParquetFormat(rows_per_group=4))

@@ -7,26 +7,10 @@ import hashlib
 
 import pytest
 
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.committed.formats.plain_format import PlainFormat
-from compactlib.staging.committed.formats.rows import RangeFormat, Rows
+from compactlib.staging import PlainFormat
+from compactlib.staging.committed.formats.rows import Rows
 from compactlib.staging.model.values import RangeId
-from compactlib.testing.stores.range_format_conformance import RangeFormatConformance, check_range_format
-
-
-class TestPlainFormat(RangeFormatConformance):
-    def make_format(self) -> RangeFormat:
-        return PlainFormat()
-
-
-class TestParquetFormat(RangeFormatConformance):
-    def make_format(self) -> RangeFormat:
-        return ParquetFormat(rows_per_group=7)
-
-
-class TestParquetFormatUncompressed(RangeFormatConformance):
-    def make_format(self) -> RangeFormat:
-        return ParquetFormat(compression="none", rows_per_group=100_000)
+from compactlib.testing import check_range_format
 
 
 class Careless(PlainFormat):

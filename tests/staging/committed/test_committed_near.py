@@ -10,10 +10,10 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStoreFailed
-from compactlib.staging import CommittedRanges, SplitRule
+from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.errors import DamagedRange, RangeNotFound
-from compactlib.staging.model.values import LiveMetaRanges, MetaRangeId, Record
+from compactlib.staging.model.values import LiveMetaRanges, MetaRangeId
 from tests.staging.committed.plain_sets import RecordSet, written
 from tests.staging.hooked_objects import HookedObjects
 

@@ -14,14 +14,13 @@ import pytest
 
 from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
-from compactlib.runtime.budget import Budget
-from compactlib.staging.committed.committed_ranges import CommittedRanges
-from compactlib.staging.committed.formats.plain_format import PlainFormat
-from compactlib.staging.committed.formats.split import UNLIMITED, SplitRule
+from compactlib.runtime import Budget
+from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
+from compactlib.staging.committed.formats.split import UNLIMITED
 from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.errors import NilValue, UnsortedKeys
-from compactlib.staging.model.values import Applied, Change, MetaRangeId, Record
+from compactlib.staging.model.values import Applied, Change, MetaRangeId
 from tests.staging.committed.plain_sets import changed, committed, written
 from tests.staging.hooked_objects import HookedObjects
 

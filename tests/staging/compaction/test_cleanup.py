@@ -12,8 +12,7 @@ from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.kv import MemoryStore, OutcomeUnknown, StoreFailed
 from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, RecordingObserver
 from compactlib.staging import Record
 from compactlib.staging.compaction.reclaim.cleanup import CleanupStats, TokenCleaner
 from compactlib.staging.model.names import StagingToken, token_partition

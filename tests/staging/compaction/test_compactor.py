@@ -16,8 +16,7 @@ from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.staging import (
     BranchNotFound,
     CommittedRanges,

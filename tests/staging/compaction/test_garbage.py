@@ -17,7 +17,7 @@ from compactlib.kv import Condition, Delete, MemoryStore, PredicateFailed, Put
 from compactlib.kv.errors import TooLarge
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, SplitRule, StagingOptions
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound

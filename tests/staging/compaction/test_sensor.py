@@ -11,15 +11,16 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.plan import StagingChoice
-from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
-from compactlib.staging.compaction.sense_policies import (
+from compactlib.staging import (
     AnyOf,
-    BranchPressure,
+    CompactionSensor,
     DeletesPolicy,
     ListingCostPolicy,
     SealedTokensPolicy,
+    StagingChoice,
 )
+from compactlib.staging.compaction.sense import CompactionTrigger
+from compactlib.staging.compaction.sense_policies import BranchPressure
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
 

@@ -15,8 +15,7 @@ import pytest
 from compactlib.errors import BudgetSpent
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, PrometheusObserver, RecordingObserver
+from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingObserver
 from compactlib.staging import BranchNotFound
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.model.names import StagingToken

@@ -16,14 +16,18 @@ from compactlib.executors import LocalExecutor
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.runtime.services.agenda import Refused, Removed
 from compactlib.staging import (
+    AnyOf,
     Branch,
     BranchNotFound,
     CommittedRanges,
+    CompactionSensor,
+    DeletesPolicy,
+    ListingCostPolicy,
     Repository,
+    SealedTokensPolicy,
     StagingChoice,
     StagingOptions,
     StagingView,
@@ -33,8 +37,6 @@ from compactlib.staging import (
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.compaction.outcome import LostRace, PutOff
 from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
-from compactlib.staging.compaction.sense import CompactionSensor
-from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord
 from compactlib.testing import FaultyStore, KVFault

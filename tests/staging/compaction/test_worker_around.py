@@ -15,8 +15,7 @@ from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInp
 from compactlib.executors import LocalExecutor
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.staging import (
     CompactionSensor,
     DeletesPolicy,

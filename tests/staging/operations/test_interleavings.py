@@ -13,22 +13,21 @@ import pytest
 
 from compactlib.kv import OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Skipped
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
+from compactlib.staging import Commit, Record
 from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.errors import TooManyTries
-from compactlib.staging.model.values import MetaRangeId, Record
+from compactlib.staging.model.values import MetaRangeId
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.uncommitted import first_uncommitted
 from compactlib.staging.records.branch_store import BranchUpdate
-from compactlib.staging.records.commits import Commit
 from compactlib.staging.records.layers import changes_of
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
 from compactlib.testing.interleave import explore_schedules, sample_schedules
 from compactlib.testing.interleave.failure import InterleavingFailed
 from compactlib.testing.interleave.history import ABSENT, HistoryOperation
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
     MAIN,

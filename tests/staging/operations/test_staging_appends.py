@@ -12,12 +12,11 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
-from compactlib.staging import Branch, CommittedRanges, Repository
-from compactlib.staging.model.values import Record
+from compactlib.staging import Branch, CommittedRanges, Record, Repository
 from compactlib.staging.operations.results import NoChanges
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.staging.append_world import AppendWorld
 
 _LIMITS = MemoryStore().limits

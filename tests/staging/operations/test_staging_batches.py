@@ -15,12 +15,12 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore, MeteredStore, OutcomeUnknown, SlowDown, StoreFailed
 from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import StagingToken
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
-from tests.staging.backends import BACKENDS
+from tests.harness.backends import BACKENDS
 from tests.staging.world import World
 
 KEYS = [b"%04d" % number for number in range(1000)]

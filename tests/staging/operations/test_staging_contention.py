@@ -12,7 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, CorruptData
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.outcome import Done
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.staging import Branch, Repository, StagingOptions
 from compactlib.staging.errors import BranchExists, TooManySealed, TooManyTries
 from compactlib.staging.records.record import MAX_SEALED_TOKENS

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.objects import MemoryObjects
-from compactlib.staging import Branch, CommittedRanges, DirtyBranch, Repository, SplitRule, StagingOptions
-from compactlib.staging.model.values import Record
+from compactlib.staging import Branch, CommittedRanges, DirtyBranch, Record, Repository, SplitRule, StagingOptions
 from compactlib.staging.operations.diff_cache import DiffCache
 from tests.staging.committed.plain_sets import differences
 from tests.staging.hooked_objects import HookedObjects

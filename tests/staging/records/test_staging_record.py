@@ -18,6 +18,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
+from compactlib.staging import Commit, Record
 from compactlib.staging.model.names import (
     CommitId,
     StagingToken,
@@ -26,8 +27,8 @@ from compactlib.staging.model.names import (
     is_staging_token,
     repository_partition,
 )
-from compactlib.staging.model.values import MetaRangeId, Record
-from compactlib.staging.records.commits import Commit, decode_commit, encode_commit
+from compactlib.staging.model.values import MetaRangeId
+from compactlib.staging.records.commits import decode_commit, encode_commit
 from compactlib.staging.records.owner import (
     Identity,
     Owner,
@@ -39,7 +40,7 @@ from compactlib.staging.records.owner import (
 from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "staging"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "staging-records.md"
 
 

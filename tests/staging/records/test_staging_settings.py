@@ -14,17 +14,21 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
-from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging import (
+    AlwaysPolicy,
+    CommittedRanges,
+    ParquetFormat,
+    PlainFormat,
+    Repository,
+    SplitRule,
+    StagingOptions,
+)
 from compactlib.staging.committed.formats.rows import RangeFormat
-from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
-from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing import FaultyStore, KVFault, check_settings
 from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.plan import Crash
-from compactlib.testing.settings import check_settings
 
 KEYS = [b"a", b"a/1", b"a/\xff", b"b", b"\x00", b"\xff\xff", *(b"k%02d" % number for number in range(12))]
 

@@ -15,9 +15,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Skipped
+from compactlib.staging import Record
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import StagingToken, repository_partition
-from compactlib.staging.model.values import Record
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.staged import Staged
 from compactlib.staging.records.tokens import StagingTokens

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compactlib.errors import Busy, Conflict
-from compactlib.kv import KVStore, SqliteStore
-from compactlib.kv.stores.postgres import PostgresStore
+from compactlib.kv import KVStore, PostgresStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Failed
 from compactlib.staging import (

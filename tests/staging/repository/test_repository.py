@@ -16,11 +16,12 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.scheduler import TokenFence
 from compactlib.staging import (
     AlwaysPolicy,

@@ -19,12 +19,11 @@ from compactlib.files import Files
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import RecordingObserver
 from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.staging.world import NOW, World
 
 DAY = 86_400.0
@@ -138,7 +137,7 @@ def test_a_commit_that_uses_a_range_again_which_somebody_is_still_making(tmp_pat
             found = CommittedRanges(LocalObjects(folder / "o")).scan(metarange_id)  # type: ignore[arg-type]
             assert [key for key, _ in found] == [b"k"]
 
-    assert explore(record(tmp_path, work), check).distinct > 30
+    assert explore_crashes(record(tmp_path, work), check) > 30
 
 
 # --- files of others

@@ -15,9 +15,8 @@ from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.write import put_many
 from compactlib.staging.records.context import StagingContext
-from compactlib.testing import FaultyStore
+from compactlib.testing import Fault, FaultyStore
 from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
-from compactlib.testing.faults.plan import Fault
 from tests.staging.branch_world import MAIN, LoggedStore, context_over
 from tests.staging.faulty_world import WORK, contents_of, stores_for
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.effort import Effort
+from tests.harness.effort import Effort
 from tests.staging.settings_world import SettingsWorld
 
 

@@ -24,9 +24,9 @@ from compactlib.staging.operations.read import list_branch
 from compactlib.staging.operations.write import put_many
 from compactlib.staging.records.branch_store import BranchStore
 from compactlib.staging.records.context import StagingContext
+from compactlib.testing import explore_pauses
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
 from compactlib.testing.interleave.failure import InterleavingFailed
-from compactlib.testing.interleave.pauses import explore_pauses
 from tests.staging.branch_world import MAIN, REPOSITORY, LoggedStore
 from tests.staging.faulty_world import WORK, Contents, stores_for
 from tests.staging.world import compact_now

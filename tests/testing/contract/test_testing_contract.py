@@ -5,11 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compactlib.testing import CompactionFactory, check_async_service, check_compaction, check_service
-from compactlib.testing.compactions.conformance import CompactionConformance
-from compactlib.testing.services.async_conformance import AsyncServiceConformance
-from compactlib.testing.services.conformance import ServiceConformance
-from compactlib.testing.services.factory import AsyncServiceFactory, ServiceFactory
+from compactlib.testing import (
+    AsyncServiceConformance,
+    AsyncServiceFactory,
+    CompactionConformance,
+    CompactionFactory,
+    ServiceConformance,
+    ServiceFactory,
+    check_async_service,
+    check_compaction,
+    check_service,
+)
 from tests.testing.contract.toy_factory import LineStores
 from tests.testing.contract.toy_service import ToyAsyncServices, ToyServices
 from tests.testing.contract.toy_shared import SharedLineStores

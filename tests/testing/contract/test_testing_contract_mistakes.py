@@ -20,15 +20,15 @@ from compactlib.files import Files
 from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import Finding
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime import Budget, Observer
+from compactlib.runtime.observe import telling
 from compactlib.runtime.ownership import Ownership, Run
-from compactlib.testing import PromiseBroken, check_compaction
-from compactlib.testing.compactions.conformance import CompactionConformance
-from compactlib.testing.crash.harness import scratch_folder
+from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction
+from compactlib.testing.crash import scratch_folder
 from compactlib.testing.kit import contract_actors
+from tests.harness.lessons import check_lesson
+from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
 from tests.testing.contract.toy_factory import LineStores
-from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
 from tests.testing.contract.toy_shared import (
     CommitsBlindly,
     CountsWhatIsLost,
@@ -38,7 +38,6 @@ from tests.testing.contract.toy_shared import (
     SharedLineStores,
 )
 from tests.testing.contract.toy_store import LineStore
-from tests.testing.lessons import check_lesson
 
 
 class PlanIsNone(LineStore):

@@ -15,19 +15,16 @@ import pytest
 
 from compactlib.errors import Closed, CompactlibError
 from compactlib.outcome import Done, Failed, Outcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.runtime.services.work_service import Job
-from compactlib.testing import PromiseBroken
+from compactlib.testing import AsyncServiceConformance, PromiseBroken, ServiceConformance
 from compactlib.testing.kit import contract_actors
 from compactlib.testing.services import (
     async_conformance as async_service_conformance,
     conformance as service_conformance,
 )
-from compactlib.testing.services.async_conformance import AsyncServiceConformance
-from compactlib.testing.services.conformance import ServiceConformance
+from tests.harness.lessons import check_lesson
 from tests.testing.contract.toy_service import ToyAsyncService, ToyAsyncServices, ToyService, ToyServices
-from tests.testing.lessons import check_lesson
 
 
 class LeaksItsLease(ToyService):

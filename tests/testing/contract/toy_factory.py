@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory
-from tests.testing.contract.toy_lines import MinGarbage
+from tests.harness.toy_lines import MinGarbage
 from tests.testing.contract.toy_store import LineStore
 
 

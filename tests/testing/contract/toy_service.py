@@ -11,12 +11,11 @@ from pathlib import Path
 from compactlib.contract import AsyncService, Service
 from compactlib.errors import BudgetSpent
 from compactlib.outcome import Done, Failed, Outcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.testing.services.factory import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
 
 
 class ToyService(ServiceFace):

@@ -13,8 +13,8 @@ from compactlib.contract import CommitFence
 from compactlib.executors import RewriteResult
 from compactlib.files import Files
 from compactlib.outcome import Done, Skipped
+from tests.harness.toy_lines import LineFile, LinePlan
 from tests.testing.contract.toy_factory import LineStores
-from tests.testing.contract.toy_lines import LineFile, LinePlan
 from tests.testing.contract.toy_store import LineStore
 
 

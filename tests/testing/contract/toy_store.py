@@ -22,10 +22,9 @@ from compactlib.files import Files, LocalFiles, sync_names, write_durably
 from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.runtime.ownership import Ownership, Run
-from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
+from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 
 class LineStore:

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles, write_durably
+from compactlib.files import Files, write_durably
 from compactlib.files.disk import replace_with_symlink
-from compactlib.testing import FailingFiles, explore, record
-from compactlib.testing.crash.harness import explain, replay
-from compactlib.testing.crash.recorder import RecordingFiles
-from tests.testing.pictures import picture
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record, repeat_crash
+from compactlib.testing.crash import explain
+from tests.harness.pictures import picture
 
 
 def test_the_work_is_done_for_real_and_noted_in_order(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_a_lock_file_may_be_made_past_the_recorder(tmp_path: Path) -> None:
         files.make_folder(folder / "a")
 
     recording = record(tmp_path, work)
-    replay(recording, "1", tmp_path / "out")
+    repeat_crash(recording, {0: 1}, tmp_path / "out")
     assert picture(tmp_path / "out") == {"a": None}
     with pytest.raises(InvalidInput, match="appeared"):
         record(tmp_path / "out", lambda folder, files: (folder / "LOCK").write_bytes(b""), ignore=())
@@ -266,7 +265,7 @@ def test_threads_may_share_a_recorder(tmp_path: Path) -> None:
         for number, round_number in acknowledged:
             assert int((folder / str(number)).read_bytes()) >= round_number
 
-    explore(recording, check, limit_per_point=8)
+    explore_crashes(recording, check, limit_per_point=8)
 
 
 def test_an_explanation_says_what_became_of_each_operation(tmp_path: Path) -> None:
@@ -282,7 +281,7 @@ def test_an_explanation_says_what_became_of_each_operation(tmp_path: Path) -> No
         files.unlink(folder / "sub/a")
 
     recording = record(tmp_path, work)
-    shown = [" ".join(line.split()) for line in explain(recording, "8:~5@424,-6,-7.old").splitlines()]
+    shown = [" ".join(line.split()) for line in explain(recording, {0: 8, 2: 4, 3: 1, 5: 1}).splitlines()]
     assert shown == [
         "0 create a.tmp durable",
         "1 write a.tmp at 0, 600 bytes durable",
@@ -295,11 +294,6 @@ def test_an_explanation_says_what_became_of_each_operation(tmp_path: Path) -> No
         "-- crash --",
         "8 unlink sub/a not reached",
     ]
-    assert "block 0 of the file LOST" in explain(recording, "6:~5!0")
-    assert explain(recording, "0").splitlines()[0].strip() == "-- crash --"
-    assert explain(recording, "9").splitlines()[-1].strip() == "-- crash --"
-
-
-def test_the_local_disk_is_the_default() -> None:
-    assert "LocalFiles()" in repr(FailingFiles())
-    assert LocalFiles() == LocalFiles()
+    assert "block 0 of the file LOST" in explain(recording, {0: 6, 2: 6})
+    assert explain(recording, {}).splitlines()[0].strip() == "-- crash --"
+    assert explain(recording, {0: 9}).splitlines()[-1].strip() == "-- crash --"

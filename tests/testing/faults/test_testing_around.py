@@ -18,10 +18,9 @@ from compactlib.files.folder_lock import FolderLock
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, StoreFailed
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.look import look_until_seen
-from compactlib.testing import PromiseBroken, check_settings, explore_clock_jumps, explore_lost_answers
+from compactlib.testing import Fault, PromiseBroken, check_settings, explore_clock_jumps, explore_lost_answers
 from compactlib.testing.faults.jumps import Jump, JumpingClock
 from compactlib.testing.faults.lost_answers import LostAnswer
-from compactlib.testing.faults.plan import Fault
 from compactlib.testing.kit.forks import check_fork
 from compactlib.testing.settings import SettingsFailure
 

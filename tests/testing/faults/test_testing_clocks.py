@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.catalog.model.timestamp import HybridClock
+from compactlib.catalog import HybridClock
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, InvalidInput
-from compactlib.runtime.throttle import Throttle
+from compactlib.runtime import Throttle
 from compactlib.testing.faults.clocks import ClockScript, Freeze, Jump, Rate, ScriptedClock
 from compactlib.testing.strategies import clock_scripts
 

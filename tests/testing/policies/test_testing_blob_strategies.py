@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings
 
 from compactlib.blobstore import (
+    BlobChoice,
+    BlobPolicy,
+    BlobView,
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -23,9 +26,9 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.testing.policies.blob_strategies import check_blob_policy, rounds_to_rest, store_views
+from compactlib.testing import check_blob_policy
+from compactlib.testing.policies.blob_strategies import rounds_to_rest, store_views
 
 Chooses = Callable[["Planted", BlobView, float], BlobChoice]
 

@@ -9,7 +9,7 @@ import pytest
 from compactlib.raftlog import CostPolicy, LogChoice, LogPolicy, LogView, RaPolicy, SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.testing.policies.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
+from compactlib.testing import check_blob_policy, check_raftlog_policy, check_scheduler_config
 from compactlib.testing.scheduler import simulation as scheduler_simulation
 from compactlib.testing.scheduler.simulation import SimulationFailure, SimulationReport
 

@@ -14,10 +14,9 @@ from hypothesis import Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice, LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog import LogChoice, LogPolicy, LogView, SeedPolicy, SegmentLimits
+from compactlib.raftlog.compaction.plan.policy import LeftOut
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.testing.policies.raftlog_strategies import (
     check_policy,
     compaction_views,

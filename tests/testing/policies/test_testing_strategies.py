@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import Phase, find, given, settings, strategies as st
 
-from compactlib.catalog.model.values import Factor, Floor, NodeReport
+from compactlib.catalog import NodeReport
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.indexset import IndexSet
 from compactlib.indexset.runs import MAX_INDEX
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.testing import strategies
+from compactlib.testing import Fault, strategies
 from compactlib.testing.faults.clocks import ClockScript, Jump
 from compactlib.testing.faults.fault_plans import FILE_FAULTS, FaultPlan
-from compactlib.testing.faults.plan import Fault
 from compactlib.testing.histories.blob_histories import BlobHistory, BlobStep, CompactBlobs, Put
 from compactlib.testing.histories.index_strategies import BOUNDARIES
 from compactlib.testing.histories.log_histories import Append, Compact, LogHistory, LogStep, Snapshot

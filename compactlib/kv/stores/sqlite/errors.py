@@ -19,6 +19,9 @@ def named_errors(operation: str, path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise named(error, operation, path) from error
+    except UnicodeDecodeError as error:
+        # SQLite quotes damaged names in its own message, which Python then cannot read.
+        raise DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})") from error
 
 
 def named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:

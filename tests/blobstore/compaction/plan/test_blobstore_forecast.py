@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import ExpiryForecast, Greedy, Hybrid, StatsBased
+from compactlib.blobstore import BlobPolicy, BlobStore, BlobStoreConfig, ExpiryForecast, Greedy, Hybrid, StatsBased
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy
-from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from tests.blobstore.policy_views import DAY, NOW
 

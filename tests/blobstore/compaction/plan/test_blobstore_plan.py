@@ -15,21 +15,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib import contract
-from compactlib.blobstore import CompactAll, Greedy, StatsBased
+from compactlib.blobstore import BlobChoice, BlobPlan, BlobView, CompactAll, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME, LastPlans, read_last_plans, write_last_plans
-from compactlib.blobstore.compaction.plan.plan import (
-    BlobPlan,
-    PlannedSegment,
-    forecast,
-    plan_for,
-    plan_for_choice,
-)
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView, ValidRecords
+from compactlib.blobstore.compaction.plan.plan import PlannedSegment, forecast, plan_for, plan_for_choice
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, ValidRecords
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.report import PolicyRecord
-from compactlib.testing import explore, record
+from compactlib.testing import explore_crashes, record
 from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
 
 
@@ -262,7 +256,7 @@ def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
             assert found is not None
             assert found.since >= float(acknowledged[-1])
 
-    assert explore(record(tmp_path, work), check).points > 10
+    assert explore_crashes(record(tmp_path, work), check) > 10
 
 
 def test_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:

@@ -10,18 +10,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import CompactAll, ExpiryForecast, Greedy, StatsBased
-from compactlib.blobstore.compaction.plan.plan import BlobPlan
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import (
+    BlobPlan,
+    BlobPolicy,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    ExpiryForecast,
+    Greedy,
+    StatsBased,
+)
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
 from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done
-from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing import FailingFiles
 
 RETENTION = 100.0
 

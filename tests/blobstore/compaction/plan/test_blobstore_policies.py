@@ -12,6 +12,9 @@ import attrs
 import pytest
 
 from compactlib.blobstore import (
+    BlobChoice,
+    BlobPolicy,
+    BlobView,
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -23,7 +26,6 @@ from compactlib.blobstore import (
 )
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import forecast, plan_for, plan_for_choice
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput

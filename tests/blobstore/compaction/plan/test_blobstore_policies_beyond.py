@@ -10,10 +10,10 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
+from compactlib.blobstore import BlobView, CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.plan import plan_for
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobView, Dying, SegmentView, fullest_that_free
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, fullest_that_free
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 import compactlib.blobstore as policies
-from compactlib.blobstore import CompactAll, Greedy
+from compactlib.blobstore import BlobReader, CompactAll, Greedy
 from compactlib.blobstore.compaction.plan import plan as plan_module, policy
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from tests.blobstore.compaction_stores import config, open_store
 from tests.blobstore.policy_views import NOW, toy
-from tests.core.misfits import Calls, misfits, public_calls
+from tests.harness.misfits import Calls, misfits, public_calls
 
 VIEW = toy([0, 300, 900])
 PLAN = plan_module.plan_for(VIEW, Greedy(), NOW)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import StatsBased
+from compactlib.blobstore import BlobView, StatsBased
 from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.policy import BlobView
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import (
     DAY,

@@ -37,12 +37,11 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.files.checksum import crc32
-from compactlib.testing import FailingFiles, explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "promises" / "golden" / "blobstore"
 FILES = LocalFiles()
 
 
@@ -211,8 +210,8 @@ def test_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
         if found is None and acknowledged:
             assert history(folder) == [logs[8]]
 
-    report = explore(record(tmp_path, work), check)
-    assert report.distinct > 10
+    checked = explore_crashes(record(tmp_path, work), check)
+    assert checked > 10
 
 
 # ------------------------------------------------------------------------------------------------------- the history

@@ -19,12 +19,10 @@ from pathlib import Path
 
 import attrs
 
-from compactlib.blobstore.compaction.run.work import Questions
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import BlobStore, BlobStoreConfig, Questions
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.outcome import Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction_stores import plan_of
 
 WINDOW = 300

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from compactlib.blobstore import BlobStore, Questions, compact_many
 from compactlib.blobstore.compaction.progress.compaction_file import read_log
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
-from compactlib.blobstore.compaction.run.compact_many import compact_many
-from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.errors import (
     BlobConflict,
@@ -22,14 +21,12 @@ from compactlib.blobstore.errors import (
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import PurgeRules, Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, RecordingObserver
 from tests.blobstore.compaction_stores import (
     RETENTION,
     START,
@@ -46,7 +43,7 @@ from tests.blobstore.compaction_stores import (
     plan_of,
 )
 from tests.blobstore.store_pictures import StorePicture, compare
-from tests.open_files import open_files
+from tests.harness.open_files import open_files
 
 
 def test_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:

@@ -17,20 +17,16 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore import BlobPolicy, BlobStore
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.placement import ByEnd, Survivor, SurvivorPlacement
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
-from compactlib.testing import FailingFiles, explore, explore_recovery, record
-from compactlib.testing.crash.harness import CrashReport, replay
-from compactlib.testing.crash.model import CrashModel
-from compactlib.testing.crash.operations import Recording
-from compactlib.testing.crash.state import CrashState, Fate
+from compactlib.testing import FailingFiles, Recording, explore_crashes, explore_recovery, record, repeat_crash
+from compactlib.testing.disk_model import KEPT, LOST, CrashModel
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,
@@ -196,24 +192,21 @@ def recorded(story: Story, folder: Path) -> tuple[Recording, Expected]:
     return recording, Expected(story, plain, final)
 
 
-def crash_everywhere(story: Story, folder: Path, *, seed: int = 0, limit_per_point: int) -> CrashReport:
+def crash_everywhere(story: Story, folder: Path, *, seed: int = 0, limit_per_point: int) -> int:
     recording, expected = recorded(story, folder)
-    return explore(recording, expected.check, rng=random.Random(seed), limit_per_point=limit_per_point)
+    return explore_crashes(recording, expected.check, seed=seed, limit_per_point=limit_per_point)
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> None:
-    report = crash_everywhere(STORIES[name], tmp_path, limit_per_point=2)
-    assert report.points > 20
+    assert crash_everywhere(STORIES[name], tmp_path, limit_per_point=2) > 20
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> None:
     story = STORIES[name]
     recording, expected = recorded(story, tmp_path)
-    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(1), recoveries=2,
-                              limit_per_point=3)
-    assert report.recoveries == 2
+    assert explore_recovery(recording, story.recover, expected.check, seed=1, recoveries=2, limit_per_point=3) > 2
 
 
 @pytest.mark.parametrize(("before", "after"), [(BySize(), None), (None, BySize()), (BySize(), ByEnd(step=1.01))])
@@ -241,7 +234,7 @@ def test_a_crash_before_a_life_with_another_placement_and_a_delete_loses_nothing
             attrs.evolve(expected, plain=wanted).same_answers(store)
             assert store.verify().is_sound
 
-    explore(recording, check, rng=random.Random(3), limit_per_point=2)
+    explore_crashes(recording, check, seed=3, limit_per_point=2)
     assert any(resumed) is (after is not None)
     assert len(resumed) > 10
 
@@ -293,7 +286,7 @@ def crash_after_failure(folder: Path, fail_at: int, *, limit_per_point: int, poi
     recording = record(folder / "work", stubborn(story), files=files)
     every = range(len(recording.operations) + 1)
     chosen = None if points is None else random.Random(fail_at).sample(every, points)
-    explore(recording, Expected(story, plain, final).check, limit_per_point=limit_per_point, points=chosen)
+    explore_crashes(recording, Expected(story, plain, final).check, limit_per_point=limit_per_point, points=chosen)
     return files.count
 
 
@@ -309,12 +302,11 @@ def test_removals_that_were_lost_are_durable_before_the_log_that_tells_of_them_g
     point = max(place for place, text in enumerate(texts) if text.startswith("sync ") and "COMPACTION" in text) + 1
     model = CrashModel(recording)
     model.advance_to(point)
-    fates = {change: Fate.LOST if texts[change.operation].startswith("unlink") else Fate.KEPT
-             for change in model.pending}
-    assert Fate.LOST in fates.values()
-    replay(recording, CrashState.of(point, fates), tmp_path / "second")
+    fates = {change: LOST if change.operation.kind == "unlink" else KEPT for change in model.pending}
+    assert LOST in fates.values()
+    repeat_crash(recording, model.picks(fates), tmp_path / "second")
     again = record(tmp_path / "second", expected.story.recover)
-    explore(again, expected.check, limit_per_point=10)
+    explore_crashes(again, expected.check, limit_per_point=10)
 
 
 @pytest.mark.parametrize("name", ["one swap segment", "every other segment"])
@@ -324,7 +316,7 @@ def test_a_last_step_that_is_damaged_at_any_moment_loses_nothing(name: str, tmp_
     undone = refused = 0
     for point in range(len(recording.operations) + 1):
         copy = tmp_path / str(point)
-        replay(recording, CrashState.of(point, {}), copy)
+        repeat_crash(recording, {0: point}, copy)
         log = copy / "store" / "COMPACTION"
         if not log.exists():
             continue
@@ -349,9 +341,9 @@ def test_a_compaction_log_that_has_lost_whole_cycles_is_dropped_and_nothing_is_l
     texts = [str(operation) for operation in recording.operations]
     begun = next(place for place, text in enumerate(texts) if text.startswith("rename") and "COMPACTION.tmp" in text)
     swapped = [place for place, text in enumerate(texts) if text.startswith("unlink ") and ".log" in text]
-    replay(recording, CrashState.of(begun + 1, {}), tmp_path / "begun")
+    repeat_crash(recording, {0: begun + 1}, tmp_path / "begun")
     whole = (tmp_path / "begun" / "store" / "COMPACTION").read_bytes()
-    replay(recording, CrashState.of(swapped[-1] + 1, {}), tmp_path / "second")
+    repeat_crash(recording, {0: swapped[-1] + 1}, tmp_path / "second")
     (tmp_path / "second" / "store" / "COMPACTION").write_bytes(whole)
     with expected.story.open(tmp_path / "second" / "store") as store:
         expected.same_answers(store)
@@ -385,9 +377,8 @@ def test_soak_crashes_of_recoveries_from_every_operation(name: str, part: int, t
     story = STORIES[name]
     recording, expected = recorded(story, tmp_path)
     points = range(part, len(recording.operations) + 1, PARTS)
-    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(part), recoveries=8,
-                              limit_per_point=4, points=points)
-    assert report.recoveries >= min(8, len(points))
+    assert explore_recovery(recording, story.recover, expected.check, seed=part, recoveries=8, limit_per_point=4,
+                            points=points) >= min(8, len(points))
 
 
 @pytest.mark.soak

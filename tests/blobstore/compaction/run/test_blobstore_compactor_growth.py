@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, RecordKind
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.store.hard_delete import HardDeleteSlices
 from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
-from compactlib.runtime.budget import Budget
-from tests.steps import calls_of
+from compactlib.runtime import Budget
+from tests.harness.steps import calls_of
 
 
 def store_of(folder: Path, segments: int, *, clock: Clock | None = None, **settings: Any) -> BlobStore:

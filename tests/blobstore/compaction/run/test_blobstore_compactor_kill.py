@@ -12,9 +12,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.model.values import Blob, Deleted, Missing
+from compactlib.blobstore import Blob, Deleted, Missing
 from compactlib.outcome import Failed
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction.run.killed_compactor import content_of, open_killed, questions
 from tests.blobstore.compaction_stores import plan_of, strays
 

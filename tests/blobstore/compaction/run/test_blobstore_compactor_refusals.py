@@ -12,18 +12,16 @@ from typing import Any
 
 import pytest
 
+from compactlib.blobstore import Blob, BlobStore, Deleted, Questions, RecordKind
 from compactlib.blobstore.compaction.progress.compaction_file import read_log
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
-from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.errors import CompactionOutOfOrder
-from compactlib.blobstore.model.values import Blob, Deleted, RecordKind
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull, StorageError, TaskFailed
-from compactlib.files.disk import OutFile, StrPath
+from compactlib.files import OutFile
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     EVERYTHING,

@@ -12,18 +12,16 @@ from pathlib import Path
 import attrs
 import pytest
 
+from compactlib.blobstore import BlobStore, Pace
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.pace import Pace
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     EVERYTHING,

@@ -10,18 +10,18 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.plan import BlobPlan
+from compactlib.blobstore import BlobPlan, BlobStore
 from compactlib.blobstore.errors import (
     PlanDoesNotFit,
 )
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
-from compactlib.files.disk import LocalFiles, OutFile, StrPath
+from compactlib.files import LocalFiles, OutFile
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Failed, Skipped
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from tests.blobstore.compaction_stores import (
     RETENTION,
     answers,

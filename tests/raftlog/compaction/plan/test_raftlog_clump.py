@@ -11,9 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import DropDead, SegmentLog
+from compactlib.raftlog import DropDead, Entry, SegmentLog
 from compactlib.raftlog.compaction.plan.clump import plan_clump
-from compactlib.raftlog.model.values import Entry
 from tests.raftlog.compaction_logs import options
 
 

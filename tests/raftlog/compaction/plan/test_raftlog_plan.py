@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: stories in `tests/scenarios/raftlog/plan_*.txt`, and the rules that each plan keeps."""
+"""Plans: stories in `tests/raftlog/scenarios/plan_*.txt`, and the rules that each plan keeps."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ import pytest
 from hypothesis import given, settings
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked
-from compactlib.raftlog.compaction.plan.plan import (
-    MAX_GROUP_MEMBERS,
+from compactlib.raftlog import (
+    CostPolicy,
+    DropDead,
+    LogChoice,
     LogPlan,
-    PlannedGroup,
-    plan_for,
+    LogPolicy,
+    LogView,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
 )
-from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice, LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked
+from compactlib.raftlog.compaction.plan.plan import MAX_GROUP_MEMBERS, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.raftlog.model.names import compacting_members, compacting_name
-from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord
 from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios" / "raftlog"
+SCENARIOS = Path(__file__).parents[3] / "raftlog" / "scenarios"
 POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
                                                    "cost": CostPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")

@@ -16,17 +16,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
+from compactlib.raftlog import CostPolicy, DropDead, LogChoice, LogPolicy, RaPolicy, SeedPolicy, SegmentLimits
 from compactlib.raftlog.compaction.plan.plan import plan_for
-from compactlib.raftlog.compaction.plan.policy import (
-    LogChoice,
-    LogPolicy,
-    filled_groups,
-    is_worthwhile,
-    stored_dead_bytes,
-    stored_live_bytes,
-)
-from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
+from compactlib.raftlog.compaction.plan.policy import filled_groups, is_worthwhile, stored_dead_bytes, stored_live_bytes
+from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentStats
 from compactlib.raftlog.segment import format as native
 from compactlib.testing.policies.raftlog_strategies import (
     check_policy,
@@ -35,7 +28,7 @@ from compactlib.testing.policies.raftlog_strategies import (
     segments_of,
     view_of_candidates,
 )
-from tests.effort import Effort
+from tests.harness.effort import Effort
 
 CAP_128 = SegmentLimits(max_entries=128)
 CAP_4096 = SegmentLimits(max_entries=4096)

@@ -17,11 +17,11 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import EveryNMinors, LogReader, SegmentLog
 from compactlib.raftlog.compaction.sense.trigger import Elapsed, Manual, Trigger
 from compactlib.raftlog.model.names import is_temporary
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime import Observer, RecordingObserver
 from tests.raftlog.compaction_logs import entries_of, options
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "CADENCE"
+GOLDEN = Path(__file__).parents[3] / "promises" / "golden" / "raftlog" / "CADENCE"
 PAGE = Path(__file__).parents[4] / "docs" / "formats" / "raftlog-snapshot.md"
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, StorageError
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader

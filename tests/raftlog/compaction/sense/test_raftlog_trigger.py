@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput
+from compactlib.raftlog import DeadRatio, EveryNMinors
 from compactlib.raftlog.compaction.sense.trigger import (
     AllOf,
     AnyOf,
     CompactionState,
     DeadBytes,
-    DeadRatio,
     Elapsed,
-    EveryNMinors,
     Manual,
     Trigger,
 )

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explore what may go wrong: a run asks `pick` wherever the world may go another way, and an explorer tries the ways.
+
+The first option of a pick is the ordinary one. `explore` runs every history that departs from the ordinary one in at
+most `most` picks; with a `limit` it draws a sample of each number of departures. A failure is repeated by its picks,
+which a note on the error prints.
+
+>>> def transfer(choices):
+...     money = {"from": 1, "to": 0}
+...     money["from"] -= 1
+...     if choices.pick("the process", "goes on", "is killed") == "is killed":
+...         return money
+...     money["to"] += 1
+...     return money
+>>> def run(choices):
+...     assert sum(transfer(choices).values()) == 1, "the money is gone"
+>>> try:
+...     explore(run)
+... except AssertionError as error:
+...     print(error, error.__notes__)
+the money is gone ['picks: 0: the process -> is killed; run(Choices({0: 1})) repeats them']
+
+The idea is that of exhaustive test generators and of the preemption bound of systematic concurrency testing: most
+defects show with one or two departures (M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of
+Multithreaded Programs", 2007).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import attrs
+
+from compactlib.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+OptionT = TypeVar("OptionT")
+
+
+@attrs.frozen
+class Pick:
+    """One pick of a run.
+
+    Attributes:
+        name: what was picked.
+        picked: the place of the option, from 0; 0 is the ordinary one.
+        count: how many options there were.
+        option: the option as text.
+    """
+
+    name: str
+    picked: int
+    count: int
+    option: str
+
+
+class Choices:
+    """Answers the picks of one run. Threads may share it; then the order of picks is that of the threads.
+
+    Args:
+        script: by the number of a pick, from 0, the place of the option to take there; the ordinary one elsewhere. A
+            place beyond the last option counts round through the options that are not ordinary.
+
+    Attributes:
+        made: the picks so far, in order.
+    """
+
+    def __init__(self, script: Mapping[int, int] | None = None) -> None:
+        self.made: list[Pick] = []
+        self._script = dict(script or {})
+
+    def pick(self, name: str, ordinary: OptionT, *others: OptionT) -> OptionT:
+        """Take one of the options.
+
+        Args:
+            name: what is picked, for the story.
+            ordinary: what happens when nothing goes wrong.
+            others: what may happen instead.
+        """
+        place = self._script.get(len(self.made), 0)
+        if place > len(others):
+            place = 1 + (place - 1) % len(others) if others else 0
+        option = others[place - 1] if place else ordinary
+        self.made.append(Pick(name, place, 1 + len(others), str(option)))
+        return option
+
+    @property
+    def departures(self) -> dict[int, int]:
+        """The picks that were not ordinary, as a script that repeats the run."""
+        return {number: pick.picked for number, pick in enumerate(self.made) if pick.picked}
+
+    def story(self) -> str:
+        """The picks that were not ordinary, as text."""
+        return "; ".join(f"{number}: {self.made[number].name} -> {self.made[number].option}"
+                         for number in self.departures) or "none"
+
+    def __repr__(self) -> str:
+        return f"Choices({self.departures})"
+
+
+Run: TypeAlias = Callable[[Choices], object]
+"""One history: does the same in each run for equal answers to its picks, and raises if something is wrong."""
+
+
+def explore(run: Run, *, most: int = 1, limit: int | None = None, seed: int = 0) -> int:
+    """Run every history with at most `most` departures from the ordinary one, fewer departures first.
+
+    Args:
+        run: one history.
+        most: how many picks may depart, >= 0.
+        limit: try at most so many histories of each number of departures, drawn at random; all if `None`.
+        seed: draws the sample.
+
+    Returns:
+        How many histories were run.
+
+    Raises:
+        BaseException: what a run raised, with a note that tells its picks and how to repeat them.
+        InvalidInput: `most` is negative.
+    """
+    if most < 0:
+        raise InvalidInput(f"most is {most}; give 0 or more")
+    rng = random.Random(seed)
+    scripts: list[dict[int, int]] = [{}]
+    runs = 0
+    for departures in range(most + 1):
+        following: list[dict[int, int]] = []
+        for script in scripts:
+            made = repeat(run, script).made
+            runs += 1
+            if departures < most:
+                first = max(script, default=-1) + 1
+                following += [{**script, number: place} for number in range(first, len(made))
+                              for place in range(1, made[number].count)]
+        scripts = following if limit is None or len(following) <= limit else rng.sample(following, limit)
+    return runs
+
+
+def sample(run: Run, histories: int, *, most: int = 3, seed: int = 0) -> int:
+    """Run histories with a random number of departures, up to `most`, at random picks.
+
+    Args:
+        run: one history.
+        histories: how many to run besides the ordinary one.
+        most: how many picks may depart, >= 1.
+        seed: draws the departures; equal seeds draw equal histories.
+
+    Returns:
+        How many histories were run.
+
+    Raises:
+        BaseException: as `explore`.
+        InvalidInput: `most` is below 1.
+    """
+    if most < 1:
+        raise InvalidInput(f"most is {most}; give 1 or more")
+    rng = random.Random(seed)
+    counts = [pick.count for pick in repeat(run, {}).made]
+    for _ in range(histories if counts else 0):
+        numbers = rng.sample(range(len(counts)), min(rng.randint(1, most), len(counts)))
+        repeat(run, {number: rng.randint(1, max(counts[number] - 1, 1)) for number in numbers})
+    return 1 + (histories if counts else 0)
+
+
+def repeat(run: Run, script: Mapping[int, int]) -> Choices:
+    """Run one history by its departures, as `Choices.departures` or the note of a failure gives them.
+
+    Raises:
+        BaseException: what the run raised, with the note.
+    """
+    choices = Choices(script)
+    try:
+        run(choices)
+    except BaseException as error:
+        error.add_note(f"picks: {choices.story()}; run({choices!r}) repeats them")
+        raise
+    return choices
+
+
+def drawn_choices(*, picks: int = 200, most: int = 4) -> SearchStrategy[Choices]:
+    """A Hypothesis strategy of `Choices`, so that Hypothesis searches and shrinks: fewer departures, and earlier ones.
+
+    Args:
+        picks: departures are among the first so many picks.
+        most: how many departures at most.
+    """
+    from hypothesis import strategies
+
+    return strategies.dictionaries(strategies.integers(0, picks - 1), strategies.integers(1, 8),
+                                   max_size=most).map(Choices)
+
+
+def spread(values: Iterable[OptionT], most: int) -> list[OptionT]:
+    """At most `most` of the values, evenly spread, the first and the last among them."""
+    listed = values if isinstance(values, Sequence) else list(values)
+    if len(listed) <= most or most < 2:
+        return list(listed[:most])
+    return [listed[number * (len(listed) - 1) // (most - 1)] for number in range(most)]

@@ -1,0 +1,614 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Crash a function at every point, and see whether what it left can be opened again.
+
+`record` lets a function work on a folder and notes each change it makes to the disk. `explore_crashes` then rebuilds
+the folder as it may stand after a crash at every point (see `disk_model` for what may be lost) and calls a check on
+each. `explore_recovery` crashes the recovery from those crashes too. `explore_kills` kills a process at each of its
+changes, lets its successor work and acknowledge, and only then lets the power fail.
+
+What a check raises is raised on, with a note that tells the operations around the crash, what became of each, and the
+picks by which `repeat_crash` rebuilds the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+from compactlib.errors import InvalidInput, Unsupported
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, list_folder, read_exactly
+from compactlib.testing.choices import Choices
+from compactlib.testing.disk_model import (
+    ROOT,
+    CrashModel,
+    Fates,
+    Image,
+    Operation,
+    Recording,
+    changes_of,
+    distinct_crashes,
+)
+from compactlib.testing.in_front import FilesInFront, Killed, Request
+
+LOCK_NAME = "LOCK"
+"""The file that `compactlib.files.folder_lock` locks; its content means nothing."""
+
+Parts: TypeAlias = tuple[str, ...]
+
+_SHARED_MEMORY = "/dev/shm"
+_PREFIX = "compactlib-crash-"
+_SHOWN_BEFORE = 10
+_SHOWN_AFTER = 3
+_SHOWN_PENDING = 50
+
+
+class RecordingFiles(FilesInFront):
+    """A `Files` that carries everything out in a real folder and notes it. Threads may share it, processes cannot.
+
+    Args:
+        folder: what may be changed; everything in it is read into memory, as it is the state before.
+        files: what carries the operations out; the local disk if not given.
+        ignore: see `record`.
+
+    Raises:
+        InvalidInput: on a path outside `folder`, one that was made without this object, or an ignored name.
+        Unsupported: on moving a folder into another folder, which the crash model leaves out; on pickling.
+        StorageError: whatever `files` raises; bytes it had written by then are noted.
+    """
+
+    def __init__(self, folder: StrPath, files: Files | None = None, *,
+                 ignore: Iterable[str] = (LOCK_NAME,)) -> None:
+        self._recorder = _Recorder(folder, ignore)
+        super().__init__(self._recorder.step, files)
+
+    def acknowledge(self, value: Any) -> None:
+        """Note that `value` is acknowledged now: checks get it for every crash from here on."""
+        with self._recorder.lock:
+            self._recorder.acknowledgements.append((self.done, value))
+
+    @property
+    def done(self) -> int:
+        """How many operations were noted so far."""
+        return len(self._recorder.operations)
+
+    def recording(self) -> Recording:
+        """All that was noted so far. Reads the folder once more to see that nothing went past this object.
+
+        Raises:
+            InvalidInput: the folder is not what the noted operations made of it.
+        """
+        return self._recorder.recording()
+
+    def __reduce__(self) -> NoReturn:
+        raise Unsupported("RecordingFiles stays in the process that records; run the work with a LocalExecutor")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._recorder.root!r}, {self.done} operations)"
+
+
+class _Life(RecordingFiles):
+    """The disk of a process that may be killed, and through which it acknowledges. Lives share one recorder.
+
+    Args:
+        recorder: notes what both lives do.
+        killed_at: before which of its changes the process is killed, from 1; never if `None`.
+    """
+
+    def __init__(self, recorder: _Recorder, killed_at: int | None = None) -> None:
+        self._recorder = recorder
+        self._killed_at = killed_at
+        self._killed = False
+        self.count = 0
+        FilesInFront.__init__(self, self._live)
+
+    def acknowledge(self, value: Any) -> None:
+        if not self._killed:
+            super().acknowledge(value)
+
+    def _live(self, request: Request, act: Callable[[], Any]) -> Any:
+        with self._recorder.lock:
+            self.count += request.changes
+            self._killed = self._killed or (request.changes and self.count == self._killed_at)
+            if self._killed:
+                raise Killed(f"before change {self._killed_at}; asked for: {request}")
+            return self._recorder.step(request, act)
+
+
+Life: TypeAlias = Callable[[Path, RecordingFiles], object]
+"""What a process does in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
+
+Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
+"""Opens the folder, given what had been acknowledged before the crash, and raises if something is wrong."""
+
+Recover: TypeAlias = Callable[[Path, Files], object]
+"""Brings a folder back into order after a crash, changing it through the files alone."""
+
+
+class _Recorder:
+    """A step of `FilesInFront` that notes what was done, in one order whatever threads it comes from."""
+
+    def __init__(self, folder: StrPath, ignore: Iterable[str]) -> None:
+        self.root = os.path.realpath(folder)
+        self.lock = threading.RLock()
+        self.operations: list[Operation] = []
+        self.acknowledgements: list[tuple[int, Any]] = []
+        self._ignore = frozenset(ignore)
+        self._initial = _read_image(self.root, self._ignore)
+        self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
+        self._numbers = itertools.count(
+            1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
+        # By the id of an open file, which is held so that the id stays its own: the path to show, and the number.
+        self._opened: dict[int, tuple[OutFile, str, int]] = {}
+
+    def recording(self) -> Recording:
+        with self.lock:
+            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements), self._ignore)
+            found = _read_image(self.root, self._ignore)
+        model, nothing_lost = _picked(recording, Choices({0: len(self.operations)}))
+        noted = model.image(nothing_lost)
+        if noted.fingerprint() != found.fingerprint():
+            raise InvalidInput(f"{self.root} was changed without the Files given to the function: "
+                               f"{noted.first_difference(found)}; a crash could not be rebuilt from the recording")
+        return recording
+
+    def step(self, request: Request, act: Callable[[], Any]) -> Any:
+        with self.lock:
+            return self._change_bytes(request, request.out, act) if request.out else self._change_names(request, act)
+
+    def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
+        _, path, inode = self._opened[id(out)]
+        if request.kind not in ("write", "copy", "punch hole"):
+            act()
+            kind = "sync" if request.kind == "sync" else "truncate"
+            self.operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
+            return None
+        try:
+            return act()
+        finally:
+            # What is there by now; of a refused request that may be a part. A hole may be lost as zeros written may be.
+            data = read_exactly(out.fileno(), request.size, request.offset)
+            if data:
+                self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
+
+    def _change_names(self, request: Request, act: Callable[[], Any]) -> Any:
+        kind, path, target = request.kind, request.path, Parts()
+        if kind in ("open", "sync folder"):
+            path = os.path.realpath(path)
+        if kind == "sync folder" and os.path.commonpath((path, self.root)) == path != self.root:
+            return act()  # a folder above: no state differs in it
+        parts = self._inside(path, root_too=kind == "sync folder")
+        if kind in ("rename", "link"):
+            target = self._inside(request.target)
+        if kind == "rename" and parts[:-1] != target[:-1] and os.path.isdir(path) and not os.path.islink(path):
+            raise Unsupported(f"the crash model has no folder moved into another one ({path} to {request.target}); "
+                              "rename folders within their parent only")
+        answer = act()
+        shown = "/".join(parts) or "."
+        if kind == "sync folder":
+            self.operations.append(Operation(kind, shown, ROOT, self._number(parts)))
+            return answer
+        folder = self._number(parts[:-1])
+        names = self._folders[folder]
+        if kind in ("create", "symlink", "make folder"):
+            inode = names[parts[-1]] = next(self._numbers)
+            if kind == "make folder":
+                self._folders[inode] = {}
+        else:
+            inode = self._number(parts)
+        if kind in ("create", "open"):
+            self._opened[id(answer)] = (answer, shown, inode)
+        if kind == "open":
+            return answer
+        text, into = request.target, ROOT
+        if kind in ("rename", "link"):
+            text, into = "/".join(target), self._number(target[:-1])
+            if kind == "rename" and self._folders[into].get(target[-1]) == inode:
+                return answer  # two names of one file: the system has kept both
+        if kind in ("rename", "unlink", "remove folder"):
+            del names[parts[-1]]
+        if kind in ("rename", "link"):
+            self._folders[into][target[-1]] = inode
+        self.operations.append(Operation(kind, shown, folder, inode, text, into))
+        return answer
+
+    def _inside(self, path: str, *, root_too: bool = False) -> Parts:
+        """The names that lead to `path` from the folder; links in all but the last one are followed."""
+        whole = os.path.abspath(path)
+        whole = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+        relative = os.path.relpath(whole, self.root)
+        parts = tuple(relative.split(os.sep))
+        if parts[0] == os.pardir or (relative == os.curdir and not root_too):
+            raise InvalidInput(f"{path} is not below {self.root}, the folder that is recorded")
+        if not self._ignore.isdisjoint(parts):
+            raise InvalidInput(f"{path} is among the names to ignore ({', '.join(sorted(self._ignore))}), "
+                               "but the function changes it through its files; record with ignore=()")
+        return () if relative == os.curdir else parts
+
+    def _number(self, parts: Parts) -> int:
+        number: int | None = ROOT
+        for name in parts:
+            number = self._folders[number].get(name) if number in self._folders else None
+        if number is None:
+            raise InvalidInput(f"{'/'.join(parts)} in {self.root} was made without the Files given to the function; "
+                               "a crash could not be rebuilt from the recording")
+        return number
+
+
+def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
+           files: Files | None = None, ignore: Iterable[str] = (LOCK_NAME,)) -> Recording:
+    """Let `function` work on `folder` and record every change it makes through the `RecordingFiles` it is given.
+
+    Args:
+        folder: an existing folder; what it holds before counts as durable. It is changed for real.
+        function: called once with the folder and the files; it calls `files.acknowledge(value)` when it promises
+            something, for example that an entry is durable. What it returns is ignored.
+        files: what carries the operations out, for example a `FailingFiles`; the local disk if not given.
+        ignore: names that the function may make in other ways than through its files, because they mean nothing after
+            a crash: they are not there in rebuilt folders. By default that of the library's own lock file.
+
+    Raises:
+        InvalidInput: the function changed the folder in another way than through its files, or changed an ignored
+            name through them.
+        Exception: whatever the function raises.
+    """
+    recorder = RecordingFiles(folder, files, ignore=ignore)
+    function(Path(folder), recorder)
+    return recorder.recording()
+
+
+def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int = 128, seed: int = 0,
+                    points: Iterable[int] | None = None, scratch: StrPath | None = None) -> int:
+    """Rebuild the folder after a crash at every point of a recording, and call the check on each.
+
+    Folders with equal content, and as much acknowledged, are checked once. The check may change its folder.
+
+    Args:
+        recording: from `record`.
+        check: given the rebuilt folder and what had been acknowledged before the crash; raises if something
+            acknowledged is gone or the folder cannot be opened.
+        limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 2.
+        seed: chooses samples.
+        points: numbers of operations after which to crash; all if not given.
+        scratch: where to build the folders; in /dev/shm where there is one, else in the folder for temporary files.
+
+    Returns:
+        How many different folders were checked.
+
+    Raises:
+        BaseException: what the check raised, with a note that tells the crash.
+        InvalidInput: the limit is below 2, or a point lies outside the recording.
+    """
+    seen: set[object] = set()
+    with scratch_folder(scratch) as base:
+        for model, fates in distinct_crashes(recording, random.Random(seed), limit_per_point, points, seen):
+            with (_rebuilt(model, fates, base / f"crash-{len(seen)}") as folder,
+                  _noting(_note, recording, model, fates)):
+                check(folder, recording.acknowledged(model.point))
+    return len(seen)
+
+
+def explore_recovery(recording: Recording, recover: Recover, check: Check, *, recoveries: int | None = 100,
+                     limit_per_point: int = 32, seed: int = 0, points: Iterable[int] | None = None,
+                     scratch: StrPath | None = None) -> int:
+    """Crash, recover, crash the recovery at every point, recover again, and only then call the check.
+
+    Args:
+        recording: from `record`.
+        recover: brings a folder back into order; runs once recorded and once for each state of its own crash.
+            Changes the folder through the files it is given.
+        check: see `explore_crashes`.
+        recoveries: from how many first crashes, at most, to recover; from all distinct ones if `None`.
+        limit_per_point: see `explore_crashes`; for the first crash and for the second.
+        seed: chooses samples, and the first crashes.
+        points: see `explore_crashes`; for the first crash.
+        scratch: see `explore_crashes`.
+
+    Returns:
+        How many different folders were checked.
+
+    Raises:
+        BaseException: what the recovery or the check raised, with a note that tells the crashes.
+        InvalidInput: see `explore_crashes`; or the recovery changed the folder in another way than through its files.
+    """
+    rng = random.Random(seed)
+    first = [(model.point, fates) for model, fates in distinct_crashes(recording, rng, limit_per_point, points, set())]
+    if recoveries is not None and len(first) > recoveries:
+        first = [first[place] for place in sorted(rng.sample(range(len(first)), recoveries))]
+    seen: set[object] = set()
+    model = CrashModel(recording)
+    with scratch_folder(scratch) as base:
+        for point, fates in first:
+            model.advance_to(point)
+            with _rebuilt(model, fates, base / "first") as folder, _noting(_note, recording, model, fates):
+                again = record(folder, recover, ignore=recording.ignore)
+            acknowledged = recording.acknowledged(point)
+            for behind, then in distinct_crashes(again, rng, limit_per_point, None, seen, len(acknowledged)):
+                with (_rebuilt(behind, then, base / "second") as folder,
+                      _noting(_note, recording, model, fates, (again, behind, then))):
+                    recover(folder, LocalFiles())
+                    check(folder, acknowledged)
+    return len(seen)
+
+
+def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,
+                  points: Sequence[int] | None = None, limit_per_point: int = 16, max_states: int | None = None,
+                  seed: int = 0, scratch: StrPath | None = None) -> int:
+    """Kill `first` before each of its changes, run `successor` to its end on what is there, let the power fail.
+
+    A killed process leaves its un-synced changes in the operating system's page cache: its successor finds them, builds
+    on them, and a power failure may still take them back. `explore_crashes` cannot see this, because it rebuilds what a
+    disk holds; a name that was found but never synced is there in its recovery and gone in its crash.
+
+    Power fails at every point from the kill to the end of the successor's life. Both lives must do the same work each
+    time, and open what they lock in a `with`, so that a killed one gives its locks up.
+
+    Args:
+        first: the life that is killed: at the change, and at whatever it asks for afterwards, `Killed` is raised. It
+            also runs once to its end.
+        successor: the next process: opens the folder, works, and acknowledges.
+        check: given the folder after the power failure and what both lives had acknowledged before it; raises if
+            something acknowledged is gone or the folder cannot be opened.
+        prepare: fills the folder before; that is durable.
+        points: before which changes of the first life to kill it, counted from 1; all if not given.
+        limit_per_point: combinations of losses to try at each point, >= 2; a sample where there are more.
+        max_states: stop after as many distinct states; the kills are then spread over the first life.
+        seed: chooses samples.
+        scratch: where to build the folders; see `explore_crashes`.
+
+    Returns:
+        How many different folders were checked.
+
+    Raises:
+        BaseException: what a life or the check raised, with a note that tells the kill and the power failure.
+        InvalidInput: a life changed the folder in another way than through its files, or has swallowed the kill.
+    """
+    rng = random.Random(seed)
+    seen: set[object] = set()
+    with scratch_folder(scratch) as base:
+        changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
+        numbers = list(range(1, changes + 2) if points is None else points)
+        if max_states is not None and points is None:
+            rng.shuffle(numbers)
+        for number in numbers:
+            if max_states is not None and len(seen) >= max_states:
+                break
+            with _noting(f"the first life was killed before change {number}; "
+                         f"explore_kills(..., points=[{number}]) runs this kill alone"):
+                _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
+                context = tuple(repr(value) for _, value in recording.acknowledgements)
+                every = range(begins, len(recording.operations) + 1)
+                for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
+                    with (_rebuilt(model, fates, base / "after") as folder,
+                          _noting(_note, recording, model, fates, begins=begins)):
+                        check(folder, recording.acknowledged(model.point))
+                    if max_states is not None and len(seen) >= max_states:
+                        break
+    return len(seen)
+
+
+def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
+           successor: Life) -> tuple[int, Recording, int]:
+    """Both lives: how many changes the first one asked for, what was done, and how much of it by the first."""
+    folder.mkdir()
+    try:
+        if prepare is not None:
+            prepare(folder)
+        recorder = _Recorder(folder, (LOCK_NAME,))
+        life = _Life(recorder, killed_at)
+        try:
+            first(folder, life)
+        except Killed:
+            pass
+        else:
+            if killed_at is not None and life.count >= killed_at:
+                raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
+                                   f"something in it catches `BaseException` and does not raise it again")
+        begins = len(recorder.operations)
+        successor(folder, _Life(recorder))
+        return life.count, recorder.recording(), begins
+    finally:
+        shutil.rmtree(folder)
+
+
+def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath, *,
+                 recover: Recover | None = None) -> tuple[Any, ...]:
+    """Rebuild in `folder` one crash, and return what had been acknowledged before it.
+
+    The recording may be made anew, if the function does the same operations in the same order each time.
+
+    Args:
+        recording: from `record`.
+        picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing.
+        folder: where; made if it is not there, and must be empty.
+        recover: for a failure of `explore_recovery` whose note asks for it: the recovery that crashed.
+
+    Raises:
+        InvalidInput: no such crash in this recording, or the folder is not empty.
+    """
+    os.makedirs(folder, exist_ok=True)
+    if list_folder(folder):
+        raise InvalidInput(f"{os.fspath(folder)} is not empty; give a new folder to rebuild a crash in")
+    choices = Choices(picks)
+    model, fates = _picked(recording, choices)
+    acknowledged = recording.acknowledged(model.point)
+    if recover is not None:
+        with scratch_folder(None) as base, _rebuilt(model, fates, base / "first") as first:
+            model, fates = _picked(record(first, recover, ignore=recording.ignore), choices)
+    _require_made(choices, picks)
+    write_image(model.image(fates), folder)
+    return acknowledged
+
+
+def explain(recording: Recording, picks: Mapping[int, int]) -> str:
+    """The operations around a crash, one a line, each with what became of it.
+
+    Args:
+        recording: from `record`.
+        picks: see `repeat_crash`.
+
+    Raises:
+        InvalidInput: no such crash in this recording.
+    """
+    choices = Choices(picks)
+    model, fates = _picked(recording, choices)
+    _require_made(choices, picks)
+    return _story(recording, model, fates)
+
+
+def _picked(recording: Recording, choices: Choices) -> tuple[CrashModel, Fates]:
+    model = CrashModel(recording)
+    model.advance_to(choices.pick("operations before the crash", *range(len(recording.operations) + 1)))
+    return model, model.pick(choices)
+
+
+def _require_made(choices: Choices, picks: Mapping[int, int]) -> None:
+    if choices.departures != {number: place for number, place in picks.items() if place}:
+        raise InvalidInput(f"the picks {dict(picks)} do not fit the recording, which made {choices.departures} of them "
+                           f"({choices.story()}); record the same work again, and if it was the recovery that "
+                           "crashed, give `recover`")
+
+
+def _story(recording: Recording, model: CrashModel, fates: Fates) -> str:
+    point, count = model.point, len(recording.operations)
+    near = range(max(point - _SHOWN_BEFORE, 0), min(point + _SHOWN_AFTER, count))
+    pending = sorted({change.index for change in fates})[-_SHOWN_PENDING:]
+    lines: list[str] = []
+    previous = -1
+    for index in sorted({*near, *pending}):
+        if index > previous + 1:
+            lines.append("     ...")
+        if index >= point > previous:
+            lines.append("     -- crash --")
+        previous = index
+        fate = _fate(index, recording.operations[index], model, fates) if index < point else "not reached"
+        lines.append(f"{index:4} {recording.operations[index]}".ljust(60) + "  " + fate)
+    if previous < point:
+        lines.append("     -- crash --")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _fate(index: int, operation: Operation, model: CrashModel, fates: Fates) -> str:
+    durable = {change: "durable" if model.reaches(change) else "gone for good"
+               for change in changes_of(index, operation) if change not in fates}
+    return ", ".join(f"{change.half} {durable.get(change) or fates[change]}".strip()
+                     for change in changes_of(index, operation))
+
+
+def _note(recording: Recording, model: CrashModel, fates: Fates,
+          again: tuple[Recording, CrashModel, Fates] | None = None, *, begins: int | None = None) -> str:
+    story, picks, argument = _story(recording, model, fates), model.picks(fates), ""
+    if begins is not None:
+        return f"after this power failure the folder is wrong; the successor begins with operation {begins}:\n{story}"
+    if again is not None:
+        story += "\n     == recovery ==\n" + _story(*again)
+        picks |= {2 + len(model.pending) + number: place for number, place in again[1].picks(again[2]).items()}
+        argument = ", recover=..."
+    return (f"after this crash the folder is wrong:\n{story}\n"
+            f"acknowledged before the crash: {len(recording.acknowledged(model.point))}; "
+            f"repeat_crash(recording, {picks}, folder{argument}) rebuilds the folder")
+
+
+@contextlib.contextmanager
+def _noting(note: str | Callable[..., str], *arguments: object, **named: object) -> Iterator[None]:
+    """Note on whatever is raised inside the `with` (pytest's own failures are no `Exception`) what it was about."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(note if isinstance(note, str) else note(*arguments, **named))
+        raise
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: StrPath | None) -> Iterator[Path]:
+    """A folder of its own inside the `with`, in shared memory if there is some and no parent is given."""
+    name = None
+    if parent is None:
+        # There may be no shared memory, or no room left in it; then the ordinary place for temporary files will do.
+        with contextlib.suppress(OSError):
+            name = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHARED_MEMORY)
+    if name is None:
+        name = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name)
+
+
+@contextlib.contextmanager
+def _rebuilt(model: CrashModel, fates: Fates, folder: Path) -> Iterator[Path]:
+    """The folder as it stands after a crash with these fates, inside the `with`."""
+    folder.mkdir()
+    try:
+        write_image(model.image(fates), folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _read_image(folder: str, ignore: Collection[str]) -> Image:
+    """Read a folder with everything below it. Numbers are given in the order of a walk by name, names of one file once.
+
+    Raises:
+        InvalidInput: something below is neither a file nor a folder nor a symbolic link.
+        OSError: reading failed.
+    """
+    folders, texts, contents = dict[int, dict[str, int]](), dict[int, str](), dict[int, bytes]()
+    known = dict[tuple[int, int], int]()
+    numbers = itertools.count(ROOT + 1)
+    waiting = [(ROOT, folder)]
+    while waiting:
+        number, path = waiting.pop()
+        names = folders[number] = {}
+        with os.scandir(path) as found:
+            entries = sorted((entry for entry in found if entry.name not in ignore), key=lambda entry: entry.name)
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            same = known.get((status.st_dev, status.st_ino))
+            if same is not None:
+                names[entry.name] = same
+                continue
+            member = names[entry.name] = next(numbers)
+            if stat.S_ISDIR(status.st_mode):
+                waiting.append((member, entry.path))
+                continue
+            known[status.st_dev, status.st_ino] = member
+            if stat.S_ISLNK(status.st_mode):
+                texts[member] = os.readlink(entry.path)
+            elif stat.S_ISREG(status.st_mode):
+                with open(entry.path, "rb") as file:
+                    contents[member] = file.read()
+            else:
+                raise InvalidInput(f"{entry.path} is neither a file, a folder nor a symbolic link; "
+                                   "the crash harness cannot rebuild it, keep it out of the folder")
+    return Image(folders, texts, contents)
+
+
+def write_image(image: Image, folder: StrPath) -> None:
+    """Build the image in `folder`, which must exist and be empty: real files, symbolic links and hard links."""
+    first_names: dict[int, str] = {}
+    waiting = [(ROOT, os.fspath(folder))]
+    while waiting:
+        number, path = waiting.pop()
+        for name, member in image.folders[number].items():
+            place = os.path.join(path, name)
+            if member in image.folders:
+                os.mkdir(place)
+                waiting.append((member, place))
+            elif member in first_names:
+                os.link(first_names[member], place, follow_symlinks=False)
+            else:
+                first_names[member] = place
+                if member in image.texts:
+                    os.symlink(image.texts[member], place)
+                else:
+                    with open(place, "wb") as file:
+                        file.write(image.contents[member])

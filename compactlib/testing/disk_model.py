@@ -1,0 +1,531 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a disk may hold after a crash: the fault model, as a walk over a recording. Pure: it reads and writes no disk.
+
+* A write or a change of length is durable after a sync of its file. Before, each is there or not, independently of
+  the others; a write may also be there in part: a prefix, or all but one block. Bytes below the end of the file that
+  nothing wrote read as zeros.
+* A name is durable after a sync of its folder. Before, each change of a name is there or not, independently of the
+  others and of the bytes it leads to. A change refers to the file that it concerned when it was made. A rename within
+  one folder is one change; between two folders it is two, the new name in one and the removal of the old in the other.
+* What the folder held before the recording is durable.
+
+A crash is a few picks of `compactlib.testing.choices`: how many operations were done before it; whether the changes
+that nothing made durable are there or lost; and of each of these changes, whether it went as the rest did. So the picks
+`{0: 31, 2: 1}` are a crash after 31 operations that lost the first of the changes that were not durable.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.testing.choices import Choices, spread
+
+ROOT = 0
+"""The number of the folder that a recording is about."""
+BLOCK_BYTES = 4096
+"""The unit in which a part of a write may be missing."""
+SECTOR_BYTES = 512
+"""Torn writes are cut at multiples of this, and at some bytes between."""
+
+_DIGESTS_KEPT = 4096
+_MORE_TEARS = 64
+
+
+@attrs.frozen
+class Operation:
+    """One change to the disk. It names files and folders by number, as names come and go; paths are for the reader.
+
+    Attributes:
+        kind: `"create"`, `"write"` (a copy or a hole, too), `"truncate"`, `"sync"`, `"rename"`, `"link"`, `"symlink"`,
+            `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`.
+        path: relative to the recorded folder; of a change to the bytes of a file, the name it was opened under.
+        folder: the number of the folder that holds `path`; of a sync or a change to bytes, `ROOT`.
+        inode: the number of the file, folder or symbolic link.
+        target: of a rename or a link the new name; of a symbolic link what it holds.
+        target_folder: of a rename or a link the number of the folder that holds `target`.
+        offset: of a write where it begins, of a truncate the new size.
+        data: of a write its bytes.
+    """
+
+    kind: str
+    path: str
+    folder: int
+    inode: int
+    target: str = ""
+    target_folder: int = ROOT
+    offset: int = 0
+    data: bytes = attrs.field(default=b"", repr=lambda data: f"<{len(data)} bytes>")
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "write":
+                return f"write {self.path} at {self.offset}, {len(self.data)} bytes"
+            case "truncate":
+                return f"truncate {self.path} to {self.offset} bytes"
+            case "link":
+                return f"link {self.path} as {self.target}"
+        return f"{self.kind} {self.path}" + (f" to {self.target}" if self.target else "")
+
+
+@attrs.frozen(cache_hash=True)
+class Fate:
+    """What became of a change: `KEPT`, `LOST`, or of a write that is there in part, `kept_bytes` or `lost_block`.
+
+    Attributes:
+        text: as a word.
+        kept_bytes: of a write, only the first so many bytes are there.
+        lost_block: of a write, the bytes in this block of the file are lost, but the file has grown.
+    """
+
+    text: str
+    kept_bytes: int | None = None
+    lost_block: int | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+KEPT = Fate("there")
+LOST = Fate("LOST")
+
+
+@attrs.frozen(cache_hash=True)
+class Change:
+    """A part of an operation that a crash may undo as long as nothing made it durable.
+
+    Attributes:
+        index: the number of the operation in its recording.
+        half: of a rename between folders, which of its two changes.
+        operation: the operation.
+        folder: of a change of names, the folder's number; else `None`.
+        names: names that change together: each now leads to the file of that number, or to none.
+    """
+
+    index: int
+    half: str
+    operation: Operation = attrs.field(eq=False)
+    folder: int | None = attrs.field(default=None, eq=False)
+    names: tuple[tuple[str, int | None], ...] = attrs.field(default=(), eq=False)
+
+    def __str__(self) -> str:
+        return f"{self.index} {self.operation}" + (f", {self.half}" if self.half else "")
+
+
+Fates: TypeAlias = Mapping[Change, Fate]
+"""The fate of each change that was not durable, in the order they were made."""
+
+
+def changes_of(index: int, operation: Operation) -> list[Change]:
+    """The changes that operation number `index` makes: none for a sync, two for a rename between folders."""
+    def named(folder: int, path: str, inode: int | None) -> tuple[int, tuple[tuple[str, int | None], ...]]:
+        return folder, ((path.rpartition("/")[2], inode),)
+
+    match operation.kind:
+        case "sync" | "sync folder":
+            return []
+        case "write" | "truncate":
+            return [Change(index, "", operation)]
+        case "unlink" | "remove folder":
+            return [Change(index, "", operation, *named(operation.folder, operation.path, None))]
+        case "create" | "symlink" | "make folder":
+            return [Change(index, "", operation, *named(operation.folder, operation.path, operation.inode))]
+    folder, added = named(operation.target_folder, operation.target, operation.inode)
+    if operation.kind == "link":
+        return [Change(index, "", operation, folder, added)]
+    source, removed = named(operation.folder, operation.path, None)
+    if source == folder:
+        return [Change(index, "", operation, folder, removed + added)]
+    return [Change(index, "new name", operation, folder, added),
+            Change(index, "removal of old name", operation, source, removed)]
+
+
+@attrs.frozen
+class Image:
+    """A folder as a value. Every file, link and folder has a number, so that two names of one file are seen to be one.
+
+    Attributes:
+        folders: by a folder's number, its names and where they lead.
+        texts: by a symbolic link's number, what it holds.
+        contents: by a file's number, its bytes.
+    """
+
+    folders: Mapping[int, Mapping[str, int]]
+    texts: Mapping[int, str]
+    contents: Mapping[int, bytes]
+
+    def fingerprint(self) -> bytes:
+        """16 bytes that are equal for folders with equal names, contents, links and hard-link structure."""
+        return _fingerprint(self.folders, self.texts, lambda number: _digest(self.contents[number]))
+
+    def first_difference(self, other: Image) -> str:
+        """The first path, by name, at which `other` is not like this one; for messages."""
+        mine, theirs = dict(self._walk()), dict(other._walk())
+        for path in sorted(mine.keys() | theirs.keys()):
+            if path not in theirs:
+                return f"{path} has gone"
+            if path not in mine:
+                return f"{path} has appeared"
+            if mine[path] != theirs[path]:
+                return f"{path} is another"
+        return "names of one file have become names of two, or the reverse"
+
+    def _walk(self) -> Iterator[tuple[str, bytes | str | None]]:
+        waiting = [(ROOT, "")]
+        while waiting:
+            number, prefix = waiting.pop()
+            for name, member in self.folders[number].items():
+                yield prefix + name, self.contents.get(member, self.texts.get(member))
+                if member in self.folders:
+                    waiting.append((member, f"{prefix}{name}/"))
+
+
+@attrs.frozen(repr=False)
+class Recording:
+    """What a function did to a folder, ready to be cut anywhere.
+
+    Attributes:
+        initial: the folder before; it counts as durable.
+        operations: what was done, in order.
+        acknowledgements: what was acknowledged, each with the number of operations done before it.
+        ignore: names that were passed over; see `record`.
+    """
+
+    initial: Image
+    operations: tuple[Operation, ...]
+    acknowledgements: tuple[tuple[int, Any], ...]
+    ignore: frozenset[str] = frozenset()
+
+    def acknowledged(self, point: int) -> tuple[Any, ...]:
+        """What had been acknowledged when the first `point` operations were done."""
+        end = bisect.bisect_right(self.acknowledgements, point, key=lambda each: each[0])
+        return tuple(value for _, value in self.acknowledgements[:end])
+
+    def __str__(self) -> str:
+        return "\n".join(f"{index:4} {operation}" for index, operation in enumerate(self.operations))
+
+    def __repr__(self) -> str:
+        written = sum(len(operation.data) for operation in self.operations)
+        return (f"Recording({len(self.operations)} operations, {written} bytes written, "
+                f"{len(self.acknowledgements)} acknowledged)")
+
+
+class CrashModel:
+    """Stands at one point of a recording: knows what is durable there and what is pending. Walks forward only.
+
+    Attributes:
+        point: how many operations have been done.
+        pending: the changes that a crash here may undo, in the order they were made, each with the fates to try first.
+            Changes to files and folders that no crash could bring back under any name are left out.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._operations = recording.operations
+        self.point: int = 0
+        self.pending: dict[Change, tuple[Fate, ...]] = {}
+        # What is durable. Contents and names of folders are replaced, never changed: states share them.
+        self._folders = {number: dict(names) for number, names in recording.initial.folders.items()}
+        self._texts = dict(recording.initial.texts)
+        self._contents = dict(recording.initial.contents)
+        self._syncs = dict.fromkeys(self._contents, 0)
+        self._pending_bytes: dict[int, list[Change]] = {}
+        self._digests: dict[tuple[object, ...], bytes] = {}
+
+    def advance_to(self, point: int) -> None:
+        """Do operations until `point` of them are done.
+
+        Raises:
+            InvalidInput: the recording has fewer, or the walk is past `point`.
+        """
+        if not self.point <= point <= len(self._operations):
+            raise InvalidInput(f"the recording cannot be cut after {point} operations: it has {len(self._operations)}, "
+                               f"and the walk stands at {self.point}")
+        while self.point < point:
+            self._do(self.point, self._operations[self.point])
+            self.point += 1
+
+    def pick(self, choices: Choices) -> Fates:
+        """Let the choices say what became of each pending change: of all of them first, then of each one."""
+        rest = choices.pick("unsynced changes", KEPT, LOST)
+        return {change: choices.pick(str(change), *_options(change, rest)) for change in self.pending}
+
+    def picks(self, fates: Fates) -> dict[int, int]:
+        """The picks, the point before them, that are this crash; see the head of this file."""
+        lost, kept = (sum(fate is wanted for fate in fates.values()) for wanted in (LOST, KEPT))
+        rest = KEPT if lost <= kept + 1 else LOST
+        places = [self.point, (KEPT, LOST).index(rest)]
+        places += [_options(change, rest).index(fates[change]) if fates[change] is not rest else 0
+                   for change in self.pending]
+        return {number: place for number, place in enumerate(places) if place}
+
+    def image(self, fates: Fates) -> Image:
+        """The folder after a crash here with these fates."""
+        return Image(self._named(fates), self._texts,
+                     {**self._contents, **{inode: self._content(inode, fates) for inode in self._pending_bytes}})
+
+    def fingerprint(self, fates: Fates) -> bytes:
+        """16 bytes that are equal for equal folders after a crash here with these fates."""
+        return _fingerprint(self._named(fates), self._texts, lambda inode: self._content_digest(inode, fates))
+
+    def reaches(self, change: Change) -> bool:
+        """Whether a crash here could leave a name that leads to what the change concerns."""
+        return change.operation.inode in self._contents if change.folder is None else change.folder in self._folders
+
+    def _do(self, index: int, operation: Operation) -> None:
+        match operation.kind:
+            case "create":
+                self._contents[operation.inode] = b""
+                self._syncs[operation.inode] = 0
+            case "symlink":
+                self._texts[operation.inode] = operation.target
+            case "make folder":
+                self._folders[operation.inode] = {}
+            case "sync":
+                self._sync(operation.inode)
+            case "sync folder":
+                self._sync_folder(operation.inode)
+        for change in changes_of(index, operation):
+            if change.folder is None:
+                if not self.reaches(change):
+                    continue
+                self._pending_bytes.setdefault(operation.inode, []).append(change)
+            self.pending[change] = (KEPT, LOST, *_tears(operation))
+
+    def _sync(self, inode: int) -> None:
+        changes = self._pending_bytes.pop(inode, [])
+        if changes:
+            self._contents[inode] = _applied(self._contents[inode], ((change.operation, KEPT) for change in changes))
+            self._syncs[inode] += 1
+            for change in changes:
+                del self.pending[change]
+
+    def _sync_folder(self, folder: int) -> None:
+        done = [change for change in self.pending if change.folder == folder]
+        if done:
+            self._folders[folder] = dict(self._folders[folder])
+            for change in done:
+                _rename(self._folders[folder], change)
+                del self.pending[change]
+            self._forget_unreachable()
+
+    def _forget_unreachable(self) -> None:
+        """Forget files and folders that neither a durable nor a pending name leads to, and what is pending in them."""
+        leads = {number: set(names.values()) for number, names in self._folders.items()}
+        for change in self.pending:
+            if change.folder is not None:
+                leads[change.folder].update(inode for _, inode in change.names if inode is not None)
+        reached, waiting = {ROOT}, [ROOT]
+        while waiting:
+            new = leads.get(waiting.pop(), set()) - reached
+            reached |= new
+            waiting.extend(new)
+        for known in (self._folders, self._texts, self._contents, self._pending_bytes):
+            for number in known.keys() - reached:
+                del known[number]
+        for change in list(self.pending):
+            if (change.operation.inode if change.folder is None else change.folder) not in reached:
+                del self.pending[change]
+
+    def _named(self, fates: Fates) -> Mapping[int, Mapping[str, int]]:
+        folders = dict(self._folders)
+        copied: set[int] = set()
+        for change in self.pending:
+            if change.folder is not None and fates[change] is KEPT:
+                if change.folder not in copied:
+                    copied.add(change.folder)
+                    folders[change.folder] = dict(folders[change.folder])
+                _rename(folders[change.folder], change)
+        return folders
+
+    def _content(self, inode: int, fates: Fates) -> bytes:
+        changes = self._pending_bytes.get(inode, ())
+        return _applied(self._contents[inode], ((change.operation, fates[change]) for change in changes))
+
+    def _content_digest(self, inode: int, fates: Fates) -> bytes:
+        key = (inode, self._syncs[inode], *(fates[change] for change in self._pending_bytes.get(inode, ())))
+        found = self._digests.get(key)
+        if found is None:
+            if len(self._digests) >= _DIGESTS_KEPT:
+                self._digests.clear()
+            found = self._digests[key] = _digest(self._content(inode, fates))
+        return found
+
+
+def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: int, points: Iterable[int] | None,
+                     seen: set[object], context: object = None) -> Iterator[tuple[CrashModel, Fates]]:
+    """The crashes of a recording in order of their points, one for each content of the folder.
+
+    Crashes with equal content are distinguished if more was acknowledged before the later one.
+
+    Args:
+        recording: what was done.
+        rng: chooses among the crashes of a point that has too many.
+        limit_per_point: crashes of one point to look at, at most, >= 2.
+        points: numbers of operations after which to crash; all if not given.
+        seen: contents that are not to be given again; grows.
+        context: contents seen in another context do not count as seen.
+
+    Returns:
+        The model, which stands at the point until the next crash is asked for, and the fates.
+
+    Raises:
+        InvalidInput: the limit is below 2, or a point lies outside the recording.
+    """
+    if limit_per_point < 2:
+        raise InvalidInput(f"a point has two states at least, all kept and all lost; found the limit {limit_per_point}")
+    model = CrashModel(recording)
+    for point in range(len(recording.operations) + 1) if points is None else sorted(set(points)):
+        model.advance_to(point)
+        acknowledged = len(recording.acknowledged(point))
+        for fates in fates_of(model, rng, limit_per_point):
+            key = (model.fingerprint(fates), acknowledged, context)
+            if key not in seen:
+                seen.add(key)
+                yield model, fates
+
+
+def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
+    """Crashes at one point: all combinations of fates, or `limit` of them if there are more.
+
+    The sample has: nothing lost; all lost; all combinations of names with no byte lost, if they fill at most half of
+    the room; one thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at
+    least a quarter.
+    """
+    if math.prod(map(len, model.pending.values())) <= limit:
+        return _every(model.pending)
+    return _sampled(model.pending, rng, limit)
+
+
+def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
+    # Those that differ least from "nothing lost" come first, so that a failure is a simple one.
+    combined = sorted(itertools.product(*options.values()), key=lambda fates: sum(fate is not KEPT for fate in fates))
+    return [dict(zip(options, fates, strict=True)) for fates in combined]
+
+
+def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, limit: int) -> Iterator[Fates]:
+    kept, lost = dict.fromkeys(options, KEPT), dict.fromkeys(options, LOST)
+    yield kept
+    yield lost
+    room = limit - 2
+    names = {change: fates for change, fates in options.items() if change.folder is not None}
+    all_names = 2 ** len(names) - 1 <= room // 2
+    if all_names:
+        for fates in _every(names)[1:]:
+            room -= 1
+            yield {**kept, **fates}
+    alone = [(lost, change, KEPT) for change in options] + [
+        (kept, change, fate) for change, fates in options.items() for fate in fates
+        if fate is not KEPT and not (all_names and change in names)]
+    if len(alone) > room * 3 // 4:
+        alone = rng.sample(alone, room * 3 // 4)
+    for others, change, fate in alone:
+        yield {**others, change: fate}
+    for _ in range(room - len(alone)):
+        yield {change: _random_fate(change.operation, rng) for change in options}
+
+
+def _random_fate(operation: Operation, rng: random.Random) -> Fate:
+    if operation.kind == "write" and len(operation.data) > 1 and rng.random() < 0.2:
+        if rng.random() < 0.5:
+            return _cut(rng.choice(spread(range(1, len(operation.data)), _MORE_TEARS)))
+        return _hole(rng.choice(spread(_blocks(operation), _MORE_TEARS)))
+    return KEPT if rng.random() < 0.5 else LOST
+
+
+def _options(change: Change, rest: Fate) -> list[Fate]:
+    """All fates of a change that can be picked, `rest` first."""
+    options = [rest, LOST if rest is KEPT else KEPT]
+    if change.operation.kind == "write":
+        options += _tears(change.operation)
+        cuts = spread(range(1, len(change.operation.data)), _MORE_TEARS)
+        more = [*map(_cut, cuts), *map(_hole, spread(_blocks(change.operation), _MORE_TEARS))]
+        options += [fate for fate in more if fate not in options]
+    return options
+
+
+def _tears(operation: Operation) -> list[Fate]:
+    """The ways to tear a write that are tried first."""
+    if operation.kind != "write":
+        return []
+    length = len(operation.data)
+    sectors = range(SECTOR_BYTES - operation.offset % SECTOR_BYTES, length, SECTOR_BYTES)
+    cuts = {1, length // 2, length - 1, *spread(sectors, 3)}
+    return [*(_cut(size) for size in sorted(cuts) if 0 < size < length), *map(_hole, spread(_blocks(operation), 3))]
+
+
+def _blocks(operation: Operation) -> range:
+    return range(operation.offset // BLOCK_BYTES, (operation.offset + len(operation.data) - 1) // BLOCK_BYTES + 1)
+
+
+def _cut(size: int) -> Fate:
+    return Fate(f"TORN after {size} bytes", kept_bytes=size)
+
+
+def _hole(block: int) -> Fate:
+    return Fate(f"block {block} of the file LOST", lost_block=block)
+
+
+def _rename(names: dict[str, int], change: Change) -> None:
+    for name, inode in change.names:
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
+
+
+def _applied(content: bytes, changes: Iterable[tuple[Operation, Fate]]) -> bytes:
+    result = bytearray(content)
+    for operation, fate in changes:
+        if fate is LOST:
+            continue
+        if operation.kind == "truncate":
+            del result[operation.offset:]
+            _extend(result, operation.offset)
+            continue
+        view = memoryview(operation.data)
+        if fate.lost_block is None:
+            _put(result, operation.offset, view[:fate.kept_bytes])
+        else:
+            start = fate.lost_block * BLOCK_BYTES - operation.offset
+            _extend(result, operation.offset + len(view))
+            _put(result, operation.offset, view[:max(start, 0)])
+            _put(result, operation.offset + start + BLOCK_BYTES, view[start + BLOCK_BYTES:])
+    return bytes(result)
+
+
+def _extend(content: bytearray, size: int) -> None:
+    if len(content) < size:
+        content.extend(bytes(size - len(content)))
+
+
+def _put(content: bytearray, offset: int, data: memoryview) -> None:
+    if data:
+        _extend(content, offset)
+        content[offset:offset + len(data)] = data
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _fingerprint(folders: Mapping[int, Mapping[str, int]], texts: Mapping[int, str],
+                 digest_of: Callable[[int], bytes]) -> bytes:
+    order: dict[int, int] = {}
+
+    def shown(number: int) -> tuple[object, ...]:
+        names = folders.get(number)
+        if names is not None:
+            return tuple((name, shown(names[name])) for name in sorted(names))
+        first_seen = order.setdefault(number, len(order))
+        text = texts.get(number)
+        return (first_seen, digest_of(number) if text is None else text)
+
+    return hashlib.blake2b(repr(shown(ROOT)).encode(), digest_size=16).digest()

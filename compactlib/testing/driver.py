@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hazards must know of a store: a `Driver` of five methods, the `World` it lives in, the `Journal` it keeps.
+
+A driver opens a store of one kind, does what a host does with it, and checks that what was acknowledged is there. The
+hazards (`check_hazards`) do the rest: they record, kill, refuse, damage and interrupt the same driver. After a refusal
+or an interrupt the store is closed and opened again; nobody goes on with the same object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+import attrs
+
+from compactlib.clock import ManualClock
+from compactlib.files import Files
+from compactlib.kv import KVStore
+from compactlib.objects import ObjectStore
+from compactlib.testing.in_front import FilesInFront, ObjectsInFront, Request, Step, StoreInFront, act_at_once
+
+NOW = 1_700_000_000.0
+"""The time at which a world begins."""
+
+
+class Closable(Protocol):
+    """What a driver opens."""
+
+    def close(self) -> None:
+        """Let go of files and threads; may be called twice."""
+
+
+StoreT = TypeVar("StoreT", bound=Closable)
+
+
+class HostLock:
+    """What a host does on one thread only, a driver does inside this lock. In a forked child it is free."""
+
+    def __init__(self) -> None:
+        self._lock, self._pid = threading.Lock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if self._pid != os.getpid():
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class WorldClock(ManualClock):
+    """A clock that is moved by hand, and whose wall clock a hazard may put wrong.
+
+    Attributes:
+        off: gives how many seconds the wall clock is off; asked at each reading.
+    """
+
+    def __init__(self, now: float = NOW) -> None:
+        super().__init__(now)
+        self.off: Callable[[], float] = float
+
+    def now(self) -> float:
+        """Seconds since the epoch, right or wrong."""
+        return super().now() + self.off()
+
+
+@attrs.define
+class World:
+    """Where a store lives, and what it reaches the disk, other stores and the time through.
+
+    Attributes:
+        folder: an existing folder.
+        clock: the time; sleeping moves it at once.
+        step: called at each request of the store to its edges; a hazard replaces it.
+        behind: carries out what reaches the disk; the local disk if `None`.
+        kept: what outlives an opening and is not in the folder: stores in memory, say.
+    """
+
+    folder: Path
+    clock: WorldClock = attrs.field(factory=WorldClock)
+    step: Step = act_at_once
+    behind: Files | None = None
+    kept: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def files(self) -> Files:
+        """The disk, for the store that is opened."""
+        return FilesInFront(self._step, self.behind)
+
+    def keyed(self, name: str, make: Callable[[], KVStore]) -> KVStore:
+        """The key-value store of that name, made once; each request of it is a step."""
+        return StoreInFront(self._kept(name, make), self._step)
+
+    def objects(self, name: str, make: Callable[[], ObjectStore]) -> ObjectStore:
+        """The object store of that name, made once; each request of it is a step."""
+        return ObjectsInFront(self._kept(name, make), self._step)
+
+    def _kept(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    def _step(self, request: Request, act: Callable[[], Any]) -> Any:
+        return self.step(request, act)
+
+
+@attrs.define(eq=False)
+class Change:
+    """One thing that a host tried.
+
+    Attributes:
+        what: a value of the driver's.
+        acknowledged: whether the store has returned from it. If not, it may have happened or not.
+    """
+
+    what: Any
+    acknowledged: bool = False
+
+
+@attrs.frozen
+class Note:
+    """A try, or, where the same number comes a second time, its acknowledgement.
+
+    Attributes:
+        life: of which life.
+        number: of the change within its life.
+        what: what was tried.
+    """
+
+    life: int
+    number: int
+    what: Any
+
+
+class Journal:
+    """What a host tried, in order, and what of it the store acknowledged.
+
+    Args:
+        note: called for each try and each acknowledgement, to keep them in a recording; see `Journal.of`.
+        life: tells the notes of several journals apart.
+
+    Attributes:
+        changes: all of them.
+    """
+
+    def __init__(self, note: Callable[[Note], object] | None = None, *, life: int = 0) -> None:
+        self.changes: list[Change] = []
+        self._note = note
+        self._life = life
+
+    @contextlib.contextmanager
+    def trying(self, what: Any) -> Iterator[None]:
+        """Inside it the store is asked; it is acknowledged if the block ends without an error.
+
+        Args:
+            what: a value that tells the driver's `check` what must be there; it is not changed any more.
+        """
+        change = Change(what)
+        self.changes.append(change)
+        number = len(self.changes)
+        if self._note is not None:
+            self._note(Note(self._life, number, what))
+        yield
+        change.acknowledged = True
+        if self._note is not None:
+            self._note(Note(self._life, number, None))
+
+    @classmethod
+    def of(cls, notes: Sequence[Note]) -> Journal:
+        """The journal as it was when the last of these notes was made."""
+        journal, changes = cls(), dict[tuple[int, int], Change]()
+        for note in notes:
+            key = (note.life, note.number)
+            if key in changes:
+                changes[key].acknowledged = True
+            else:
+                changes[key] = Change(note.what)
+                journal.changes.append(changes[key])
+        return journal
+
+
+class Driver(Protocol[StoreT]):
+    """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
+
+    A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
+    """
+
+    def open(self, world: World, settings: Any) -> StoreT:
+        """Open the store of a world, empty the first time. It starts no thread.
+
+        Args:
+            world: its folder, files, clock and stores; everything that the store changes goes through them.
+            settings: one of `settings()`.
+        """
+
+    def settings(self) -> Sequence[Any]:
+        """Legal settings, each of which can open what another one wrote; the first is the usual one."""
+
+    def act(self, store: StoreT, rng: Random, journal: Journal) -> None:
+        """Do one thing that a host does: write, delete, compact, reclaim, each tried within the journal.
+
+        Reads what it needs to know from the store, since an earlier act may have failed. Does the same for an equal
+        state of the store and of `rng`. In several threads at once it does what a host's threads may do at once.
+        """
+
+    def check(self, store: StoreT, journal: Journal, *, damage: str) -> None:
+        """Read back everything; raise `AssertionError` if what was acknowledged is missing or wrong.
+
+        What was tried and not acknowledged may be there or not. Nothing that was never tried may be there.
+
+        Args:
+            store: just opened.
+            journal: what was tried.
+            damage: what was done to one file of the closed store, or `""`: `"flipped"`, `"zeroed"`, `"cut"`,
+                `"missing"`, `"older"`. A named error is an answer then, too. A wrong answer is none, and neither is
+                "never there" or "deleted" for what was acknowledged and not deleted. The exception is the end of a
+                file that is still appended to: when it is `"cut"`, it is as if the last writes had never been synced.
+        """
+
+    def policy(self) -> Any:
+        """A policy that finds something to compact after a few acts, for `store.compact(policy=...)`.
+
+        `None` for a store that compacts nothing.
+        """

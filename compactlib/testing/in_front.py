@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk, a key-value store and an object store in front of another one: each request is one call of `step`.
+
+`step(request, act)` carries the request out by calling `act()`, and returns its answer. It may also raise instead, act
+and then raise, or do something before or after. Everything in this package that records, refuses, delays or loses
+requests is such a function.
+
+>>> def log(request, act):
+...     print(request)
+...     return act()
+>>> from compactlib.kv import MemoryStore
+>>> StoreInFront(MemoryStore(), log).set(b"p", b"k", b"value")
+set p/k
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, cast
+
+import attrs
+
+from compactlib.errors import Closed
+from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.kv import Condition, Delete, KVEntry, KVStore, PagedEntries, Put
+from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from compactlib.kv.store import Cell, KVLimits, Predicate, Versioned
+
+AnswerT = TypeVar("AnswerT")
+StrPath: TypeAlias = str | os.PathLike[str]
+
+NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
+"""The kinds of disk requests that a full disk refuses."""
+_DISK_CHANGES = NEEDS_ROOM | {"truncate", "punch hole", "sync", "rename", "unlink", "remove folder", "sync folder"}
+_KV_READS = frozenset({"get", "get_many", "scan"})
+_KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
+
+
+class Killed(BaseException):
+    """The process was killed at this request. Not an `Exception`: no code under test may catch it and go on."""
+
+
+@attrs.frozen
+class Request:
+    """One request to a disk, a key-value store or an object store.
+
+    Attributes:
+        edge: `"disk"`, `"kv"` or `"objects"`.
+        kind: for a disk `"create"`, `"open"`, `"write"`, `"copy"`, `"truncate"`, `"extend"`, `"punch hole"`,
+            `"sync"`, `"rename"`, `"link"`, `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`,
+            `"sync folder"`; for the stores the name of the method, `"scan"` for each page of a scan.
+        path: the file, the key, or the partition and the key.
+        target: of a rename or link the new name; of a symbolic link what it holds.
+        offset: of a write, copy or hole: where it begins in the file; of `"truncate"` and `"extend"`: the new size.
+        size: of a write, copy or hole: how many bytes.
+        out: of a request to an open file: the file behind.
+        half: carries out the first half of a write or a copy.
+    """
+
+    edge: str
+    kind: str
+    path: str
+    target: str = ""
+    offset: int = 0
+    size: int = 0
+    out: OutFile | None = attrs.field(default=None, repr=False)
+    half: Callable[[], object] | None = attrs.field(default=None, repr=False)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes what is stored, or makes a change durable."""
+        if self.edge == "disk":
+            return self.kind in _DISK_CHANGES
+        return self.kind not in _KV_READS if self.edge == "kv" else self.kind in ("create", "delete")
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the key-value store may answer it with `PredicateFailed`."""
+        return self.edge == "kv" and self.kind in _KV_CONDITIONAL
+
+    def __str__(self) -> str:
+        name = os.path.basename(self.path) if self.edge == "disk" else self.path
+        target = f" as {os.path.basename(self.target)}" if self.target else ""
+        return f"{self.kind} {name}{target}"
+
+
+class Step(Protocol):
+    """What is done at each request."""
+
+    def __call__(self, request: Request, act: Callable[[], Any], /) -> Any:
+        """Carry the request out by `act()` and return its answer; or raise."""
+
+
+def act_at_once(request: Request, act: Callable[[], Any]) -> Any:
+    """The step that interferes with nothing."""
+    return act()
+
+
+def at(kind: str, do: Callable[[Request], object], *, number: int = 1, path: str = "") -> Step:
+    """A step that calls `do` once, right before the `number`-th request of a kind; what `do` raises is its answer.
+
+    Args:
+        kind: as in `Request.kind`.
+        do: given the request.
+        number: which one, counted from 1.
+        path: count only requests whose path, or whose new name, contains this.
+    """
+    seen = 0
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        nonlocal seen
+        if request.kind == kind and (path in request.path or path in request.target):
+            seen += 1
+            if seen == number:
+                do(request)
+        return act()
+
+    return step
+
+
+class FilesInFront:
+    """A `Files` in front of another one. Threads may share it if `step` allows that.
+
+    Args:
+        step: called for each request; closing a file and `available_bytes` are none.
+        files: carries the requests out; the local disk if not given.
+    """
+
+    def __init__(self, step: Step, files: Files | None = None) -> None:
+        self._files: Files = LocalFiles() if files is None else files
+        self._step = step
+
+    def create(self, path: StrPath) -> OutFile:
+        return self._opened("create", path, self._files.create)
+
+    def open(self, path: StrPath) -> OutFile:
+        return self._opened("open", path, self._files.open)
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        self._step(_request("rename", source, target), lambda: self._files.rename(source, target))
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        self._step(_request("link", source, target), lambda: self._files.link(source, target))
+
+    def symlink(self, text: str, path: StrPath) -> None:
+        self._step(_request("symlink", path, text), lambda: self._files.symlink(text, path))
+
+    def unlink(self, path: StrPath) -> None:
+        self._step(_request("unlink", path), lambda: self._files.unlink(path))
+
+    def make_folder(self, path: StrPath) -> None:
+        self._step(_request("make folder", path), lambda: self._files.make_folder(path))
+
+    def remove_folder(self, path: StrPath) -> None:
+        self._step(_request("remove folder", path), lambda: self._files.remove_folder(path))
+
+    def sync_folder(self, path: StrPath) -> None:
+        self._step(_request("sync folder", path), lambda: self._files.sync_folder(path))
+
+    def available_bytes(self, path: StrPath) -> int | None:
+        return self._files.available_bytes(path)
+
+    def _opened(self, kind: str, path: StrPath, act: Callable[[StrPath], OutFile]) -> OutFile:
+        made: list[OutFile] = []
+
+        def open_it() -> OutFile:
+            made.append(act(path))
+            return made[0]
+
+        try:
+            out = self._step(_request(kind, path), open_it)
+        except BaseException:
+            for each in made:  # the file is there, and its caller does not get it
+                each.close()
+            raise
+        return _OutFileInFront(out, self._step)
+
+
+class _OutFileInFront:
+    def __init__(self, out: OutFile, step: Step) -> None:
+        self._out = out
+        self._step = step
+
+    @property
+    def path(self) -> str:
+        return self._out.path
+
+    def fileno(self) -> int:
+        return self._out.fileno()
+
+    def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        size = sum(memoryview(piece).nbytes for piece in pieces)
+
+        def half() -> None:
+            self._out.write_at(offset, [b"".join(pieces)[:size // 2]])
+
+        return cast("int", self._step(self._request("write", offset, size, half),
+                                      lambda: self._out.write_at(offset, pieces)))
+
+    def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
+        self._step(self._request("copy", offset, length,
+                                 lambda: self._out.copy_from(source, source_offset, length // 2, offset)),
+                   lambda: self._out.copy_from(source, source_offset, length, offset))
+
+    def truncate(self, size: int) -> None:
+        kind = "extend" if size > os.fstat(self.fileno()).st_size else "truncate"
+        self._step(self._request(kind, size), lambda: self._out.truncate(size))
+
+    def punch_hole(self, offset: int, length: int) -> None:
+        self._step(self._request("punch hole", offset, length), lambda: self._out.punch_hole(offset, length))
+
+    def sync(self) -> None:
+        self._step(self._request("sync"), self._out.sync)
+
+    def close(self) -> None:
+        self._out.close()
+
+    def _request(self, kind: str, offset: int = 0, size: int = 0,
+                 half: Callable[[], object] | None = None) -> Request:
+        return Request("disk", kind, self.path, offset=offset, size=size, out=self._out, half=half)
+
+
+def _request(kind: str, path: StrPath, target: StrPath = "") -> Request:
+    return Request("disk", kind, os.fspath(path), os.fspath(target))
+
+
+class StoreInFront:
+    """A `KVStore` in front of another one; each page of a scan is a request. Closing it leaves the other one open.
+
+    Args:
+        store: carries the requests out.
+        step: called for each request.
+        page_size: entries of a page, at most.
+    """
+
+    def __init__(self, store: KVStore, step: Step, *, page_size: int = 1000) -> None:
+        self._store = store
+        self._step = step
+        self._page_size = page_size
+        self._closed = False
+
+    @property
+    def limits(self) -> KVLimits:
+        return self._store.limits
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        return cast("Versioned", self._ask("get", partition, key, lambda: self._store.get(partition, key)))
+
+    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
+        asked = list(cells)
+        first = asked[0] if asked else (b"", b"")
+        behind: Any = self._store
+        return cast("Sequence[Versioned | None]", self._ask("get_many", *first, lambda: behind.get_many(asked)))
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        kept = _copied(value)
+        self._ask("set", partition, key, lambda: self._store.set(partition, key, kept))
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        kept = _copied(value)
+        self._ask("set_if", partition, key, lambda: self._store.set_if(partition, key, kept, predicate))
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        self._ask("delete", partition, key, lambda: self._store.delete(partition, key))
+
+    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        self._ask("delete_if", partition, key, lambda: self._store.delete_if(partition, key, predicate))
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
+        # The store behind refuses what is no partition, and says how.
+        self._store.scan(partition, keys_only=True).close()
+
+        def read(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+            with self._store.scan(partition, position, page_size=limit, keys_only=keys_only) as entries:
+                page = list(islice(entries, limit))
+            return page, len(page) < limit
+
+        def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+            return cast("tuple[Sequence[KVEntry], bool]",
+                        self._ask("scan", partition, position, lambda: read(position, limit)))
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
+                            largest_page=self._page_size)
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        held, written, removed = tuple(conditions), tuple(puts), tuple(deletes)
+        named: list[Condition | Put | Delete] = [*written, *removed, *held]
+        first = (named[0].partition, named[0].key) if named else (b"", b"")
+        self._ask("transact", *first, lambda: self._store.transact(held, written, removed))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def audit(self) -> None:
+        self._store.audit()
+
+    def __getattr__(self, name: str) -> Any:
+        # What a store offers besides the protocol is no request.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+    def _ask(self, kind: str, partition: bytes, key: bytes, act: Callable[[], Any]) -> Any:
+        if self._closed:
+            raise Closed("the store was closed; open it again")
+        return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}"), act)
+
+
+class ObjectsInFront:
+    """An `ObjectStore` in front of another one; a listing is one request. Closing it leaves the other one open.
+
+    Args:
+        store: carries the requests out.
+        step: called for each request.
+    """
+
+    def __init__(self, store: ObjectStore, step: Step) -> None:
+        self._store = store
+        self._step = step
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        return self._ask("create", key, lambda: self._store.create(key, data))
+
+    def get(self, key: str) -> bytes:
+        return self._ask("get", key, lambda: self._store.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._ask("get_range", key, lambda: self._store.get_range(key, start, length))
+
+    def info(self, key: str) -> ObjectInfo:
+        return self._ask("info", key, lambda: self._store.info(key))
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        return iter(self._ask("list", prefix, lambda: list(self._store.list(prefix, after=after))))
+
+    def delete(self, key: str) -> None:
+        self._ask("delete", key, lambda: self._store.delete(key))
+
+    def available_bytes(self) -> int | None:
+        return self._store.available_bytes()
+
+    def audit(self) -> None:
+        self._store.audit()
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def _ask(self, kind: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
+        return cast("AnswerT", self._step(Request("objects", kind, key), act))
+
+
+def _copied(value: Buffer) -> Buffer:
+    # A write that arrives late must not see what the caller does to its buffer meanwhile.
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def _text(part: object) -> str:
+    return part.decode("ascii", "backslashreplace") if isinstance(part, bytes) else repr(part)

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The language of `promises/scenarios/raftlog/compaction_*.txt`: a log, what is done to it, what must hold then.
+
+One command a line; what follows `#` is for the reader. Numbers are written `1,2,20` or `1..16`; files `1` and `2->1`.
+
+| command | what it does |
+| --- | --- |
+| `limits entries=16 bytes=1000` | for segments that are created from here on (default 16 entries) |
+| `append 1..16 term 2 size 100` | entries with payloads that tell index and term, or of `size` zero bytes |
+| `sync`, `reopen`, `wait 61 seconds` | |
+| `snapshot 48 live 1,2,20` | `live none` for an empty live set |
+| `compact`, `compact by ra` | by the log's own rule, or by the policy `drop`, `seed`, `ra` or `cost` |
+| `crash compact by seed after 11 operations` | the rest did not happen; all that did is on the disk |
+| `crash compact by seed before "unlink *" losing "rename *"` | at the first match; what was durable cannot be lost |
+| `crash compact by seed before last "unlink *" losing everything` | at the last match; all that can be lost |
+| `unsynced 45 term 2` | an entry that the next `crash` appends first, and does not sync |
+| `take lease`, `release lease`, `take plan 1..20` | of the files, or of a read decided now |
+| `damage 21`, `repair 21` | one byte of the payload, in the segment file |
+| `refuse "create *rewrite-*"`, `heal` | the disk refuses matching changes with "no space left" |
+| `garbage NAME`, `remove NAME`, `drop entry 20` | a stray file; a file; an entry left out of its (rewritten) segment |
+| `expect ...` | see `Story.expect_*` |
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData, DiskFull
+from compactlib.files import Files, LocalFiles
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import (
+    CostPolicy,
+    DeadEntry,
+    DropDead,
+    Entry,
+    LogOptions,
+    LogReader,
+    MissingEntry,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+)
+from compactlib.testing import RecordingFiles, record, repeat_crash
+from compactlib.testing.disk_model import KEPT, LOST, CrashModel
+from tests.harness.asking_files import AskingFiles
+from tests.harness.plain_log import PlainLog
+
+POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
+
+
+def numbers(text: str) -> list[int]:
+    """`1,2,20..22` as a list."""
+    found: list[int] = []
+    for part in [] if text == "none" else text.split(","):
+        first, _, last = part.partition("..")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+SEGMENT = "{:016d}.segment"
+
+
+def number_of(name: str) -> int | None:
+    """The number in the name of a segment's file; `None` for any other name."""
+    found = re.fullmatch(r"(\d{16})\.segment", name)
+    return int(found[1]) if found else None
+
+
+def payload_of(index: int, term: int = 1) -> bytes:
+    """A payload whose length and bytes tell which entry it belongs to; each fifth is empty."""
+    return b"" if index % 5 == 0 else b"%d in %d, " % (index, term) * (1 + index % 3)
+
+
+class Story:
+    """Carries out a scenario in a folder, and checks what it expects."""
+
+    def __init__(self, folder: Path) -> None:
+        self.base, self.folder, self.crashes = folder, folder / "log", 0
+        self.limits = SegmentLimits(max_entries=16)
+        self.clock = ManualClock(time.time())
+        self.refused: list[str] = []
+        self.unsynced: list[tuple[int, int]] = []
+        self.written: dict[int, Entry] = {}
+        self.snapshot: tuple[int, list[int]] = (-1, [])
+        self.outcome: Done[Any] | Skipped | Failed = Skipped("nothing was asked for yet")
+        self.plan: Any = None
+        self.plan_indexes: list[int] = []
+        self.lease: Any = None
+        self._log: SegmentLog | None = None
+
+    @property
+    def log(self) -> SegmentLog:
+        """The log, opened if it is not."""
+        if self._log is None:
+            self._log = SegmentLog(self.folder, self._options(AskingFiles(self._refuse)))
+        return self._log
+
+    def _options(self, files: Files | None = None) -> Any:
+        runs = itertools.count(1)
+        return LogOptions(limits=self.limits, clock=self.clock, keep_links_seconds=60.0,
+                          run_id=lambda: f"run-{next(runs)}", files=LocalFiles() if files is None else files)
+
+    def _refuse(self, operation: str, path: str) -> None:
+        if any(fnmatch.fnmatch(f"{operation} {path}", glob) for glob in self.refused):
+            raise DiskFull(operation=operation, path=path, errno=28)
+
+    def run(self, text: str) -> None:
+        """Carry out all lines; a failure says which."""
+        try:
+            for place, line in enumerate(text.splitlines(), 1):
+                words = shlex.split(line, comments=True)
+                if words:
+                    try:
+                        self._command(words)
+                    except Exception as error:
+                        error.add_note(f"in line {place}: {line}")
+                        raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the log, if it is open."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _command(self, words: list[str]) -> None:
+        for count in (2, 1):
+            method = getattr(self, "do_" + "_".join(words[:count]).replace("-", "_"), None)
+            if method is not None:
+                method(*words[count:])
+                return
+        raise AssertionError(f"not understood: {' '.join(words)}")
+
+    # -- the log
+
+    def do_limits(self, *settings: str) -> None:
+        values = {f"max_{name}": int(value) for name, value in (setting.split("=") for setting in settings)}
+        self.close()
+        self.limits = SegmentLimits(**{"max_entries": 16, **values})
+
+    def do_append(self, indexes: str, *rest: str) -> None:
+        given = dict(zip(rest[::2], map(int, rest[1::2]), strict=True))
+        term = given.get("term", 1)
+        for index in numbers(indexes):
+            payload = bytes(given["size"]) if "size" in given else payload_of(index, term)
+            self.written = {other: entry for other, entry in self.written.items() if other < index}
+            self.written[index] = Entry(index, term, payload)
+            self.log.append(index, term, payload)
+
+    def do_sync(self) -> None:
+        self.log.sync()
+
+    def do_reopen(self) -> None:
+        self.close()
+        assert self.log is not None
+
+    def do_wait(self, seconds: str, _: str) -> None:
+        # Links have their times from the system: however long the story has taken so far, they are older then.
+        self.clock.advance(max(time.time() - self.clock.now(), 0.0) + float(seconds))
+
+    def do_snapshot(self, index: str, _: str, live: str) -> None:
+        self.log.record_snapshot(int(index), numbers(live))
+        self.snapshot = int(index), numbers(live)
+
+    def do_compact(self, *by: str) -> None:
+        assert not by or by[1] in POLICIES, by
+        self.outcome = self.log.compact(policy=POLICIES[by[1]]() if by else None)
+
+    def do_reclaim(self) -> None:
+        self.log.reclaim()
+
+    def do_take_lease(self) -> None:
+        self.lease = self.log.lease()
+
+    def do_release_lease(self) -> None:
+        self.lease.release()
+
+    def do_take_plan(self, indexes: str) -> None:
+        self.plan, self.plan_indexes = self.log.plan_read(numbers(indexes)), numbers(indexes)
+
+    # -- what goes wrong
+
+    def do_crash(self, _compact: str, _by: str, policy: str, when: str, *rest: str) -> None:
+        assert self.log is not None
+        self.close()
+
+        opened = 0
+
+        def compact(folder: Path, files: RecordingFiles) -> None:
+            nonlocal opened
+            with SegmentLog(folder, self._options(files)) as log:
+                opened = len(files.recording().operations)
+                for index, term in self.unsynced:
+                    log.append(index, term, payload_of(index, term))
+                log.compact(policy=POLICIES[policy]())
+
+        recording = record(self.folder, compact)
+        operations = [str(operation) for operation in recording.operations]
+        if when == "after":
+            point = int(rest[0])
+        else:
+            matches = [place for place, operation in enumerate(operations)
+                       if place >= opened and fnmatch.fnmatch(operation, rest[1] if rest[0] == "last" else rest[0])]
+            assert matches, f"no operation matches {rest}"
+            point = matches[-1 if rest[0] == "last" else 0]
+        losing = rest[rest.index("losing") + 1] if "losing" in rest else None
+        model = CrashModel(recording)
+        model.advance_to(point)
+        gone = {change for change in model.pending
+                if losing == "everything" or (losing and fnmatch.fnmatch(str(change.operation), losing))}
+        assert gone or not losing, f"nothing that can be lost matches {losing!r}"
+        picks = model.picks({change: LOST if change in gone else KEPT for change in model.pending})
+        self.crashes += 1
+        self.folder = self.base / f"after-crash-{self.crashes}"
+        repeat_crash(recording, picks, self.folder)
+        self.unsynced.clear()
+
+    def do_unsynced(self, index: str, _: str, term: str) -> None:
+        self.unsynced.append((int(index), int(term)))
+
+    def do_damage(self, index: str) -> None:
+        number = next(ref.number for ref in self.log.refs if ref.first <= int(index) <= ref.last)
+        path = self.folder / SEGMENT.format(number)
+        data = bytearray(path.read_bytes())
+        payload = self.written[int(index)].payload
+        # Its first byte may have been damaged before.
+        first = re.escape(payload[:1]) + b"|" + re.escape(bytes([payload[0] ^ 0xFF]))
+        place = re.search(rb"(?<!\d)(" + first + rb")" + re.escape(payload[1:]), data, re.DOTALL)
+        assert place is not None
+        data[place.start()] ^= 0xFF
+        path.write_bytes(data)
+
+    do_repair = do_damage
+
+    def do_refuse(self, glob: str) -> None:
+        assert self.log is not None
+        self.refused.append(glob)
+
+    def do_heal(self) -> None:
+        self.refused.clear()
+
+    def do_garbage(self, name: str) -> None:
+        self.close()
+        (self.folder / name).write_bytes(b"\x83neither this nor that")
+
+    def do_remove(self, name: str) -> None:
+        self.close()
+        (self.folder / name).unlink()
+
+    def do_drop_entry(self, index: str) -> None:
+        ref = next(ref for ref in self.log.refs if ref.first <= int(index) <= ref.last)
+        number = ref.number
+        self.close()
+        kept = [entry for entry in self.written.values() if ref.first <= entry.index <= ref.last
+                and entry.index != int(index)]
+        # The segment as a log writes it that never had the entry: others come before it, and one ends it.
+        other = self.base / f"without-{index}"
+        before = range(kept[0].index - (number - 1) * len(kept), kept[0].index)
+        with SegmentLog(other, LogOptions(limits=SegmentLimits(max_entries=len(kept)))) as log:
+            log.extend([*(Entry(each, 1, b"") for each in before), *kept])
+            log.append(kept[-1].index + 1, kept[-1].term, b"")
+        path = self.folder / SEGMENT.format(number)
+        path.unlink()
+        path.write_bytes((other / path.name).read_bytes())
+
+    # -- what must hold
+
+    @property
+    def expected(self) -> PlainLog:
+        """What must be readable now."""
+        plain = PlainLog(dict(self.written))
+        index, live = self.snapshot
+        if index >= 0:
+            plain.record_snapshot(index, live)
+        return plain
+
+    def do_expect_files(self, *files: str) -> None:
+        """The segment files and links, and nothing else but the snapshot, the cadence and the lock."""
+        found = [f"{number_of(name)}->{number_of(os.readlink(self.folder / name))}"
+                 if os.path.islink(self.folder / name) else f"{number_of(name)}"
+                 for name in sorted(os.listdir(self.folder)) if number_of(name) is not None]
+        assert found == list(files), found
+        others = {name for name in os.listdir(self.folder) if number_of(name) is None}
+        assert others <= {"LOCK", "SNAPSHOT", "CADENCE"}, others
+
+    def do_expect_refs(self, *refs: str) -> None:
+        found = [f"{ref.number}{{{ref.first},{ref.last}}}" for ref in self.log.refs]
+        assert found == list(refs), found
+
+    def do_expect_live(self, _: str) -> None:
+        """Everything alive can be read, by the log and by a reader of the folder; all else is dead or missing."""
+        if self._log is not None:
+            # So that what is still in memory is there for the reader, too.
+            assert self.log.refs
+        with LogReader(self.folder) as reader:
+            self.expected.check(reader)
+        self.expected.check(self.log)
+        names = [name for name in os.listdir(self.folder) if number_of(name) is None]
+        assert {*names} <= {"LOCK", "SNAPSHOT", "CADENCE"}, names
+
+    def do_expect_done(self, *words: str) -> None:
+        """`dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""
+        report: Any = getattr(self.outcome, "stats", None) or getattr(self.outcome, "report", None)
+        assert report is not None, self.outcome
+        assert isinstance(self.outcome, Failed) == bool(report.failed)
+        told: list[str] = []
+        if report.dropped:
+            told.append("dropped " + ",".join(map(str, report.dropped)))
+        told += ["merged " + ",".join(map(str, group.members)) for group in report.done]
+        told += [f"failed {','.join(map(str, group.members))} {type(group.error).__name__}" for group in report.failed]
+        wanted = [",".join(map(str, numbers(word))) if word[0].isdigit() else word for word in words]
+        assert " ".join(told) == " ".join(wanted), told
+
+    def do_expect_skipped(self, text: str) -> None:
+        assert isinstance(self.outcome, Skipped), self.outcome
+        assert text in self.outcome.reason, self.outcome
+
+    def do_expect_failed(self, name: str) -> None:
+        assert isinstance(self.outcome, Failed), self.outcome
+        assert type(self.outcome.error).__name__ == name, self.outcome
+
+    def do_expect_recovered(self, what: str, members: str = "") -> None:
+        """`finished 1,2,3`, `undone 1,2,3` or `nothing`, by the opening before."""
+        recovery = self.log.recovery
+        if what == "nothing":
+            assert not recovery, recovery
+        else:
+            assert tuple(numbers(members)) in getattr(recovery, what), recovery
+
+    def do_expect_read(self, indexes: str, what: str) -> None:
+        """`dead`, `missing`, `damaged`, or `term 2`."""
+        for index in numbers(indexes):
+            if what == "damaged":
+                try:
+                    self.log.read(index)
+                except CorruptData as error:
+                    assert error.index == index
+                else:
+                    raise AssertionError(f"{index} is readable")
+            else:
+                answer = self.log.read(index)
+                found = (f"term{answer.term}" if isinstance(answer, Entry)
+                         else type(answer).__name__.removesuffix("Entry").lower())
+                assert found == what, answer
+                assert isinstance(answer, Entry | DeadEntry | MissingEntry)
+
+    def do_expect_plan(self, *_: str) -> None:
+        """The read that was decided before answers everything, each as the log does now."""
+        assert self.plan is not None
+        assert list(self.plan.answers()) == [self.expected.answer(index) for index in self.plan_indexes]
+
+    def do_expect_open(self, name: str) -> None:
+        """Opening fails with this error, and changes nothing."""
+        self.close()
+        try:
+            SegmentLog(self.folder, self._options()).close()
+        except Exception as error:
+            assert type(error).__name__ == name, error
+        else:
+            raise AssertionError("it opened")
+
+
+def chapters(text: str) -> str:
+    """The first sentences of a scenario: what went wrong."""
+    return " ".join(re.findall(r"^# (.*)$", text, re.MULTILINE))

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store of logs that lives by a list of operations, and a plain model beside it that says what must be there."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files import Files, LocalFiles
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import (
+    DropDead,
+    Entry,
+    LogOptions,
+    RaftLog,
+    RaftLogStore,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+)
+from compactlib.raftlog.errors import GapDetected
+from tests.harness.plain_log import History, PlainLog, Told, told
+
+Operation: TypeAlias = tuple[str, int, int, int]
+"""What to do, to which log, and two numbers that mean something to each kind."""
+
+KINDS = ("append", "append", "overwrite", "sparse", "reset", "sync", "sync", "flush", "snapshot", "snapshot", "install",
+         "minor", "major", "reopen")
+LOGS = ("a", "b")
+
+
+def store_options(files: Files | None = None, *, max_wal_bytes: int = 900, background: bool = False,
+                  keep_trailing: int = 0) -> StoreOptions:
+    """Segments and WAL files so small that everything happens often."""
+    log = LogOptions(limits=SegmentLimits(max_entries=4, max_bytes=300), files=LocalFiles() if files is None else files,
+                     clock=ManualClock(1.0), keep_links_seconds=0.0, run_id=lambda: "run")
+    return StoreOptions(log=log, max_wal_bytes=max_wal_bytes, background=background, keep_trailing=keep_trailing)
+
+
+def random_operations(rng: random.Random, count: int) -> list[Operation]:
+    """A life of so many operations."""
+    return [(rng.choice(KINDS), rng.randrange(2), rng.randrange(100), rng.randrange(100)) for _ in range(count)]
+
+
+def in_one_buffer(rows: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, bytearray]]:
+    """The same rows, as a host gives them that reads them one after the other into one buffer."""
+    buffer = bytearray()
+    for index, term, payload in rows:
+        buffer[:] = payload
+        yield index, term, buffer
+
+
+@attrs.define
+class RaftModel:
+    """What one log went through.
+
+    Attributes:
+        history: its states.
+        term: the last term used; one that was used for an index is never used for other bytes.
+    """
+
+    history: History = attrs.field(factory=History)
+    term: int = 1
+
+    @property
+    def now(self) -> PlainLog:
+        """The state it is in."""
+        return self.history.states[-1]
+
+    def change(self, how: Callable[[PlainLog], object]) -> None:
+        """Add a state."""
+        state = PlainLog(dict(self.now.entries), self.now.snapshot, self.now.gap)
+        how(state)
+        self.history.states.append(state)
+
+
+def reset_plain(state: PlainLog, last: int) -> None:
+    """Take back everything above `last`."""
+    state.entries = {index: entry for index, entry in state.entries.items() if index <= last}
+    if state.gap is not None and last <= state.gap:
+        state.gap = None
+
+
+def install_plain(state: PlainLog, meta: SnapshotMeta) -> None:
+    """Put a snapshot from elsewhere in force."""
+    kept = state.entries.get(meta.index)
+    if kept is None or kept.term != meta.term:
+        reset_plain(state, meta.index)
+    state.record_snapshot(meta.index, meta.live)
+
+
+def answers_of(log: RaftLog, indexes: Sequence[int]) -> dict[int, Told]:
+    """What a log says of each of `indexes` (ascending); every way of asking must agree."""
+    single: dict[int, Told] = {}
+    for index in indexes:
+        try:
+            single[index] = log.read(index)
+        except CorruptData as error:
+            assert error.index == index
+            single[index] = "damaged"
+    assert dict(told(log.read_many(indexes))) == single
+    return single
+
+
+def check_log(log: RaftLog, state: PlainLog) -> None:
+    """The log is in this state, whichever way it is asked."""
+    indexes = range(state.last + 3)
+    assert answers_of(log, indexes) == {index: state.answer(index) for index in indexes}
+    assert list(log.entries()) == list(state.entries.values())
+    assert log.last_index == state.last
+    assert log.contiguous_through == state.contiguous_through
+    assert log.first_index == min(state.entries, default=None)
+    for index, entry in state.entries.items():
+        assert log.term_of(index) == entry.term
+    log.audit()
+
+
+def gap_of(log: RaftLog) -> int | None:
+    """Where a log has a gap in which no index is missing."""
+    through = log.contiguous_through
+    return through if through < log.last_index and isinstance(log.read(through + 1), Entry) else None
+
+
+def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
+    """Which of its states a log is in: one that is no older than what was acknowledged."""
+    found = {entry.index: entry for entry in log.entries()}, log.state.index
+    for state in history.states[acknowledged:]:
+        if (state.entries, state.snapshot) == found:
+            return state
+    held = [(entry.index, entry.term) for entry in found[0].values()]
+    raise AssertionError(f"log {log.log_id} holds {held} with the snapshot at {found[1]}, which it never did after "
+                         f"{history.states[acknowledged]} was acknowledged")
+
+
+def models_of(store: RaftLogStore) -> dict[str, RaftModel]:
+    """Models of a store as it is found; terms go on above all that were used."""
+    models = {}
+    for name in LOGS:
+        log = store.log(name)
+        entries = {entry.index: entry for entry in log.entries()}
+        term = max([log.state.term, *(entry.term for entry in entries.values())])
+        models[name] = RaftModel(History([PlainLog(entries, log.state.index, gap_of(log))]), term + 1)
+    return models
+
+
+class World:
+    """A store and its models.
+
+    Args:
+        folder: the store's.
+        files: the disk.
+        acknowledge: told how many states of each log are promised, whenever something is.
+        models: to go on with, if the folder holds a store.
+        options: of the store.
+    """
+
+    def __init__(self, folder: Path, files: Files | None = None,
+                 acknowledge: Callable[[dict[str, int]], object] = lambda promised: None,
+                 models: dict[str, RaftModel] | None = None, options: StoreOptions | None = None) -> None:
+        self._folder = folder
+        self._options = store_options(files) if options is None else options
+        self._acknowledge = acknowledge
+        self.models = {name: RaftModel() for name in LOGS} if models is None else models
+        self._promised = dict.fromkeys(LOGS, 0)
+        self.store = RaftLogStore(folder, self._options)
+
+    def log(self, name: str) -> RaftLog:
+        """One of the two logs."""
+        return self.store.log(name)
+
+    def promise(self, *names: str) -> None:
+        """What these logs (default: all) hold is promised to be there after a crash."""
+        self._promised.update({name: len(self.models[name].history.states) - 1 for name in names or LOGS})
+        self._acknowledge(dict(self._promised))
+
+    def run(self, operations: Iterable[Operation]) -> None:
+        """Do all of them."""
+        for operation in operations:
+            self.perform(operation)
+
+    def perform(self, operation: Operation) -> None:
+        """Do one thing; what does not fit the state it finds does nothing."""
+        kind, which, x, y = operation
+        name = LOGS[which % len(LOGS)]
+        getattr(self, f"_{kind}")(self.log(name), self.models[name], x, y)
+
+    def _rows(self, first: int, term: int, count: int, y: int) -> list[tuple[int, int, bytes]]:
+        return [(index, term, b"%d in %d " % (index, term) * (y % 7)) for index in range(first, first + count)]
+
+    def _expect(self, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
+        def add(state: PlainLog) -> None:
+            for row in rows:
+                state.append(*row)
+
+        # Before: a life that ends in the middle may have done it all the same. So everywhere below.
+        model.change(add)
+
+    def _put(self, log: RaftLog, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
+        self._expect(model, rows)
+        log.append(in_one_buffer(rows) if rows[0][0] % 2 else rows)
+
+    def _append(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        through, last = model.now.contiguous_through, model.now.last
+        if through < last:
+            with pytest.raises(GapDetected, match=f"append from {through + 1} on"):
+                log.append(self._rows(through + 2 + x % (last - through), model.term, 1 + x % 5, y))
+            # What lies behind the gap is taken back by this.
+            model.term += 1
+        self._end_gap(model)
+        self._put(log, model, self._rows(through + 1, model.term, 1 + x % 5, y))
+
+    def _overwrite(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        """As a follower whose leader has others; nothing that the leader sends twice changes anything."""
+        now = model.now
+        first = max(now.contiguous_through - x % 6, now.snapshot + 1, 0)
+        if now.entries and now.snapshot < 0:
+            first = max(first, min(now.entries) + 1)
+        prev_term = log.term_of(first - 1) or 0
+        model.term += 1
+        self._end_gap(model)
+        rows = self._rows(first, model.term, 1 + y % 3, y)
+        self._expect(model, rows)
+        for part in (rows, rows[:1]):
+            answer = log.append_entries(first - 1, prev_term, in_one_buffer(part) if first % 2 else part)
+            assert answer.success
+            assert answer.match_index == part[-1][0]
+        self.promise(log.log_id)
+
+    def _end_gap(self, model: RaftModel) -> None:
+        """Where no index is missing, what lies behind the gap is gone before others come."""
+        gap = model.now.gap
+        if gap is not None and gap == model.now.contiguous_through < model.now.last:
+            model.change(lambda state: reset_plain(state, gap))
+
+    def _append_apart(self, log: RaftLog, model: RaftModel, entries: list[Entry], *, apart: bool,
+                      previous: int | None = None) -> None:
+        now = model.now
+
+        def add(state: PlainLog) -> None:
+            state.entries.update({entry.index: entry for entry in entries})
+            if apart and 0 <= now.last == now.contiguous_through == entries[0].index - 1:
+                state.gap = now.last
+
+        model.change(add)
+        log.append_sparse(entries, previous_index=previous, apart=apart)
+
+    def _sparse(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        last = model.now.last
+        entries = [Entry(index, model.term, b"sparse %d" % index)
+                   for index in (last + 1 + x % 3, last + 4 + x % 3, last + 5 + x % 3 + y % 3)]
+        self._append_apart(log, model, entries, apart=y % 2 == 0, previous=last if last >= 0 and x % 2 else None)
+
+    def _reset(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        last = max(model.now.last - x % 9, model.now.snapshot)
+        if last < 0 or last >= model.now.last:
+            return
+        # Entries written again are others.
+        model.term += 1
+        model.change(lambda state: reset_plain(state, last))
+        log.reset(last)
+
+    def _sync(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        log.sync()
+        self.promise(log.log_id)
+
+    def _flush(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        self.store.flush()
+        self.promise()
+
+    def _snapshot(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        now = model.now
+        if now.last < 0:
+            return
+        if now.contiguous_through < now.last:
+            with pytest.raises(InvalidInput, match=f"behind a gap.*up to {now.contiguous_through} only"):
+                log.snapshot(now.last)
+        index = max(now.contiguous_through - x % 4, now.snapshot, 0)
+        # Applied is what is there: a snapshot ends at an entry, or where the one before did.
+        index = max([held for held in now.entries if held <= index], default=now.snapshot)
+        index = max(index, now.snapshot)
+        if index < 0:
+            return
+        live = [each for each in now.entries if each <= index and (each * 7 + y) % 3 == 0]
+        kept = set(live)
+        for each in range(index, index - self._options.keep_trailing, -1):
+            if each not in now.entries:
+                break
+            kept.add(each)
+        model.change(lambda state: state.record_snapshot(index, kept))
+        log.snapshot(index, live)
+        self.promise(log.log_id)
+
+    def _install(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        """As a receiver does: back to what was applied, sparse live entries above it, the snapshot."""
+        now = model.now
+        applied = max(now.last - x % 5, now.snapshot)
+        index = applied + 3 + y % 5
+        self._reset_to(log, model, applied)
+        model.term += 1
+        sent = [Entry(each, model.term, b"live %d" % each) for each in range(applied + 1, index + 1)
+                if (each + x) % 3 == 0]
+        if sent:
+            self._append_apart(log, model, sent, apart=y % 2 == 0)
+        if x % 7 == 0:
+            # The transfer was given up.
+            self._reset_to(log, model, applied)
+            return
+        live = [each for each in model.now.entries if each <= applied and (each + y) % 2 == 0]
+        meta = SnapshotMeta(index, model.term, IndexSet.from_sorted([*live, *(entry.index for entry in sent)]))
+        model.change(lambda state: install_plain(state, meta))
+        log.install(meta)
+        self.promise(log.log_id)
+
+    def _reset_to(self, log: RaftLog, model: RaftModel, last: int) -> None:
+        if last < model.now.last:
+            model.change(lambda state: reset_plain(state, last))
+            log.reset(last)
+
+    def take_back(self) -> None:
+        """Let every log go back to its snapshot."""
+        for name, model in self.models.items():
+            model.term += 1
+            self._reset_to(self.log(name), model, model.now.snapshot)
+
+    def _minor(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        self._require_done(log.compact(policy=DropDead()))
+
+    def _major(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        self._require_done(log.compact(policy=log.policy))
+
+    def _require_done(self, outcome: Done[Any] | Skipped | Failed) -> None:
+        if isinstance(outcome, Failed):
+            raise outcome.error
+
+    def _reopen(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
+        self.store.close()
+        self.promise()
+        self.store = RaftLogStore(self._folder, self._options)
+
+    def check(self) -> None:
+        """Every log is in the state that its model is in."""
+        for name, model in self.models.items():
+            check_log(self.log(name), model.now)
+        self.store.audit()
+
+    def close(self) -> None:
+        """Sync and let go."""
+        self.store.close()
+        self.promise()
+
+
+def check_after_crash(models: dict[str, RaftModel]) -> Callable[[Path, Sequence[Any]], None]:
+    """A check for the crash harness: the store opens, holds what was promised, and goes on."""
+    checked = itertools.count()
+
+    def check(folder: Path, acknowledged: Sequence[dict[str, int]]) -> None:
+        promised = acknowledged[-1] if acknowledged else dict.fromkeys(models, 0)
+        found: dict[str, PlainLog] = {}
+        with RaftLogStore(folder, store_options()) as store:
+            for name, model in models.items():
+                found[name] = found_state(store.log(name), model.history, promised[name])
+                check_log(store.log(name), found[name])
+            store.audit()
+        again = {name: RaftModel(History([copy.copy(state)]), models[name].term + 100) for name, state in found.items()}
+        world = World(folder, models=again)
+        if next(checked) % 2:
+            # In every other state all that may be is taken back before anything is written behind it.
+            world.take_back()
+            world.run([("sparse", 0, 2, 1), ("flush", 0, 0, 0)])
+            world.check()
+        world.run([("append", 0, 1, 3), ("append", 1, 4, 2), ("flush", 0, 0, 0), ("major", 0, 0, 0),
+                   ("reopen", 0, 0, 0)])
+        world.check()
+        world.close()
+
+    return check

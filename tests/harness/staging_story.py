@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plays a story of the staging area: commands, and after `----` what they give.
+
+    branch main head a=1 b=2 staged c=3 b=- sealed d=4 compacted a=5    (`-`: tombstone; several `sealed`, newest first)
+    put main a 9      delete main a        get main a       list main [limit]     head main     diff main
+    commit main       compact main         reset main       reset_key main a      reset_prefix main p/
+    merge main dev    hard_reset main dev [discard]         put_if main a 9 [7]   (if it is 7, or absent)
+    create dev main   drop dev             clean            time +301
+    show main                       what is there now, how much is sealed, what is compacted, and HEAD
+    store plain                     before everything else: the store has no `transact`
+
+An actor is another process, which may be stopped on its way:
+
+    ann: commit main until record 2     stop ann before her second compare-and-set of a branch record
+    ann: delete main k until write k    stop her before she writes an entry of the key k; `read k`: before she reads one
+    ann: reset main until scan          stop her before she looks through a token
+    ann goes on                         let her finish; gives what she got
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from compactlib.errors import CompactlibError
+from compactlib.kv import MemoryStore
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.staging import Record
+from compactlib.testing import FaultyStore
+from tests.harness.staging_world import StagingWorld as World, State, contents, diff, head_contents, record
+
+_WAIT_SECONDS = 60.0
+"""Nothing comes near it: an actor that is not stopped where the story says has ended."""
+
+
+class Actor:
+    """One operation in a thread of its own, of which only one runs at a time: it, or the story."""
+
+    def __init__(self, operation: Callable[[Actor], list[str]], stop: Callable[[Any], bool]) -> None:
+        self._stop = stop
+        self._turn = threading.Event()
+        self._back = threading.Event()
+        self._output: list[str] = []
+        self.has_stopped = False
+        self._thread = threading.Thread(target=self._run, args=(operation,), daemon=True)
+        self._thread.start()
+        self._wait_for_it()
+
+    def choose(self, operation: Any) -> None:
+        """Before each operation of the store: stop here?"""
+        if not self.has_stopped and self._stop(operation):
+            self.has_stopped = True
+            self._back.set()
+            assert self._turn.wait(_WAIT_SECONDS)
+
+    def go_on(self) -> list[str]:
+        """Let it finish; gives what it got."""
+        self._turn.set()
+        self._thread.join(_WAIT_SECONDS)
+        assert not self._thread.is_alive()
+        return self._output
+
+    def _run(self, operation: Callable[[Actor], list[str]]) -> None:
+        try:
+            self._output = operation(self)
+        finally:
+            self._back.set()
+
+    def _wait_for_it(self) -> None:
+        assert self._back.wait(_WAIT_SECONDS)
+
+
+class Story:
+    """One story being played."""
+
+    def __init__(self) -> None:
+        self._seeds = itertools.count(1)
+        self._world = World(seed=next(self._seeds))
+        self._actors: dict[str, Actor] = {}
+
+    def run(self, text: str) -> None:
+        """Play all commands; the first one that gives something else than the story says is an AssertionError."""
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        try:
+            for block in re.split(r"\n\s*\n", "\n".join(lines).strip()):
+                commands, _, expected = block.partition("\n----\n")
+                output = [line for command in commands.splitlines() for line in self._line(command)]
+                assert "\n".join(output) == expected.strip(), commands
+            assert not self._actors, f"still on their way: {', '.join(self._actors)}"
+        finally:
+            for actor in self._actors.values():
+                actor.go_on()
+        self._world.repo.audit()
+
+    def _line(self, line: str) -> list[str]:
+        if line.endswith(" goes on"):
+            return self._actors.pop(line.split()[0]).go_on()
+        name, colon, rest = line.partition(": ")
+        if not colon:
+            return self._played(self._world, line)
+        command, _, until = rest.partition(" until ")
+        actor = Actor(lambda actor: self._as_actor(actor, command), _stop_at(until.split()))
+        assert actor.has_stopped, f"{name} came to her end: {actor.go_on()}"
+        self._actors[name] = actor
+        return []
+
+    def _as_actor(self, actor: Actor, command: str) -> list[str]:
+        world = World(FaultyStore(self._world.store, actor.choose), self._world.objects, seed=next(self._seeds))
+        world.clock.set_now(self._world.clock.now())
+        return self._played(world, command)
+
+    def _played(self, world: World, command: str) -> list[str]:
+        words = command.split()
+        play: Callable[..., Iterator[str]] = getattr(self, f"_{words[0]}")
+        try:
+            return list(play(world, *words[1:]))
+        except CompactlibError as error:
+            return [type(error).__name__]
+
+    # ----------------------------------------------------------------------------------------------- commands
+
+    def _store(self, world: World, kind: str) -> Iterator[str]:
+        assert kind == "plain"
+        limits = attrs.evolve(MemoryStore().limits, max_transact=0)
+        self._world = World(MemoryStore(limits=limits), seed=next(self._seeds))
+        yield from ()
+
+    def _branch(self, world: World, name: str, *words: str) -> Iterator[str]:
+        layers: dict[str, list[dict[str, str | None]]] = {"head": [], "staged": [], "sealed": [], "compacted": []}
+        for word in words:
+            if word in layers:
+                layers[word].append({})
+                present = layers[word][-1]
+            else:
+                key, _, value = word.partition("=")
+                present[key] = None if value == "-" else value
+        world.branch(_only(layers["head"]), name=name, staged=_only(layers["staged"]), sealed=layers["sealed"],
+                     compacted=_only(layers["compacted"]))
+        yield from ()
+
+    def _create(self, world: World, name: str, source: str) -> Iterator[str]:
+        world.repo.create_branch(name, source)
+        yield from ()
+
+    def _drop(self, world: World, name: str) -> Iterator[str]:
+        world.repo.delete_branch(name)
+        yield from ()
+
+    def _put(self, world: World, name: str, key: str, value: str) -> Iterator[str]:
+        world.repo.branch(name).put(key.encode(), value.encode())
+        yield from ()
+
+    def _put_if(self, world: World, name: str, key: str, value: str, expected: str | None = None) -> Iterator[str]:
+        state: Record | None = None if expected is None else record(expected)
+        world.repo.branch(name).put_if(key.encode(), value.encode(), state)
+        yield "put"
+
+    def _delete(self, world: World, name: str, key: str) -> Iterator[str]:
+        world.repo.branch(name).delete(key.encode())
+        yield from ()
+
+    def _get(self, world: World, name: str, key: str) -> Iterator[str]:
+        yield world.repo.branch(name).get(key.encode()).data.decode()
+
+    def _list(self, world: World, name: str, limit: str = "1000") -> Iterator[str]:
+        page = world.repo.branch(name).list(limit=int(limit))
+        yield _texts({entry.key.decode(): entry.record.data.decode() for entry in page.entries if entry.record})
+
+    def _head(self, world: World, name: str) -> Iterator[str]:
+        yield _texts(head_contents(world.repo.branch(name)))
+
+    def _diff(self, world: World, name: str) -> Iterator[str]:
+        yield from diff(world.repo.branch(name)) or ["nothing"]
+
+    def _commit(self, world: World, name: str) -> Iterator[str]:
+        yield _told(world.repo.branch(name).commit("commit"))
+
+    def _merge(self, world: World, name: str, source: str) -> Iterator[str]:
+        yield _told(world.repo.branch(name).merge(source))
+
+    def _hard_reset(self, world: World, name: str, ref: str, discard: str = "") -> Iterator[str]:
+        yield _told(world.repo.branch(name).hard_reset(ref, discard=bool(discard)))
+
+    def _reset(self, world: World, name: str) -> Iterator[str]:
+        yield _told(world.repo.branch(name).reset())
+
+    def _reset_key(self, world: World, name: str, key: str) -> Iterator[str]:
+        yield _told(world.repo.branch(name).reset_key(key.encode()))
+
+    def _reset_prefix(self, world: World, name: str, prefix: str) -> Iterator[str]:
+        yield _told(world.repo.branch(name).reset_prefix(prefix.encode()))
+
+    def _compact(self, world: World, name: str) -> Iterator[str]:
+        yield _told(world.repo.compact(branch=name))
+
+    def _clean(self, world: World) -> Iterator[str]:
+        world.clean()
+        yield from ()
+
+    def _time(self, world: World, step: str) -> Iterator[str]:
+        world.clock.advance(float(step))
+        yield from ()
+
+    def _show(self, world: World, name: str) -> Iterator[str]:
+        branch = world.repo.branch(name)
+        status = branch.status()
+        yield f"now {_texts(contents(branch))}"
+        if status.sealed_tokens:
+            yield f"sealed {status.sealed_tokens}"
+        if status.compacted_metarange_id is not None:
+            records = world.committed.scan(status.compacted_metarange_id)
+            yield f"compacted {_texts({key.decode(): found.data.decode() for key, found in records})}"
+        yield f"head {_texts(head_contents(branch))}"
+
+
+def _stop_at(words: list[str]) -> Callable[[Any], bool]:
+    """`record 2`: the second compare-and-set of a branch record. `write k`, `read k`: an entry of the key k."""
+    kind, *rest = words
+    rest = rest if kind in ("write", "read") else ["", *rest]
+    left = int(rest[1]) if len(rest) > 1 else 1
+
+    def stop(operation: Any) -> bool:
+        nonlocal left
+        is_entry = operation.partition.startswith(b"stg-")
+        matches: bool = {
+            "record": operation.key.startswith(b"branches/") and operation.name == "set_if",
+            # A conditional write is a transaction, known by its first cell: the branch record.
+            "write": operation.name == "transact" or (is_entry and operation.changes
+                                                      and operation.key == rest[0].encode()),
+            "scan": is_entry and operation.name == "scan",
+            "read": is_entry and not operation.changes and operation.key == rest[0].encode(),
+        }[kind]
+        left -= matches
+        return matches and left == 0
+
+    return stop
+
+
+def _only(layers: list[dict[str, str | None]]) -> State | None:
+    assert len(layers) <= 1
+    return layers[0] if layers else None
+
+
+def _texts(state: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(state.items())) or "empty"
+
+
+def _told(outcome: object) -> str:
+    if isinstance(outcome, Failed):
+        raise outcome.error
+    if isinstance(outcome, Done):
+        stats = outcome.stats
+        if hasattr(stats, "commit_id"):
+            again = f", built {stats.rebuilds + 1} times" if stats.rebuilds else ""
+            return f"committed +{stats.added} ~{stats.changed} -{stats.removed}{again}"
+        return "done"
+    if isinstance(outcome, Skipped) and "window_seconds" in outcome.reason:
+        return "throttled"
+    names = {"NoChanges": "no changes", "AlreadyCommitted": "already committed", "LostRace": "lost the race"}
+    return names.get(type(outcome).__name__, "nothing to do")

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A repository in memory, and branches brought into any state as a caller may: HEAD, compacted, sealed, staged."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.kv import KVStore, MemoryStore, StoreFailed
+from compactlib.objects import MemoryObjects, ObjectStore
+from compactlib.outcome import Done
+from compactlib.staging import (
+    AlwaysPolicy,
+    Branch,
+    CommittedRanges,
+    Record,
+    RecordNotFound,
+    Repository,
+    SplitRule,
+    StagingOptions,
+)
+from compactlib.testing import FaultyStore, KVFault
+
+State = Mapping[str, str | None]
+"""Keys and values; `None` is a tombstone."""
+
+NOW = AlwaysPolicy(window_seconds=0)
+"""Compacts whatever the window says."""
+
+KEYS_AT_ONCE = 1000
+
+
+def record(value: str) -> Record:
+    return Record.of(value.encode())
+
+
+class HookedObjects:
+    """Objects in front of others: something happens once, before the next one is created.
+
+    Attributes:
+        before_create: what happens.
+        keys_read: which objects were read.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.before_create: Callable[[], object] | None = None
+        self.keys_read: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._objects, name)
+        if name not in ("get", "get_range", "create"):
+            return method
+
+        def hooked(key: str, *rest: Any, **named: Any) -> Any:
+            if name == "create":
+                hook, self.before_create = self.before_create, None
+                if hook is not None:
+                    hook()
+            else:
+                self.keys_read.append(key)
+            return method(key, *rest, **named)
+
+        return hooked
+
+
+class StagingWorld:
+    """One repository over one store; `store` counts and records every operation.
+
+    `make_store` gives the store of those that are made without one.
+    """
+
+    make_store: Callable[[], KVStore] = staticmethod(MemoryStore)
+
+    def __init__(self, store: KVStore | None = None, objects: ObjectStore | None = None, *, seed: int = 1,
+                 rule: SplitRule | None = None) -> None:
+        self.clock = ManualClock(1_000_000.0)
+        self._sealing = self._has_sealed = False
+        self.store = FaultyStore(type(self).make_store() if store is None else store, self._fault)
+        self.hooks = HookedObjects(MemoryObjects(clock=self.clock) if objects is None else objects)
+        self.objects = cast("ObjectStore", self.hooks)
+        self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
+        self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed))
+
+    def metarange(self, state: State) -> Any:
+        """The identity of committed content."""
+        found = [(key.encode(), None if value is None else record(value)) for key, value in sorted(state.items())]
+        return self.committed.apply(None, found).metarange_id
+
+    def branch(self, head: State | None = None, *, name: str = "main", staged: State | None = None,
+               sealed: Sequence[State] = (), compacted: State | None = None) -> Branch:
+        """A branch in this state; `sealed` newest first."""
+        branch = self.repo.create_branch(name)
+        if head is not None:
+            self.write(branch, head)
+            committed(branch.commit("made by hand", allow_empty=True))
+        if compacted is not None:
+            removed: State = dict.fromkeys(head or {})
+            self.write(branch, {**removed, **compacted})
+            assert isinstance(self.repo.compact(branch=name, policy=NOW), Done)
+            self.clock.advance(301)
+        for layer in reversed(sealed):
+            self.write(branch, layer)
+            self.seal(branch)
+        self.write(branch, staged or {})
+        return branch
+
+    def write(self, branch: Branch, state: State) -> None:
+        """Stage values and tombstones; what is not there is put before, as only then a tombstone is written."""
+        puts = [(key.encode(), (value or "").encode()) for key, value in state.items()
+                if value is not None or key.encode() not in branch.get_many([key.encode()])]
+        gone = [key.encode() for key, value in state.items() if value is None]
+        for start in range(0, len(puts), KEYS_AT_ONCE):
+            branch.put_many(dict(puts[start:start + KEYS_AT_ONCE]))
+        for start in range(0, len(gone), KEYS_AT_ONCE):
+            branch.delete_many(gone[start:start + KEYS_AT_ONCE])
+
+    def seal(self, branch: Branch) -> None:
+        """A commit that fails after its first step: what was staged is sealed."""
+        self._sealing, self._has_sealed = True, False
+        try:
+            with contextlib.suppress(StoreFailed):
+                branch.commit("its writer cannot write any more")
+        finally:
+            self._sealing = False
+
+    def _fault(self, operation: Any) -> KVFault | None:
+        if not self._sealing or not operation.changes:
+            return None
+        # Where nothing is staged, nothing is sealed, and the commit itself comes first.
+        if self._has_sealed or operation.key.startswith(b"commits/"):
+            return KVFault.FAIL
+        self._has_sealed = operation.name == "set_if" and operation.key.startswith(b"branches/")
+        return None
+
+    def compact(self, branch: str = "main") -> None:
+        self.clock.advance(301)
+        self.repo.compact(branch=branch)
+
+    def clean(self) -> None:
+        """Another process frees all that was dropped, at once."""
+        other = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(99),
+                           options=StagingOptions(grace_seconds=0))
+        other.reclaim()
+
+    def token_reads(self) -> int:
+        """How many single entries of tokens were asked for since the last call."""
+        reads = sum(operation.name == "get" and operation.partition.startswith(b"stg-")
+                    for operation in self.store.operations)
+        self.store.operations.clear()
+        return reads
+
+    def token_writes(self) -> int:
+        """How many entries of tokens were written since the last call."""
+        writes = sum(operation.name in ("set", "set_if", "transact", "delete")
+                     and (operation.partition.startswith(b"stg-") or operation.name == "transact")
+                     for operation in self.store.operations)
+        self.store.operations.clear()
+        return writes
+
+
+def contents(branch: Branch) -> dict[str, str]:
+    """Everything that the branch lists."""
+    return {entry.key.decode(): entry.record.data.decode() for entry in branch.entries() if entry.record is not None}
+
+
+def head_contents(branch: Branch) -> dict[str, str]:
+    return {key.decode(): value.data.decode() for key, value in branch.head().records()}
+
+
+def diff(branch: Branch) -> list[str]:
+    """Everything uncommitted, one text for each difference."""
+    found = []
+    for difference in branch.differences():
+        left = "" if difference.left is None else difference.left.data.decode()
+        right = "" if difference.right is None else difference.right.data.decode()
+        found.append(f"{difference.key.decode()} {difference.kind} {left}->{right}")
+    return found
+
+
+def committed(outcome: object) -> Any:
+    """The numbers of a commit or of a move of HEAD that was made."""
+    assert isinstance(outcome, Done), outcome
+    assert outcome.stats.commit_id
+    return outcome.stats
+
+
+def ended(outcome: object) -> str:
+    """How an operation ended, by the name of its outcome."""
+    return type(outcome).__name__
+
+
+def missing(branch: Branch, key: bytes) -> bool:
+    with pytest.raises(RecordNotFound):
+        branch.get(key)
+    return True
+
+
+def sigma(world: StagingWorld | None = None) -> tuple[StagingWorld, Branch]:
+    """HEAD{a=1,b=2}, delete a, put c=3, compact."""
+    world = StagingWorld() if world is None else world
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    main.put(b"c", b"3")
+    world.compact()
+    assert main.status().compacted_metarange_id is not None
+    return world, main

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One contract, every implementation: each package says in its module here how its stores and services are made.
+
+A module `tests/promises/contract/<package>.py` lists what the package offers:
+
+- `COMPACTIONS`: instances of `compactlib.testing.CompactionFactory`;
+- `SERVICES`: instances of `compactlib.testing.ServiceFactory`;
+- `ASYNC_SERVICES`: instances of `compactlib.testing.AsyncServiceFactory`;
+- `POLICIES`: pairs of a policy and its views (examples, or a Hypothesis strategy), as for `check_policy`.
+
+What a package does not offer it leaves out. `test_contract.py` runs every kit over every list; the tests of one package
+are `pytest tests/promises/contract -k <package>`.
+"""

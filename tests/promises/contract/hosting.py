@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers of snapshots and of a scheduler over HTTP, and the election of the catalog's coordinator by a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compactlib.clock import SystemClock
+from compactlib.hosting import SnapshotServer
+from compactlib.hosting.http.application import SchedulerApplication
+from compactlib.hosting.http.server import HttpServer
+from compactlib.hosting.log_election import LogElection
+from compactlib.kv import MemoryStore
+from compactlib.raftlog import StoreOptions
+from compactlib.runtime import Observer
+from compactlib.scheduler import StoredScheduler
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from examples.raft_kv import KvStore
+
+
+class _Clock(SystemClock):
+    """Asked by the server once in each turn."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def monotonic(self) -> float:
+        self._hooks.decides()
+        return super().monotonic()
+
+
+class SnapshotServers(AsyncServiceFactory):
+    has_wait = False
+
+    def __init__(self) -> None:
+        self._stores: dict[int, KvStore] = {}
+
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
+        store = KvStore(str(folder / "follower"), StoreOptions(background=False), with_worker=False)
+        server = SnapshotServer(listen=("127.0.0.1", 0), clock=_Clock(hooks), observer=observer)
+        server.add(store.log, store.snapshots, term=1, applied=lambda: store.machine.applied, installed=store.installed)
+        self._stores[id(server)] = store
+        return server
+
+    async def release(self, service: Any) -> None:
+        store = self._stores.pop(id(service), None)
+        if store is not None:
+            store.close()
+
+
+class _Dating(SystemClock):
+    """Asked for the date of answers."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def now(self) -> float:
+        self._hooks.decides()
+        return super().now()
+
+
+class HttpServers(AsyncServiceFactory):
+    has_wait = False
+
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> HttpServer:
+        application = SchedulerApplication(StoredScheduler(MemoryStore()))
+        return HttpServer(application, listen=("127.0.0.1", 0), clock=_Dating(hooks), observer=observer)
+
+
+ASYNC_SERVICES = (SnapshotServers(), HttpServers())
+
+
+class _Followed:
+    """A log that another node leads."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    @property
+    def is_leader(self) -> bool:
+        self._hooks.decides()
+        return False
+
+    def propose(self, payload: bytes) -> None:
+        raise AssertionError("nothing is claimed in it")
+
+
+class LogElections(ServiceFactory):
+    has_budget = False
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogElection:
+        return LogElection(_Followed(hooks), "a", lambda term, node: None, every_seconds=0.05, observer=observer)
+
+    def wake(self, service: LogElection) -> None:
+        service.nudge()
+
+
+SERVICES = (LogElections(),)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker that compacts a Raft log, and writes its snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import (
+    LogCompactionWorker,
+    LogOptions,
+    SegmentLimits,
+    SegmentLog,
+    SnapshotFolder,
+    StoreOptions,
+    open_log,
+)
+from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter, SnapshotWritten
+from compactlib.raftlog.log.worker import SegmentChanges
+from compactlib.runtime import Budget, Observer
+from compactlib.testing import ServiceFactory, ServiceHooks
+
+
+class _Hooked:
+    """An executor that has a kit's hook in front of it."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None, observer: Observer | None = None
+            ) -> Iterator[RewriteResult | RewriteFailure]:
+        assert budget is not None
+        self._hooks.works(budget)
+        yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+
+class Workers(ServiceFactory):
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
+        self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
+        log.extend((index, 1, b"x" * 100) for index in range(1, 40))
+        log.record_snapshot(30, live=[2, 6, 10, 14])
+
+        def server(changes: SegmentChanges, outcome: object) -> None:
+            hooks.decides()
+
+        worker = LogCompactionWorker(log, server=server, executor=_Hooked(hooks), observer=observer)
+        worker.request(log.policy)
+        return worker
+
+    def wake(self, service: Any) -> None:
+        service.request(self.log.policy)
+
+    def held(self, service: Any) -> Sequence[object]:
+        if self.log.status().is_busy:
+            return ["a compaction"]
+        # Nothing that was dropped waits for the end of a lease.
+        reclaimed = self.log.reclaim()
+        return [reclaimed] if isinstance(reclaimed, Done) and reclaimed.stats.waiting else []
+
+    def release(self, service: Any) -> None:
+        self.log.close()
+
+
+class _HookedWriter(SnapshotWriter):
+    """Calls a kit's hook in its long work, with the budget of that."""
+
+    hooks: ServiceHooks
+
+    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> Done[SnapshotWritten] | Skipped | Failed:
+        self.hooks.works(budget)
+        return super().write(now, budget, is_asked=is_asked)
+
+
+class WritingWorkers(ServiceFactory):
+    """Workers that find a snapshot due at each look, and nothing to compact."""
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
+        self.log = log = open_log(folder / "log", StoreOptions(background=False))
+        self.folder = folder / "snapshots"
+        self.snapshots = SnapshotFolder(self.folder)
+        log.attach(self.snapshots)
+
+        def applied() -> int:
+            hooks.decides()
+            log.append([(log.last_index + 1, 1, b"x")])
+            return log.last_index
+
+        writer = _HookedWriter(log, applied=applied, copy=lambda: MachineCopy(log.last_index, [], [b"state"]),
+                               when=Applied(1), look_seconds=0.01)
+        writer.hooks = hooks
+        return LogCompactionWorker(log.segments, snapshots=writer, observer=observer, every_seconds=None)
+
+    def wake(self, service: Any) -> None:
+        service.request_snapshot()
+
+    def held(self, service: Any) -> Sequence[object]:
+        """What was written and is in force, or is removed: nothing else lies there."""
+        whole = {manifest.index for manifest in [self.snapshots.manifest] if manifest is not None}
+        names = [path.name for path in self.folder.iterdir()]
+        return [name for name in names if int(name.split("-")[0]) not in whole] if whole else names
+
+    def release(self, service: Any) -> None:
+        self.log.close()
+
+
+SERVICES = (Workers(), WritingWorkers())

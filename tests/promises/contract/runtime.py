@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime's own services: any work, and the manager of many stores; and what stands on `AsyncWork`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compactlib.outcome import Done, Outcome, Skipped
+from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic
+from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
+from compactlib.runtime.services.work_service import Job, WorkService
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+
+
+class AnyWork(ServiceFactory):
+    """Two pieces of work on two lanes: one that is periodic, and one that is asked for."""
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> WorkService:
+        self.locks: list[threading.Lock] = []
+
+        def work(job: Job) -> Outcome[Any]:
+            lock = threading.Lock()
+            self.locks.append(lock)
+            with lock:
+                hooks.decides()
+                hooks.works(job.budget)
+            return Done("well")
+
+        service = WorkService("the shop", event="shop_failed", retry_seconds=0.001, max_retry_seconds=0.01,
+                              observer=observer)
+        service.add("due", work, lane="one", every_seconds=3600.0)
+        service.add("asked", lambda _: Skipped("nothing"), lane="two")
+        return service
+
+    def wake(self, service: Any) -> None:
+        service.request("due")
+        service.request("asked")
+
+    def held(self, service: Any) -> Sequence[object]:
+        return [lock for lock in self.locks if lock.locked()]
+
+
+class _Store:
+    """Has something to compact whenever it is asked."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def compact(self, *, policy: object, executor: object, budget: Budget, fence: object) -> Outcome[Any]:
+        self._hooks.decides()
+        self._hooks.works(budget)
+        return Done("well")
+
+    def reclaim(self, *, budget: Budget) -> Outcome[Any]:
+        return Skipped("nothing to reclaim")
+
+    def status(self) -> str:
+        return "open"
+
+
+class Managers(ServiceFactory):
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionManager:
+        manager = CompactionManager([Periodic(0.01), OnRequest()], retry_seconds=0.001, max_retry_seconds=0.01,
+                                    observer=observer)
+        store: Any = _Store(hooks)
+        manager.add("store", store)
+        return manager
+
+    def wake(self, service: Any) -> None:
+        service.request("store")
+
+
+class _Sweeper(AsyncServiceFace):
+    """Sweeps, and sweeps again."""
+
+    def __init__(self, hooks: ServiceHooks, observer: Observer) -> None:
+        self._work = AsyncWork("the sweeper", event="sweeper_failed", observer=observer)
+        self._hooks = hooks
+
+    async def _begin(self) -> None:
+        self._work.keep_on(self._pending, "sweeping", first_pause_seconds=0.001, longest_pause_seconds=0.01)
+
+    async def _pending(self) -> Sequence[Outcome[Any]]:
+        self._hooks.decides()
+        await self._hooks.awaits()
+        await self._work.call(int) if self._work.is_running else None
+        return [Done("swept")]
+
+
+class AsyncSweepers(AsyncServiceFactory):
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> _Sweeper:
+        return _Sweeper(hooks, observer)
+
+
+SERVICES = (AnyWork(), Managers())
+ASYNC_SERVICES = (AsyncSweepers(),)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repositories over stores in memory, and over SQLite and a folder, with their worker and their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from compactlib.clock import ManualClock
+from compactlib.executors import LocalExecutor, RewriteTask
+from compactlib.files import Files, LocalFiles
+from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
+from compactlib.rewrite import RewriteOutcome
+from compactlib.runtime import Budget, Observer
+from compactlib.staging import (
+    AlwaysPolicy,
+    AnyOf,
+    CommittedRanges,
+    CompactionSensor,
+    DeletesPolicy,
+    ListingCostPolicy,
+    Repository,
+    SealedTokensPolicy,
+    SplitRule,
+    StagingChoice,
+    StagingOptions,
+    StagingPolicy,
+    StagingView,
+    StagingWorker,
+    TombstoneCostPolicy,
+)
+from compactlib.staging.compaction.sense_policies import BranchPressure
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
+from compactlib.testing import CompactionFactory, ServiceFactory, ServiceHooks
+
+NOW = 1_000_000.0
+KEYS, FILLS = 6, 10
+
+
+class Repositories(CompactionFactory):
+    """Repositories in memory: one for each folder, whatever opens it."""
+
+    has_owner = False
+
+    def __init__(self) -> None:
+        self.stores: dict[Path, tuple[KVStore, ObjectStore]] = {}
+
+    def open(self, folder: Path, *, files: Files) -> Repository:
+        store, objects = self.stores_of(folder, files)
+        committed = CommittedRanges(objects, rule=SplitRule(raggedness=3), clock=ManualClock(NOW), cache_bytes=0)
+        repository = Repository(store, committed, policy=self.policy(), clock=ManualClock(NOW),
+                                options=StagingOptions(grace_seconds=0, owns_ranges=True, first_backoff_seconds=0))
+        if not list(repository.branches()):
+            main = repository.create_branch("main")
+            main.put_many({b"%d/%d" % (number, key): b"value %d" % key
+                           for number in range(FILLS) for key in range(KEYS)})
+            main.commit("what was there before")
+        return repository
+
+    def stores_of(self, folder: Path, files: Files) -> tuple[KVStore, ObjectStore]:
+        return self.stores.setdefault(folder, (MemoryStore(), MemoryObjects(clock=ManualClock(NOW))))
+
+    def fill(self, store: Repository, number: int) -> dict[bytes, bytes]:
+        main = store.branch("main")
+        main.delete_many([b"%d/%d" % (number, key) for key in range(0, KEYS, 2)])
+        main.put(b"%d/more" % number, b"more")
+        return {b"%d/more" % number: b"more", **{b"%d/%d" % (number, key): b"value %d" % key
+                                                 for key in range(1, KEYS, 2)}}
+
+    def check(self, store: Repository, acknowledged: Sequence[dict[bytes, bytes]]) -> None:
+        main = store.branch("main")
+        listed = {entry.key: entry.record.data for entry in main.entries() if entry.record is not None}
+        for told in acknowledged:
+            number = next(iter(told)).split(b"/")[0]
+            found = {key: data for key, data in listed.items() if key.startswith(number + b"/")}
+            assert found == told
+
+    def reader(self, folder: Path) -> Repository:
+        return self.open(folder, files=LocalFiles())
+
+    def policy(self) -> StagingPolicy:
+        return AlwaysPolicy(window_seconds=0)
+
+    def state(self, store: Repository) -> object:
+        return store.branch("main").record().compacted_metarange_id
+
+    def contents(self, folder: Path, store: Repository) -> object:
+        kept, objects = store.context.store, self.stores[folder][1]
+        tokens = [b"staging/main", *(token.encode() for branch in store.branches() for token in branch.record().tokens)]
+        return ([(entry.key, entry.value) for partition in tokens for entry in kept.scan(partition)],
+                [(info.key, objects.get(info.key)) for info in objects.list()])
+
+    def damage(self, folder: Path) -> bool:
+        store = self.stores[folder][0]
+        found = next(iter(store.scan(b"staging/main", prefix=b"commits/")))
+        value = bytearray(found.value)
+        value[-6] ^= 1
+        store.set(b"staging/main", found.key, bytes(value))
+        return True
+
+
+class RepositoriesOnDisk(Repositories):
+    """Branches in SQLite, ranges in a folder."""
+
+    def stores_of(self, folder: Path, files: Files) -> tuple[KVStore, ObjectStore]:
+        if folder not in self.stores:
+            self.stores[folder] = (SqliteStore(folder / "branches.sqlite", synchronous="normal"),
+                                   LocalObjects(folder / "ranges", files=files))
+        return self.stores[folder]
+
+
+class _Hooked:
+    """A policy and an executor that have a kit's hooks in front of them."""
+
+    name = "hooked"
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
+        self._hooks.decides()
+        return AlwaysPolicy(window_seconds=0).choose(view, now)
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None, observer: Observer | None = None,
+            ) -> Iterator[RewriteOutcome]:
+        assert budget is not None
+        self._hooks.works(budget)
+        yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+
+class Workers(ServiceFactory):
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> StagingWorker:
+        sensor = CompactionSensor(DeletesPolicy(1))
+        self.repository = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), events=sensor.events("main"))
+        self.branch = self.repository.create_branch("main")
+        self.deleted = 0
+        hooked = _Hooked(hooks)
+        worker = StagingWorker(sensor, [self.repository], policy=hooked, executor=hooked, observer=observer,
+                                  reclaim_seconds=3600)
+        self.wake(worker)
+        return worker
+
+    def wake(self, service: Any) -> None:
+        self.branch.put(b"k", b"v")
+        self.branch.delete(b"k")
+
+    def held(self, service: Any) -> Sequence[object]:
+        return self.repository.status().compacting
+
+
+def pressures() -> st.SearchStrategy[BranchPressure]:
+    counts = st.integers(0, 20_000)
+    return st.builds(BranchPressure, deletes=counts, sealed_tokens=st.integers(0, 20), tombstones_listed=counts)
+
+
+def views() -> st.SearchStrategy[StagingView]:
+    """What may lie on a branch: nothing, a little, much; compacted a while ago, or by a clock gone wrong."""
+    tokens = st.integers(0, 10).map(lambda count: tuple(StagingToken(f"stg-{each:032x}") for each in range(count)))
+    records = st.builds(BranchRecord, staging_token=st.just(StagingToken(f"stg-{99:032x}")), sealed_tokens=tokens,
+                        compaction_started_at=st.none() | st.floats(0, 2e9))
+    counts = st.integers(0, 5_000)
+    sizes = st.integers(0, 1 << 30)
+    return st.builds(StagingView, repository=st.just("main"), branch=st.just("main"), record=records, puts=counts,
+                     tombstones=counts, longest_run=counts, staged_bytes=sizes, all_seen=st.booleans(), ranges=counts,
+                     ranges_touched=counts, bytes_touched=sizes)
+
+
+COMPACTIONS = (Repositories(), RepositoriesOnDisk())
+SERVICES = (Workers(),)
+SENSE = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy(), AnyOf())
+PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(),
+        TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
+POLICIES = (*((policy, pressures()) for policy in SENSE), *((policy, views()) for policy in PLAN))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every store, service and policy of the library keeps the one contract."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.errors import BudgetSpent
+from compactlib.outcome import Failed
+from compactlib.runtime import Budget
+from compactlib.testing import (
+    AsyncServiceConformance,
+    AsyncServiceFactory,
+    CompactionConformance,
+    CompactionFactory,
+    ServiceConformance,
+    ServiceFactory,
+    check_policy,
+)
+from tests.promises.contract.offered import offered, promises
+
+EFFORT_PERCENT = 20
+"""Of the steps of a compaction, how many are tried in an ordinary run."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory, where a sync costs nothing."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="compactlib-contract-", dir=memory) as scratch:
+        yield Path(scratch)
+
+
+@pytest.mark.parametrize("promise", promises(CompactionConformance))
+@pytest.mark.parametrize("factory", offered("COMPACTIONS"))
+def test_a_compaction_keeps_the_contract(factory: CompactionFactory, promise: str, folder: Path) -> None:
+    kit = CompactionConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    kit.effort_percent = EFFORT_PERCENT
+    getattr(kit, promise)(folder)
+
+
+@pytest.mark.parametrize("factory", offered("COMPACTIONS"))
+def test_a_total_that_is_never_enough_is_told_with_one_that_is(factory: CompactionFactory, folder: Path) -> None:
+    kit = CompactionConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    total, raised = 1, 0
+    with kit.opened(folder, fills=3) as opened:
+        for _ in range(100):
+            outcome = opened.compact(budget=Budget(total_bytes=total))
+            if not isinstance(outcome, Failed):
+                break
+            assert isinstance(outcome.error, BudgetSpent)
+            if (needed := outcome.error.needed_bytes) is not None:
+                assert needed > total
+                assert f"at least {needed}" in str(outcome.error)
+                total, raised = needed, raised + 1
+        assert not isinstance(outcome, Failed), f"{outcome} at {total} bytes"
+        assert raised
+        opened.finish("a total that was raised until it was enough")
+
+
+@pytest.mark.parametrize("promise", promises(ServiceConformance))
+@pytest.mark.parametrize("factory", offered("SERVICES"))
+def test_a_service_keeps_the_contract(factory: ServiceFactory, promise: str, folder: Path) -> None:
+    kit = ServiceConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    getattr(kit, promise)(folder)
+
+
+@pytest.mark.parametrize("promise", promises(AsyncServiceConformance))
+@pytest.mark.parametrize("factory", offered("ASYNC_SERVICES"))
+def test_an_async_service_keeps_the_contract(factory: AsyncServiceFactory, promise: str, folder: Path) -> None:
+    kit = AsyncServiceConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    getattr(kit, promise)(folder)
+
+
+@pytest.mark.parametrize("offer", offered("POLICIES"))
+def test_a_policy_keeps_the_contract(offer: tuple[Any, Any]) -> None:
+    policy, views = offer
+    check_policy(policy, views, max_examples=30)

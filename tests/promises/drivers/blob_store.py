@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `BlobStore` as the hazards see it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from random import Random
+from typing import TypeAlias
+
+import attrs
+
+from compactlib import Done
+from compactlib.blobstore import (
+    Blob,
+    BlobReader,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    Deleted,
+    Expired,
+    GetOptions,
+    Greedy,
+    Missing,
+    StatsBased,
+)
+from compactlib.errors import BudgetSpent, CorruptData, StorageError
+from compactlib.runtime import Budget
+from compactlib.testing import HostLock, Journal, World
+from compactlib.testing.driver import NOW
+from tests.promises.drivers.outcomes import result_of
+
+IDS = tuple(b"blob %d" % number for number in range(6))
+RETENTION = 4.0
+POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0, skip_valid="all"),
+            StatsBased(min_used_fraction=0.0), Greedy(min_used_fraction=0.0))
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
+MINUTE, TICK = 60.0, 0.01
+Found: TypeAlias = Blob | Deleted | Expired | Missing | None
+"""What a get answers; `None` for a named error."""
+
+
+@attrs.frozen
+class Put:
+    """A blob of a content that no other one has, in place of what is there."""
+
+    id: bytes
+    content: bytes
+    expires: float | None
+
+
+@attrs.frozen
+class Delete:
+    """A delete, and when it was made."""
+
+    id: bytes
+    at: float
+
+
+@attrs.frozen
+class Undelete:
+    """A delete taken back."""
+
+    id: bytes
+
+
+@attrs.frozen
+class Permanent:
+    """An update of the time to live: there is none any more."""
+
+    id: bytes
+
+
+@attrs.frozen
+class Seen:
+    """What the store has said of an id: whoever was told may rely on it, so it stays after a power failure."""
+
+    id: bytes
+    is_deleted: bool
+
+
+@attrs.frozen
+class Upkeep:
+    """A compaction, or a part of one, or a reclaim; it may take what is dead by then."""
+
+    kind: str
+    at: float
+
+
+@attrs.frozen
+class Erased:
+    """A hard delete came to its end: no content of deletes in effect at that time is on the disk."""
+
+    at: float
+
+
+@attrs.frozen
+class Stamp:
+    """Whether the store has gone by a clock that is wrong, and when."""
+
+    at: float
+    is_wrong: bool
+
+
+@attrs.frozen
+class State:
+    """One thing that may be so of an id."""
+
+    content: bytes | None = attrs.field(default=None, repr=lambda content: repr(content and content[:20]))
+    expires: float | None = None
+    deleted: float | None = None
+    erased: bool = False
+
+
+class BlobStoreDriver:
+    """A store of small segments: puts, replacements, deletes, undeletes, times to live, compactions of all kinds.
+
+    Args:
+        changes: settings of the usual configuration with other values.
+    """
+
+    def __init__(self, **changes: object) -> None:
+        self._hosts = {blob_id: HostLock() for blob_id in IDS}
+        usual = BlobStoreConfig(
+            capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
+            ttl_update_buffer_seconds=0.0, deleted_retention_seconds=RETENTION, stats_entries_per_second=None,
+            max_blob_bytes=0, pace=None, compaction_history_seconds=5.0, swap_segments=2,
+            close_active_segment=True, hard_delete=True, hard_delete_bytes_per_second=None)
+        self._usual = attrs.evolve(usual, **changes)  # type: ignore[arg-type]
+
+    def settings(self) -> Sequence[BlobStoreConfig]:
+        usual = self._usual
+        return [usual,
+                attrs.evolve(usual, durability="group", index_max_entries=100, index_mapped=True, swap_segments=8,
+                             journal_max_entries=4, max_open_segments=1, compaction_history_seconds=0.0),
+                attrs.evolve(usual, durability="interval", index_max_entries=1, swap_segments=1, purge_tombstones=True,
+                             stats_bucket_count=4, compaction_buffer_bytes=64, close_active_segment=False,
+                             hard_delete=False)]
+
+    def open(self, world: World, settings: BlobStoreConfig) -> BlobStore:
+        return BlobStore(world.folder, settings, clock=world.clock, files=world.files,
+                         new_incarnation=lambda: b"the incarnation.")
+
+    def policy(self) -> CompactAll:
+        return POLICIES[0]
+
+    # ------------------------------------------------------------------------------------------------------- acting
+
+    def act(self, store: BlobStore, rng: Random, journal: Journal) -> None:
+        self._note_clock(store, journal)
+        kinds = ["compact", "reclaim", "write", "write", "compact", "write", "erase", "stop"]
+        if store.compaction is not None:
+            kinds = ["write", "compact", "resume", "drop"]
+        if sum(isinstance(store.info(blob_id), Missing) for blob_id in IDS) > len(IDS) // 2:
+            kinds = ["write"]  # there is nothing to look after
+        kind = rng.choice(kinds)
+        if kind == "write":
+            for blob_id in rng.sample(IDS, rng.randint(2, 4)):
+                with self._hosts[blob_id]:  # a host changes one blob on one thread
+                    self._write(store, blob_id, rng, journal)
+        else:
+            with contextlib.ExitStack() as stack:  # no blob is changed while time passes
+                for host in self._hosts.values():
+                    stack.enter_context(host)
+                store.clock.sleep(rng.choice([0.0, 1.0, RETENTION + 1.0, RETENTION + 1.0]))
+            self._keep_up(store, kind, rng, journal)
+        self._note_clock(store, journal)
+
+    def _write(self, store: BlobStore, blob_id: bytes, rng: Random, journal: Journal) -> None:
+        now, found = _time(store), store.info(blob_id)
+        if not isinstance(found, Missing | Expired):
+            _note(journal, Seen(blob_id, isinstance(found, Deleted)))
+        choice = rng.choice(["delete", "change", "replace"])
+        if isinstance(found, Deleted):
+            may_return = not found.content_gone and now < found.deleted_at + RETENTION
+            choice = "undelete" if choice != "replace" and may_return else "replace"
+        elif isinstance(found, Missing | Expired):
+            choice = "put"
+        elif choice == "change":
+            choice = "permanent" if found.expires_at is not None else "delete"
+        if choice in ("put", "replace"):
+            seconds = rng.choice([None, None, 2.0, 1000.0, 1000.0])
+            put = Put(blob_id, b"<%s %d>" % (blob_id, rng.randrange(1 << 60)) * rng.randint(1, 14),
+                      None if seconds is None else now + seconds)
+            with journal.trying(put):
+                info = store.put(blob_id, put.content, ttl_seconds=seconds, replace=choice == "replace")
+                _settle(store)
+            _note(journal, Stamp(now, abs(info.put_at - now) > MINUTE))
+            return
+        what, write = {"delete": (Delete(blob_id, now), store.delete), "undelete": (Undelete(blob_id), store.undelete),
+                       "permanent": (Permanent(blob_id), store.ttl_update)}[choice]
+        with journal.trying(what):
+            write(blob_id)
+            _settle(store)
+
+    def _keep_up(self, store: BlobStore, kind: str, rng: Random, journal: Journal) -> None:
+        now = _time(store)
+        with journal.trying(Upkeep(kind, now)):
+            if kind == "compact":
+                result_of(store.compact(policy=rng.choice(POLICIES)))
+            elif kind == "stop":
+                with contextlib.suppress(BudgetSpent):
+                    result_of(store.compact(policy=POLICIES[0], budget=Budget(
+                        total_bytes=rng.randint(1, 600), clock=store.clock)))
+            elif kind == "resume":
+                result_of(store.resume())
+            elif kind == "drop":
+                result_of(store.drop_compaction())
+            elif kind == "reclaim":
+                result_of(store.reclaim())
+            else:
+                store.close_active_segment()
+                outcome = result_of(store.hard_delete())
+        if kind == "erase" and isinstance(outcome, Done) and outcome.stats.is_whole:
+            _note(journal, Erased(now))
+
+    def _note_clock(self, store: BlobStore, journal: Journal) -> None:
+        if abs(store.clock.now() - _time(store)) > MINUTE:
+            _note(journal, Stamp(math.inf, is_wrong=True))
+
+    # ----------------------------------------------------------------------------------------------------- checking
+
+    def check(self, store: BlobStore, journal: Journal, *, damage: str) -> None:
+        allowed, time = allowed_of(journal), Time.of(store, journal)
+        answers = {blob_id: _answers(store, blob_id) for blob_id in (*IDS, b"never put")}
+        for blob_id, (plain, everything) in answers.items():
+            states = allowed.get(blob_id, {State()})
+            if plain is None or everything is None:
+                assert damage, f"{blob_id!r} is damaged"
+            else:
+                assert any(fits(state, plain, everything, time) for state in states), (
+                    f"{blob_id!r} is {plain}, and with what is gone {everything}, at {time}; expected {states}")
+        if not damage:
+            self._check_whole(store, allowed, answers)
+
+    def _check_whole(self, store: BlobStore, allowed: dict[bytes, set[State]],
+                     answers: dict[bytes, tuple[Found, Found]]) -> None:
+        assert not store.recovery.damage, store.recovery.damage
+        assert store.verify().is_sound, store.verify()
+        store.audit()
+        told = dict(_told(store))
+        for blob_id, (plain, _) in answers.items():
+            assert isinstance(plain, Missing | Expired) or told[blob_id] == isinstance(plain, Deleted), (blob_id, told)
+        assert told.keys() <= answers.keys()
+        with BlobReader(store.folder, store.config, clock=store.clock) as reader:
+            for blob_id, (_, everything) in answers.items():
+                found = reader.get(blob_id, EVERYTHING)
+                assert found == everything, f"a reader answers {found} for {blob_id!r}, and the store {everything}"
+        erased = {blob_id: state.content for blob_id, states in allowed.items() if len(states) == 1
+                  for state in states if state.erased and state.content is not None}
+        on_disk = [path.read_bytes() for path in Path(store.folder).iterdir() if path.is_file()] if erased else []
+        for blob_id, content in erased.items():
+            assert not any(content in data for data in on_disk), f"{blob_id!r} was erased, and is on the disk"
+
+
+@attrs.frozen
+class Time:
+    """Between which times it is, for certain; `is_wrong` if the store's clock was wrong once."""
+
+    earliest: float
+    latest: float
+    is_wrong: bool
+    was_compacted: bool
+
+    @classmethod
+    def of(cls, store: BlobStore, journal: Journal) -> Time:
+        now, whats = _time(store), [change.what for change in journal.changes]
+        # A store that is opened after a power failure is in a world of its own, whose clock has stood still.
+        known = [what.at for what in whats if isinstance(what, Delete | Upkeep | Erased)]
+        return cls(now, max([now, *known]), was_wrong(journal), any(isinstance(what, Upkeep) for what in whats))
+
+
+def fits(state: State, plain: Found, everything: Found, time: Time) -> bool:
+    """Whether these are answers for an id of this state, with the plain options and with `EVERYTHING`."""
+    if state.content is None:
+        return isinstance(plain, Missing) and isinstance(everything, Missing)
+    is_there = isinstance(everything, Blob) and everything.content == state.content
+    expires = state.expires
+    may_be_over = expires is not None and (time.is_wrong or expires <= time.latest + TICK)
+    is_over = expires is not None and not time.is_wrong and expires < time.earliest - TICK
+    if may_be_over and time.was_compacted and isinstance(plain, Missing):
+        return isinstance(everything, Missing)
+    if state.deleted is not None:
+        may_be_gone = time.was_compacted and (
+            may_be_over or time.is_wrong or state.deleted + RETENTION < time.latest + TICK)
+        return isinstance(plain, Deleted) and (is_there or (may_be_gone and isinstance(everything, Deleted | Missing)))
+    if may_be_over and isinstance(plain, Expired):
+        return is_there or (time.was_compacted and isinstance(everything, Expired | Missing))
+    return isinstance(plain, Blob) and not is_over and plain.content == state.content and everything == plain
+
+
+def was_wrong(journal: Journal) -> bool:
+    """Whether a wrong clock was believed. One reading that is wrong, with a right one soon after, is not to be."""
+    stamps = [change.what for change in journal.changes if isinstance(change.what, Stamp)]
+    return any(stamp.is_wrong and (following is None or following.is_wrong or following.at - stamp.at >= MINUTE / 2)
+               for stamp, following in zip_longest(stamps, stamps[1:]))
+
+
+def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
+    """By id: what may be so of it."""
+    allowed: dict[bytes, set[State]] = {}
+    is_wrong = was_wrong(journal)
+    for change in journal.changes:
+        what = change.what
+        if isinstance(what, Erased) and change.acknowledged and not is_wrong:
+            for blob_id, states in allowed.items():
+                allowed[blob_id] = {attrs.evolve(state, erased=True) if state.deleted is not None
+                                    and state.deleted + RETENTION < what.at - TICK else state for state in states}
+        if isinstance(what, Seen):
+            allowed[what.id] = {state for state in allowed.get(what.id, set()) if state.content is not None
+                                and what.is_deleted == (state.deleted is not None)}
+        if isinstance(what, Put | Delete | Undelete | Permanent):
+            old = allowed.get(what.id, {State()})
+            new = {_after(state, what) for state in old}
+            allowed[what.id] = new if change.acknowledged else old | new
+    return allowed
+
+
+def _after(state: State, what: Put | Delete | Undelete | Permanent) -> State:
+    match what:
+        case Put(content=content, expires=expires):
+            return State(content, expires)
+        case Delete(at=at):
+            return attrs.evolve(state, deleted=at)
+        case Undelete():
+            return attrs.evolve(state, deleted=None)
+        case Permanent():
+            return attrs.evolve(state, expires=None)
+
+
+def _answers(store: BlobStore, blob_id: bytes) -> tuple[Found, Found]:
+    answers: list[Found] = []
+    for options in (GetOptions(), EVERYTHING):
+        try:
+            answers.append(store.get(blob_id, options))
+        except (CorruptData, StorageError):
+            answers.append(None)
+    return answers[0], answers[1]
+
+
+def _told(store: BlobStore) -> Iterator[tuple[bytes, bool]]:
+    """Each blob of which a peer is told, and whether it is deleted."""
+    token = None
+    while True:
+        found = store.entries_since(token)
+        yield from ((entry.id, entry.is_deleted) for entry in found.entries)
+        if found.at_end:
+            return
+        token = found.token
+
+
+def _time(store: BlobStore) -> float:
+    """What the time really is: a hazard puts the wall clock wrong, and never the other one."""
+    return NOW + store.clock.monotonic()
+
+
+def _settle(store: BlobStore) -> None:
+    if store.config.durability == "interval":
+        store.flush()
+
+
+def _note(journal: Journal, fact: object) -> None:
+    with journal.trying(fact):
+        pass

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a repository must hold: branches and commits as plain dictionaries, without tokens, ranges and compactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Literal, TypeAlias
+
+import attrs
+
+Contents: TypeAlias = frozenset[tuple[bytes, bytes]]
+Strategy: TypeAlias = Literal["source_wins", "destination_wins"]
+
+
+@attrs.frozen
+class Committed:
+    """A commit: what it holds, and the messages of its parents."""
+
+    contents: Contents = frozenset()
+    parents: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Repo:
+    """All branches by name, each with the message of its HEAD and what it holds now; all commits by their messages."""
+
+    branches: frozenset[tuple[str, tuple[str, Contents]]] = frozenset()
+    commits: frozenset[tuple[str, Committed]] = frozenset({("", Committed())})
+    """A branch without a commit has the empty message as its HEAD."""
+
+    def commit(self, message: str) -> Committed:
+        return dict(self.commits)[message]
+
+    def history(self, message: str) -> set[str]:
+        """The messages of a commit and its ancestors."""
+        commits, found, waiting = dict(self.commits), set[str](), [message]
+        while waiting:
+            if (now := waiting.pop()) and now not in found:
+                found.add(now)
+                waiting += commits[now].parents
+        return found
+
+    def merge_base(self, one: str, other: str) -> str:
+        """The newest commit in both histories; histories that these drivers make have one at most."""
+        common = self.history(one) & self.history(other)
+        older = {each for message in common for each in self.history(message) - {message}}
+        return min(common - older, default="")
+
+    def moved(self, branch: str, head: str, now: Contents | None = None) -> Repo:
+        """With another HEAD of a branch, which is clean or holds something else."""
+        place = head, self.commit(head).contents if now is None else now
+        return attrs.evolve(self, branches=frozenset({**dict(self.branches), branch: place}.items()))
+
+    def committed(self, branch: str, message: str, contents: Contents, *parents: str) -> Repo:
+        """With a commit more, which is the HEAD of a branch."""
+        commit = Committed(contents, tuple(filter(None, parents)))
+        return attrs.evolve(self, commits=self.commits | {(message, commit)}).moved(branch, message)
+
+
+@attrs.frozen
+class Change:
+    """Something that a host tries.
+
+    Attributes:
+        opening: of which opening of the repository; see `Tried`.
+        branch: on which branch; empty if on none, as a compaction or a reclaim changes no answer.
+    """
+
+    opening: int
+    branch: str = ""
+
+    def after(self, repo: Repo) -> Repo | None:
+        """The repository after it; `None` if it cannot happen there."""
+        branches = dict(repo.branches)
+        return self._after(repo, *branches[self.branch]) if self.branch in branches else None
+
+    def partly(self, repo: Repo) -> Iterator[Repo]:
+        """The repository after it, or after parts of it, if it was not acknowledged."""
+        whole = self.after(repo)
+        if whole is not None:
+            yield whole
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
+        return repo
+
+
+@attrs.frozen
+class Upkeep(Change):
+    """A compaction, a reclaim, or a write that is refused."""
+
+    def after(self, repo: Repo) -> Repo:
+        return repo
+
+
+@attrs.frozen(kw_only=True)
+class Write(Change):
+    """Keys put and deleted, acknowledged together, and not in one step."""
+
+    items: tuple[tuple[bytes, bytes | None], ...]
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
+        return repo.moved(self.branch, head, changed(now, dict(self.items)))
+
+    def partly(self, repo: Repo) -> Iterator[Repo]:
+        for taken in product([False, True], repeat=len(self.items)):
+            part = tuple(item for item, is_taken in zip(self.items, taken, strict=True) if is_taken)
+            yield from filter(None, [attrs.evolve(self, items=part).after(repo)])
+
+
+@attrs.frozen(kw_only=True)
+class Reset(Change):
+    """The keys that begin so, or that one alone, are what they are in HEAD."""
+
+    prefix: bytes
+    is_key: bool = False
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
+        kept, old = dict(now), dict(repo.commit(head).contents)
+        keys = {key for key in {*kept, *old} if key == self.prefix or (not self.is_key and key.startswith(self.prefix))}
+        return repo.moved(self.branch, head, changed(now, {key: old.get(key) for key in keys}))
+
+
+@attrs.frozen(kw_only=True)
+class Commit(Change):
+    """All that is uncommitted is committed; or these contents are, on a clean branch."""
+
+    message: str
+    contents: Contents | None = None
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
+        old = repo.commit(head).contents
+        if self.contents is not None and now != old:
+            return None
+        new = now if self.contents is None else self.contents
+        return repo if new == old and (head or self.contents is None) else repo.committed(
+            self.branch, self.message, new, head)
+
+
+@attrs.frozen(kw_only=True)
+class Merge(Change):
+    """What a branch has since both parted is brought to a clean branch."""
+
+    source: str
+    message: str
+    strategy: Strategy
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
+        branches, old = dict(repo.branches), repo.commit(head).contents
+        if now != old or self.source not in branches:
+            return None
+        source = branches[self.source][0]
+        base = repo.merge_base(source, head)
+        new = merged(repo.commit(base).contents, repo.commit(source).contents, old, self.strategy)
+        return repo if source in ("", base) else repo.committed(self.branch, self.message, new, head, source)
+
+
+@attrs.frozen(kw_only=True)
+class Again(Change):
+    """What a commit changed against its first parent is undone, or done again, on a clean branch."""
+
+    of: str
+    way: Literal["revert", "cherry_pick"]
+    message: str
+    strategy: Strategy
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
+        old, commit = repo.commit(head).contents, dict(repo.commits).get(self.of)
+        if now != old or commit is None:
+            return None
+        parent = repo.commit((*commit.parents, "")[0]).contents
+        sides = (commit.contents, parent) if self.way == "revert" else (parent, commit.contents)
+        new = merged(*sides, old, self.strategy)
+        return repo if new == old else repo.committed(self.branch, self.message, new, head)
+
+
+@attrs.frozen(kw_only=True)
+class HardReset(Change):
+    """A commit is the HEAD, and nothing is uncommitted."""
+
+    to: str
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
+        return repo.moved(self.branch, self.to) if self.to in dict(repo.commits) else None
+
+
+@attrs.frozen(kw_only=True)
+class Create(Change):
+    """A branch is made at the HEAD of another one; empty if there is no other."""
+
+    source: str | None = None
+
+    def after(self, repo: Repo) -> Repo | None:
+        branches = dict(repo.branches)
+        if self.branch in branches or (self.source and self.source not in branches):
+            return None
+        return repo.moved(self.branch, branches[self.source][0] if self.source else "")
+
+
+@attrs.frozen(kw_only=True)
+class Drop(Change):
+    """A branch is deleted, with what is uncommitted."""
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
+        return attrs.evolve(repo, branches=repo.branches - {(self.branch, (head, now))})
+
+
+def changed(contents: Contents, items: Mapping[bytes, bytes | None]) -> Contents:
+    """The contents with other values; `None` removes a key."""
+    new: dict[bytes, bytes | None] = {**dict(contents), **items}
+    return frozenset((key, value) for key, value in new.items() if value is not None)
+
+
+def merged(base: Contents, source: Contents, destination: Contents, strategy: Strategy) -> Contents:
+    """The destination with what changed from the base to the source."""
+    before, theirs, ours = dict(base), dict(source), dict(destination)
+    brought = {key: theirs.get(key) for key in {*before, *theirs} if theirs.get(key) != before.get(key)
+               and (ours.get(key) == before.get(key) or strategy == "source_wins")}
+    return changed(destination, brought)

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A catalog over a shared key-value store as the hazards see it, with its pins, watermark and published times.
+
+What belongs to one process (the names of its pins, the partitions that it removes) has names that no other one uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+import attrs
+
+from compactlib.catalog import (
+    CatalogPlan,
+    CatalogService,
+    CreateSchema,
+    DropSchema,
+    HybridClock,
+    LowWatermark,
+    NodeId,
+    NodeReport,
+    PublishedTimes,
+    Topology,
+    UpdateLog,
+)
+from compactlib.catalog.errors import ClockSkewExceeded
+from compactlib.errors import ClockJumped, CompactlibError, Stale
+from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.testing import HostLock, Journal, World
+from compactlib.testing.driver import NOW, Change, WorldClock
+from tests.promises.drivers.outcomes import has_changed, result_of
+
+AnswerT = TypeVar("AnswerT")
+
+LONG = 30 * 86_400.0
+LIFE: dict[str, Any] = {"incarnation": 1, "created_at": 1}
+SHARED_TABLE = 1
+"""Every life of the node hosts it."""
+LONGEST_WAIT_SECONDS = 300.0
+
+
+@attrs.frozen
+class Executed:
+    """A batch: schemas created, each under a name of its own, and schemas dropped."""
+
+    created: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+@attrs.frozen
+class Version:
+    """A version as it was when it was acknowledged."""
+
+    number: int
+    activation: int
+    schemas: frozenset[str]
+
+
+@attrs.frozen
+class Cut:
+    """History cut to a version."""
+
+    version: int
+
+
+@attrs.frozen
+class Reached:
+    """History was cut to a version, and not left as it was because another cut is under way."""
+
+    version: int
+
+
+@attrs.frozen
+class Pinned:
+    """A pin of an owner, who has no other one then; `None`: released. A short one may expire."""
+
+    owner: str
+    version: int | None
+    is_short: bool = False
+
+
+@attrs.frozen
+class Raised:
+    """The low watermark raised to a time."""
+
+    to: int
+
+
+@attrs.frozen
+class Published:
+    """A time published for a table's partition; `None`: removed."""
+
+    table: int
+    time: int | None
+
+
+@attrs.frozen
+class Jumped:
+    """The wall clock is off for longer than one reading: pins may expire by it."""
+
+
+@attrs.frozen
+class Upkeep:
+    """What changes no answer."""
+
+    kind: str
+
+
+@attrs.frozen
+class Denied:
+    """The catalog has said of what was tried that it changed nothing."""
+
+    what: Any
+
+
+@attrs.frozen
+class Settings:
+    """What a life of a node is opened with."""
+
+    delay_seconds: float = 0.5
+    skew_seconds: float = 0.5
+    availability_seconds: float = 5.0
+    chunk_bytes: int = 1024
+
+
+class Opened:
+    """The parts of one node, and what this process alone has in hand."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.number = world.kept["openings"] = world.kept.get("openings", 0) + 1
+        self.store = world.keyed("catalog", lambda: MemoryStore(predicates="value"))
+        self.clock: WorldClock = world.clock
+        log = UpdateLog(self.store, chunk_bytes=settings.chunk_bytes, rng=Random(self.number), clock=world.clock)
+        hybrid = HybridClock(world.clock, max_skew_seconds=settings.skew_seconds)
+        self.service = CatalogService(log, hybrid, delay_seconds=settings.delay_seconds)
+        self.low = LowWatermark(self.store, "A", hybrid, data_availability_seconds=settings.availability_seconds)
+        self.times = PublishedTimes(self.store, "A", clock=world.clock)
+        self.owners: list[str] = []
+        self.tables: list[int] = []
+        self.plan: CatalogPlan | None = None
+        self.host = HostLock()
+
+    def close(self) -> None:
+        self.service.close()
+
+    def is_off(self) -> bool:
+        """Whether the wall clock is wrong by more than a pin lasts."""
+        return abs(self.clock.now() - NOW - self.clock.monotonic()) > LONG
+
+    def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
+        """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
+        began = self.clock.monotonic()
+        for _ in range(4):
+            try:
+                return call()
+            except ClockJumped:
+                self.clock.advance(31.0)
+        answer = call()
+        assert self.clock.monotonic() < began + LONGEST_WAIT_SECONDS, "somebody waited for a clock that was wrong"
+        return answer
+
+
+class CatalogDriver:
+    """Schema changes, cuts by old and new plans, pins, the watermark and published times."""
+
+    has_peers = True
+
+    def settings(self) -> Sequence[Settings]:
+        return [Settings(), Settings(0.0, 0.0, 0.0, 4096), Settings(5.0, 30.0, 3600.0, 1 << 20)]
+
+    def open(self, world: World, settings: Settings) -> Opened:
+        return Opened(world, settings)
+
+    def policy(self) -> None:
+        return None
+
+    def act(self, store: Opened, rng: Random, journal: Journal) -> None:
+        store.clock.advance(rng.choice([0.0, 1.0, 20.0]))
+        try:
+            self._act(store, rng, journal)
+        finally:
+            if all([store.is_off(), store.is_off()]):
+                with journal.trying(Jumped()):
+                    pass
+
+    def _act(self, store: Opened, rng: Random, journal: Journal) -> None:
+        kind = rng.choice(["execute", "execute", *["cut"] * 6, "pin", "pin", "move", "move", "forget", "raise",
+                           "publish", "publish", "reclaim"])
+        if kind == "execute" or len(store.service.history) < 2:
+            for _ in range(rng.randint(1, 3)):
+                self._execute(store, rng, journal)
+        elif kind == "cut":
+            self._execute(store, rng, journal)
+            self._cut(store, rng, journal)
+        elif kind in ("pin", "move", "publish", "raise"):
+            with store.host:  # names and tables of its own, a host changes on one thread
+                getattr(self, f"_{kind}")(store, rng, journal)
+        else:
+            with journal.trying(Upkeep(kind)):
+                if kind == "forget":
+                    store.service.pins.forget_expired()
+                else:
+                    result_of(store.service.reclaim())
+
+    def _execute(self, store: Opened, rng: Random, journal: Journal) -> None:
+        service = store.service
+        service.poll()
+        names = sorted(_schemas(service, service.history.latest))
+        # Two of these are more than a piece of a snapshot may hold.
+        created = tuple(f"S{rng.getrandbits(40):010x}-{number} {'x' * 200}" for number in range(rng.randint(1, 3)))
+        dropped = tuple(rng.sample(names, min(len(names), rng.randrange(2))))
+        commands: list[CreateSchema | DropSchema] = [
+            *(CreateSchema(name) for name in created), *(DropSchema(name, if_exists=True) for name in dropped)]
+        wait = rng.random() < 0.5
+
+        def execute() -> Any:
+            try:
+                return service.execute(commands, wait=wait)
+            except ClockSkewExceeded:
+                # The log's latest version is far ahead of this clock: nobody should wait for the next one.
+                return service.execute(commands, wait=False)
+
+        made = self._tried(lambda: store.patiently(execute), Executed(created, dropped), journal)
+        assert all(made.applied[:len(created)]), made
+        with journal.trying(Version(made.version, made.activation, _schemas(service, made.version))):
+            pass
+
+    def _cut(self, store: Opened, rng: Random, journal: Journal) -> None:
+        service, plan = store.service, store.plan
+        store.plan = None
+        if plan is None:
+            service.poll()
+            version = rng.randint(max(service.history.earliest, 1), service.history.latest)
+            time = service.history.activation(rng.choice([version, service.history.latest]))
+            store.clock.advance(10.0)
+            view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)],
+                                topology=Topology.of("A"), low_watermark=time, term=rng.choice([None, store.number]))
+            plan = service.plan(view=view)
+            if rng.random() < 0.2:
+                store.plan = plan  # carried out by a later act, when pins may hold what it cuts
+                return
+            if rng.random() < 0.3:
+                with store.host:
+                    self._pin(store, rng, journal)
+        if plan.target is not None:
+            try:
+                outcome = self._tried(lambda: result_of(service.compact(plan)), Cut(plan.target), journal)
+            except Stale:
+                return  # somebody has cut, pinned or taken over meanwhile
+            if has_changed(outcome):
+                with journal.trying(Reached(plan.target)):
+                    pass
+
+    def _pin(self, store: Opened, rng: Random, journal: Journal) -> None:
+        history = store.service.history
+        version = rng.choice([rng.randint(max(history.earliest, 1), history.latest), history.latest])
+        pinned = Pinned(f"pin {rng.getrandbits(40):010x}", version, rng.random() < 0.5)
+        try:
+            self._tried(lambda: store.patiently(lambda: store.service.pins.pin(
+                pinned.owner, version, history, ttl_seconds=1.0 if pinned.is_short else LONG)), pinned, journal)
+        except CompactlibError:
+            # Another process may have cut the version away.
+            store.service.poll()
+            if store.service.history.has(version):
+                raise
+        else:
+            store.owners += [] if pinned.is_short else [pinned.owner]
+
+    def _move(self, store: Opened, rng: Random, journal: Journal) -> None:
+        """Move a pin on, renew it, or release it."""
+        service = store.service
+        if not store.owners:
+            self._pin(store, rng, journal)
+            return
+        owner, kind = rng.choice(store.owners), rng.choice(["moved", "renewed", "released"])
+        if kind == "renewed":
+            with journal.trying(Upkeep(kind)):
+                store.patiently(lambda: service.pins.renew(owner, ttl_seconds=LONG))
+        elif kind == "moved":
+            latest = service.history.latest
+            self._tried(lambda: store.patiently(lambda: service.pins.pin(
+                owner, latest, service.history, ttl_seconds=LONG)), Pinned(owner, latest), journal)
+        else:
+            store.owners.remove(owner)
+            self._tried(lambda: service.pins.release(owner), Pinned(owner, None), journal)
+
+    def _raise(self, store: Opened, rng: Random, journal: Journal) -> None:
+        to = store.low.candidate()
+        if to is not None:
+            self._tried(lambda: result_of(store.low.advance(to)), Raised(to), journal)
+
+    def _publish(self, store: Opened, rng: Random, journal: Journal) -> None:
+        times = store.times
+        if store.tables and rng.random() < 0.3:
+            table = store.tables.pop()
+            self._tried(lambda: times.remove(table, 0, 1), Published(table, None), journal)
+            return
+        table = rng.choice([SHARED_TABLE, SHARED_TABLE, 10 + rng.getrandbits(20)])
+        times.register(table, 0, **LIFE)
+        time = 100 + rng.getrandbits(20)
+        self._tried(lambda: times.publish(table, 0, 1, time), Published(table, time), journal)
+        store.tables += [] if table == SHARED_TABLE else [table]
+
+    def _tried(self, call: Callable[[], AnswerT], change: object, journal: Journal) -> AnswerT:
+        try:
+            with journal.trying(change):
+                return call()
+        except CompactlibError as error:
+            if not isinstance(error, OutcomeUnknown):
+                with journal.trying(Denied(change)):
+                    pass
+            raise
+
+    def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
+        service = store.service
+        service.poll()
+        changes = _standing(journal)
+        self._check_history(service, changes)
+        self._check_pins(service, changes)
+        self._check_times(store, changes)
+        report = service.verify()
+        assert report.is_sound, str(report)
+        service.audit()
+        store.low.audit()
+        store.times.audit()
+
+    def _check_history(self, service: CatalogService, changes: Sequence[Change]) -> None:
+        history, versions = service.history, _of(changes, Version)
+        assert history.latest >= max((version.number for version in versions), default=0), "versions are gone"
+        done = max((cut.version for cut in _of(changes, Reached)), default=0)
+        cuts = max((cut.version for cut in _of(changes, Cut)), default=0)
+        assert done <= history.earliest <= cuts, f"{history}, expected a history from {done} to {cuts} on"
+        for version in versions:
+            if version.number >= history.earliest:
+                found = service.catalog(version.number)
+                assert (found.activation, _schemas(service, version.number)) == (
+                    version.activation, version.schemas), f"version {version.number} is another one now"
+                assert service.at(found.activation).version == version.number
+        there = _schemas(service, history.latest)
+        tried = _of(changes, Executed)
+        assert there <= {name for one in tried for name in one.created}, "there is what nobody created"
+        maybe_dropped = {name for one in tried for name in one.dropped}
+        for change in changes:
+            if isinstance(change.what, Executed):
+                created, left = set(change.what.created), set(change.what.created) - maybe_dropped
+                assert left <= there or (not change.acknowledged and not created & there), f"half of {created}"
+                assert not change.acknowledged or not there & set(change.what.dropped), "a dropped schema is back"
+
+    def _check_pins(self, service: CatalogService, changes: Sequence[Change]) -> None:
+        has_jumped = bool(_of(changes, Jumped))
+        allowed = dict[str, set[int | None]]()
+        for change in changes:
+            if isinstance(change.what, Pinned):
+                before = allowed.get(change.what.owner, {None})
+                allowed[change.what.owner] = {change.what.version} | (set() if change.acknowledged else before)
+                if change.what.is_short or has_jumped:
+                    allowed[change.what.owner].add(None)
+        held = {pin.owner: pin.version for pin in service.pins.all()}
+        active = {pin.owner for pin in service.pins.active()}
+        assert held.keys() <= allowed.keys(), f"nobody has taken {held.keys() - allowed.keys()}"
+        for owner, versions in allowed.items():
+            assert held.get(owner) in versions, f"{owner} holds {held.get(owner)}, expected one of {versions}"
+            if None not in versions:
+                assert owner in active, f"the pin of {owner} has expired"
+                assert service.history.has(held[owner]), f"version {held[owner]} was cut, {owner} holds it"
+
+    def _check_times(self, store: Opened, changes: Sequence[Change]) -> None:
+        raised = {change.what.to: change.acknowledged for change in changes if isinstance(change.what, Raised)}
+        found = store.low.value.time
+        lowest = max((time for time, acknowledged in raised.items() if acknowledged), default=0)
+        assert found in raised or (found is None and not lowest), f"the low watermark is {found}: {raised}"
+        assert (found or 0) >= lowest, f"the low watermark is {found}, and was {lowest}"
+        for table in {one.table for one in _of(changes, Published)}:
+            ours = [change for change in changes if isinstance(change.what, Published) and change.what.table == table]
+            lowest = max((one.what.time or 0 for one in ours if one.acknowledged), default=0)
+            allowed = {one.what.time for one in ours if one.what.time and one.what.time >= lowest}
+            removed = [one.acknowledged for one in ours if one.what.time is None]
+            if removed or not lowest:
+                allowed = {LIFE["created_at"]} | (set() if any(removed) else allowed)
+            time = store.times.register(table, 0, **LIFE)
+            assert time in allowed, f"table {table} has published {time}, expected one of {allowed}"
+
+
+def _standing(journal: Journal) -> list[Change]:
+    """The changes without those of which the catalog has said that nothing was changed."""
+    standing = list[Change]()
+    for change in journal.changes:
+        if isinstance(change.what, Denied):
+            denied = [place for place, one in enumerate(standing) if one.what == change.what.what]
+            del standing[next(place for place in reversed(denied) if not standing[place].acknowledged)]
+        else:
+            standing.append(change)
+    return standing
+
+
+KindT = TypeVar("KindT")
+
+
+def _of(changes: Iterable[Change], kind: type[KindT]) -> list[KindT]:
+    return [change.what for change in changes if isinstance(change.what, kind)]
+
+
+def _schemas(service: CatalogService, version: int) -> frozenset[str]:
+    return frozenset(schema.name for schema in service.catalog(version).schemas.values())

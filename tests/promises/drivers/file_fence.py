@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `FileFence` as the hazards see it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+from compactlib.errors import CorruptData
+from compactlib.scheduler import FencedOff, FileFence
+from compactlib.testing import HostLock, Journal, World
+
+RESOURCES = ("log", "table")
+NEVER_NAMED = "never admitted to"
+
+
+@attrs.frozen
+class Admitted:
+    """A token admitted to a resource."""
+
+    resource: str
+    token: int
+
+
+@attrs.frozen
+class Committed:
+    """A value committed with a token that had been admitted."""
+
+    resource: str
+    token: int
+
+
+@attrs.frozen
+class Read:
+    """A commitment that the fence has shown, and which therefore stays."""
+
+    resource: str
+    token: int
+
+
+@attrs.frozen
+class Floor:
+    """Every lower token refused everywhere."""
+
+    token: int
+
+
+@attrs.frozen
+class Seen:
+    """What a resource may be found in.
+
+    Attributes:
+        token: the highest, 0 for none.
+        committed: the token that committed, 0 for none.
+        floor: what was recorded below is forgotten, so this floor, or a higher one, is in force.
+    """
+
+    token: int = 0
+    committed: int = 0
+    floor: int = 0
+
+
+def value_of(resource: str, token: int) -> bytes:
+    return b"%s by %d;" % (resource.encode(), token) * (token % 3)
+
+
+@attrs.frozen
+class Opened:
+    """A fence, which has nothing to close."""
+
+    fence: FileFence
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class FileFenceDriver:
+    """A fence in a folder: admissions, commits, guarded steps, late workers, and a floor that rises."""
+
+    def __init__(self) -> None:
+        self._host = HostLock()
+
+    def settings(self) -> Sequence[float]:
+        """How many seconds a call waits for others."""
+        return [30.0, 0.0, 3600.0]
+
+    def open(self, world: World, settings: float) -> Opened:
+        return Opened(FileFence(world.folder / "fence", files=world.files, clock=world.clock, wait_seconds=settings))
+
+    def policy(self) -> None:
+        return None
+
+    def act(self, store: Opened, rng: Random, journal: Journal) -> None:
+        kind = rng.choice(["admit", "guard", "commit", "floor", "late", "commit", "read"])
+        fence, resource, step = store.fence, rng.choice(RESOURCES), rng.randrange(3)
+        if kind == "admit":
+            with self._host:  # so that the journal has them in the order in which the fence has carried them out
+                token = _highest(fence, resource, journal) + step
+                with journal.trying(Admitted(resource, token)):
+                    fence.admit(resource, token)
+        elif kind == "floor":
+            with self._host:
+                self._raise_floor(fence, step, journal)
+        elif kind == "read":
+            _read(fence, resource, journal)
+        elif kind == "late":
+            with self._host:
+                token = _highest(fence, resource, journal)
+                if token:
+                    _require_late(fence, resource, token - 1)
+                with journal.trying(Floor(min(step, token))):
+                    fence.raise_floor(min(step, token))  # a late one, which lowers nothing
+        else:
+            self._commit(fence, kind, resource, step, journal)
+
+    def _raise_floor(self, fence: FileFence, step: int, journal: Journal) -> None:
+        """To the lowest token that is still in use, or above it."""
+        highest = {resource: _highest(fence, resource, journal) for resource in RESOURCES}
+        floor = min(highest.values()) + step
+        with journal.trying(Floor(floor)):
+            fence.raise_floor(floor)
+        for resource, token in highest.items():
+            assert token >= floor or fence.committed(resource) is None, f"{resource!r} is not forgotten"
+
+    def _commit(self, fence: FileFence, kind: str, resource: str, step: int, journal: Journal) -> None:
+        with self._host:
+            token = _highest(fence, resource, journal) + step
+            with journal.trying(Admitted(resource, token)):
+                fence.admit(resource, token)
+        # Another thread may have been admitted since then.
+        try:
+            with journal.trying(Committed(resource, token)):
+                if kind == "commit":
+                    done = fence.commit(resource, token, value_of(resource, token)).committed
+                else:
+                    with fence.guard(resource, token):
+                        done = fence.commit(resource, token, value_of(resource, token)).committed
+        except FencedOff as late:
+            assert late.highest > token
+            return
+        assert done is not None
+        assert (done.token, done.value) == (token, value_of(resource, token))
+
+    def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
+        if damage == "missing" and not any(_highest(store.fence, each, Journal()) for each in RESOURCES):
+            return  # the folder as a whole is gone, and nobody can tell this fence from a new one
+        floors, allowed = allowed_of(journal)
+        try:
+            floor = _highest(store.fence, NEVER_NAMED, Journal())
+        except CorruptData:
+            assert damage, "the floor is damaged"
+            return
+        assert floor in floors, f"the floor is {floor}, expected one of {floors}"
+        for resource in RESOURCES:
+            may_be = {seen for seen in allowed.get(resource, {Seen()}) if seen.floor <= floor}
+            expected = {max(floor, seen.token) for seen in may_be}
+            try:
+                done = store.fence.committed(resource)
+                committed = 0 if done is None else done.token
+                assert committed in {seen.committed for seen in may_be}, \
+                    f"{resource!r} was committed to by {committed}, expected one of {may_be}"
+                assert done is None or done.value == value_of(resource, done.token), f"{resource!r} has a wrong value"
+                highest = _highest(store.fence, resource, Journal())
+            except CorruptData:
+                assert damage, f"{resource!r} is damaged"
+                continue
+            assert highest in expected, f"{resource!r} admits from {highest} on, expected one of {expected}"
+            if highest:
+                _require_late(store.fence, resource, highest - 1)
+        if not damage:
+            store.fence.audit()
+
+
+def _highest(fence: FileFence, resource: str, journal: Journal) -> int:
+    """The lowest token that the fence admits: the highest that it has seen, or its floor."""
+    try:
+        with journal.trying(Admitted(resource, 0)):
+            return fence.admit(resource, 0).token
+    except FencedOff as late:
+        return late.highest
+
+
+def _read(fence: FileFence, resource: str, journal: Journal) -> None:
+    found = fence.committed(resource)
+    if found is not None:
+        with journal.trying(Read(resource, found.token)):
+            assert found.value == value_of(resource, found.token)
+
+
+def _require_late(fence: FileFence, resource: str, token: int) -> None:
+    """A worker whose token is not the highest is refused, whatever it tries."""
+    for call in ("admit", "commit", "guard"):
+        with contextlib.suppress(FencedOff):
+            if call == "admit":
+                fence.admit(resource, token)
+            elif call == "commit":
+                fence.commit(resource, token, value_of(resource, token))
+            else:
+                fence.guard(resource, token).__enter__()
+            raise AssertionError(f"{call} let token {token} through to {resource!r}, which has seen a higher one")
+
+
+def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
+    """The floors that may be in force, and by resource in what it may be found."""
+    floors, allowed = {0}, dict[str, set[Seen]]()
+
+    def note(resource: str, is_sure: bool, *, token: int, committed: int = 0) -> None:
+        before = allowed.get(resource, {Seen()})
+        after = {Seen(max(seen.token, token), max(seen.committed, committed), seen.floor) for seen in before}
+        if min(floors) > token:
+            after |= {Seen(floor=min(floors))}  # a floor was tried first, and raised after it
+        allowed[resource] = after if is_sure else before | after
+
+    for change in journal.changes:
+        is_sure = change.acknowledged
+        match change.what:
+            case Admitted(resource=resource, token=token):
+                note(resource, is_sure, token=token)
+            case Committed(resource=resource, token=token) | Read(resource=resource, token=token):
+                note(resource, is_sure, token=token, committed=token)
+            case Floor(token=floor):
+                raised = {max(each, floor) for each in floors}
+                floors = raised if is_sure else floors | raised
+                for resource, before in allowed.items():
+                    # What was forgotten may be back after a crash: it lies below the floor, where nothing is admitted.
+                    allowed[resource] = before | {Seen(floor=floor) for seen in before if seen.token < floor}
+    return floors, allowed

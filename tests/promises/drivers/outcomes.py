@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outcomes that are returned, as errors that are raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def result_of(outcome: Any) -> Any:
+    """The outcome, unless it is a failure, whose error is raised; what was skipped or done is no error."""
+    error = getattr(outcome, "error", None)
+    if isinstance(error, Exception):
+        raise error
+    return outcome
+
+
+def has_changed(outcome: Any) -> bool:
+    """Whether something was done, and not skipped."""
+    return hasattr(outcome, "stats")

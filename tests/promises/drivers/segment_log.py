@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `SegmentLog` as the hazards see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+from compactlib.errors import CorruptData
+from compactlib.raftlog import (
+    DeadEntry,
+    Entry,
+    EveryNMinors,
+    LogOptions,
+    MissingEntry,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+)
+from compactlib.testing import HostLock, Journal, World
+
+ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
+
+
+@attrs.frozen
+class Appended:
+    """Entries appended, replacing all from the first one on, and synced."""
+
+    first: int
+    term: int
+    count: int
+
+    def indexes(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+@attrs.frozen
+class Snapshot:
+    """A snapshot with the indexes that stay alive."""
+
+    index: int
+    live: tuple[int, ...]
+
+
+@attrs.frozen
+class Upkeep:
+    """A compaction or a reclaim, which changes no answer."""
+
+    kind: str
+
+
+def payload_of(index: int, term: int) -> bytes:
+    return b"%d in term %d;" % (index, term) * (1 + index % 3)
+
+
+class SegmentLogDriver:
+    """A log in segments alone, with small segments, overwritten tails, snapshots and compactions."""
+
+    has_peers = False
+
+    def __init__(self) -> None:
+        self._host = HostLock()
+
+    def settings(self) -> Sequence[LogOptions]:
+        return [LogOptions(limits=SegmentLimits(max_entries=4), trigger=EveryNMinors(0), keep_links_seconds=0.0),
+                LogOptions(limits=SegmentLimits(max_entries=7), trigger=EveryNMinors(0), keep_links_seconds=3600.0),
+                LogOptions(limits=SegmentLimits(max_entries=2, max_bytes=600), max_open_segments=1)]
+
+    def open(self, world: World, settings: LogOptions) -> SegmentLog:
+        return SegmentLog(world.folder, attrs.evolve(settings, clock=world.clock, files=world.files))
+
+    def policy(self) -> SeedPolicy:
+        return SeedPolicy()
+
+    def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
+        kind = rng.choice(["append", "append", "overwrite", "snapshot", "compact", "reclaim"])
+        if kind in ("append", "overwrite", "snapshot"):
+            with self._host:  # a host appends and takes snapshots on one thread
+                self._write(store, kind, rng, journal)
+        elif kind == "compact":
+            with journal.trying(Upkeep(kind)):
+                store.compact(policy=self.policy())
+        else:
+            with journal.trying(Upkeep(kind)):
+                store.reclaim()
+
+    def _write(self, store: SegmentLog, kind: str, rng: Random, journal: Journal) -> None:
+        last, state = store.last_index or 0, store.snapshot
+        floor = 0 if state is None else state.index
+        if kind == "snapshot" and last > floor:
+            index = rng.randint(floor + 1, last)
+            live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 3 == 0)
+            with journal.trying(Snapshot(index, live)):
+                store.record_snapshot(index, live)
+            return
+        first = max(last - rng.randrange(3), floor) + 1 if kind == "overwrite" else last + 1
+        terms = [entry.term for entry in store.entries(max(floor + 1, last))]
+        appended = Appended(first, max(terms, default=0) + (kind == "overwrite") or 1, rng.randint(1, 6))
+        with journal.trying(appended):
+            store.extend((i, appended.term, payload_of(i, appended.term)) for i in appended.indexes())
+            store.sync()
+
+    def check(self, store: SegmentLog, journal: Journal, *, damage: str) -> None:
+        allowed = allowed_of(journal)
+        absent_from = None
+        for index in range(1, max(allowed, default=0) + 3):
+            answer = _answer(store, index)
+            expected = allowed.get(index, {ABSENT})
+            if answer == DAMAGED:
+                assert damage, f"index {index} is damaged"
+            elif answer == ABSENT and ABSENT not in expected and damage == "cut":
+                absent_from = absent_from or index  # the end of the newest segment
+            else:
+                assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
+                assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
+        if not damage:
+            assert store.verify().is_sound, store.verify()
+
+
+def _answer(store: SegmentLog, index: int) -> object:
+    """The term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
+    try:
+        found = store.read(index)
+    except CorruptData:
+        return DAMAGED
+    match found:
+        case Entry(index=number, term=term, payload=payload):
+            assert number == index
+            assert bytes(payload) == payload_of(index, term), f"index {index} has a wrong payload"
+            return term
+        case DeadEntry():
+            return DEAD
+        case MissingEntry():
+            return ABSENT
+
+
+def allowed_of(journal: Journal) -> dict[int, set[object]]:
+    """By index: the terms under which it may be found, or `ABSENT`, or `DEAD`."""
+    allowed: dict[int, set[object]] = {}
+
+    def at(index: int) -> set[object]:
+        return allowed.setdefault(index, {ABSENT})
+
+    for change in journal.changes:
+        match change.what:
+            case Appended() as appended:
+                for index in {*allowed, *appended.indexes()}:
+                    if index < appended.first:
+                        continue
+                    new: object = appended.term if index in appended.indexes() else ABSENT
+                    allowed[index] = {new} if change.acknowledged else at(index) | {new, ABSENT}
+            case Snapshot(index=upto, live=live):
+                for index in range(1, upto + 1):
+                    if index not in live:
+                        allowed[index] = {DEAD} if change.acknowledged else at(index) | {DEAD}
+    return allowed

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store in etcd keeps what every key-value store promises, and over a network, on a real server."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from compactlib.kv import EtcdStore, KVStore
+from compactlib.testing import kv_machine
+from tests.harness.kv import servers
+from tests.harness.kv.etcd import answer, make, new_root
+from tests.harness.kv.faulty_proxy import FaultyProxy
+from tests.harness.kv.network_faults import OverANetwork
+
+pytestmark = pytest.mark.cluster
+
+
+class _OverEtcd(OverANetwork):
+    @pytest.fixture(autouse=True)
+    def _roots(self) -> None:
+        self.roots: dict[Path, bytes] = {}
+        self.proxy = None
+        self.naming = threading.Lock()
+        servers.etcd()  # the first call starts it
+
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        with self.naming:
+            root = self.roots.setdefault(folder, new_root())
+        if self.proxy is not None:
+            return EtcdStore("127.0.0.1", self.proxy.port, root=root)
+        return make(root, page_size=page_size or 1000)
+
+    def make_proxy(self) -> FaultyProxy:
+        host, port = servers.etcd()
+        return FaultyProxy(f"http://{host}:{port}", throttled=answer(429, 8, "etcdserver: too many requests"),
+                           failed=answer(503, 14, "etcdserver: request timed out, possibly due to connection lost"))
+
+    def store_behind(self, proxy: FaultyProxy, folder: Path, timeout_seconds: float) -> KVStore:
+        return EtcdStore("127.0.0.1", proxy.port, root=self.roots[folder], timeout_seconds=timeout_seconds)
+
+
+class TestEtcdStore(_OverEtcd):
+    effort_percent = 25
+
+
+@pytest.mark.soak
+class TestEtcdStoreWithoutShortcuts(_OverEtcd):
+    pass
+
+
+def test_a_state_machine_agrees_with_a_dictionary() -> None:
+    run_state_machine_as_test(kv_machine(lambda: make(page_size=3)),
+                              settings=settings(max_examples=8, stateful_step_count=15))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store in PostgreSQL keeps what every key-value store promises, on a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from compactlib.kv import KVStore, PostgresStore
+from compactlib.testing import KVStoreConformance, kv_machine
+from tests.harness.kv.postgres_server import postgres
+
+pytestmark = pytest.mark.cluster
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as uri:
+        yield uri
+
+
+def new_table() -> str:
+    return f"kv_{next(_numbers)}"
+
+
+@contextlib.contextmanager
+def locked(server: str, table: str) -> Iterator[None]:
+    """Another writer holds the table."""
+    with psycopg.connect(server) as other:
+        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+        yield
+        other.rollback()
+
+
+class TestPostgresStore(KVStoreConformance):
+    shared = True
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server: str) -> Iterator[None]:
+        self.server = server
+        self.tables: dict[Path, str] = {}
+        self.stores: list[PostgresStore] = []
+        self.naming = threading.Lock()
+        yield
+        for store in self.stores:
+            store.close()
+
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        with self.naming:
+            self.table = self.tables.setdefault(folder, new_table())
+        store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1)
+        self.stores.append(store)
+        return store
+
+    @contextlib.contextmanager
+    def throttled(self, store: KVStore) -> Iterator[bool]:
+        with locked(self.server, self.table):
+            yield True
+
+
+def test_a_state_machine_agrees_with_a_dictionary(server: str) -> None:
+    run_state_machine_as_test(kv_machine(lambda: PostgresStore(server, table=new_table(), page_size=3)),
+                              settings=settings(max_examples=8, stateful_step_count=15))

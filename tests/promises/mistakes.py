@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated mistakes: each place of the library that syncs, renames or removes leaves it out, or does it a step later.
+
+A place is a function of the library with the one that called it, so that it has the same name in each run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+import compactlib
+from compactlib.errors import CompactlibError
+from compactlib.testing import Request
+
+KINDS = frozenset({"sync", "sync folder", "rename", "unlink", "remove folder"})
+_LIBRARY = os.path.dirname(compactlib.__file__) + os.sep
+_KIT = _LIBRARY + "testing" + os.sep
+_DISK = _LIBRARY + "files" + os.sep
+
+
+@attrs.frozen(order=True)
+class Place:
+    """Where the library makes a request to the disk.
+
+    Attributes:
+        kind: of the request.
+        function: module and function, and those of its callers up to the one that is not a helper of `files`.
+    """
+
+    kind: str
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in {self.function}"
+
+
+def place_of(request: Request) -> Place:
+    """The place that makes this request now."""
+    frame = inspect.currentframe()
+    names: list[str] = []
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(_LIBRARY) and not path.startswith(_KIT):
+            module = path.removeprefix(_LIBRARY).removesuffix(".py").replace(os.sep, ".")
+            names.append(f"{module}.{frame.f_code.co_name}")
+            if not path.startswith(_DISK):
+                break
+        frame = frame.f_back
+    return Place(request.kind, " < ".join(names) or "outside of the library")
+
+
+class Places:
+    """A step that notes each place with a request of `KINDS`.
+
+    Attributes:
+        seen: the places so far, in the order of their first request.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[Place, int] = {}
+
+    def __call__(self, request: Request, act: Callable[[], Any]) -> Any:
+        """See `Step`."""
+        if request.kind in KINDS:
+            place = place_of(request)
+            self.seen[place] = self.seen.get(place, 0) + 1
+        return act()
+
+
+class LeftOut:
+    """A step at which one place never does what it asks for."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __call__(self, request: Request, act: Callable[[], Any]) -> Any:
+        """See `Step`."""
+        if request.kind == self._place.kind and place_of(request) == self._place:
+            return None
+        return act()
+
+
+class OneStepLater:
+    """A step at which what one place asks for is done right after the request that follows."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._waiting: list[Callable[[], Any]] = []
+
+    def __call__(self, request: Request, act: Callable[[], Any]) -> Any:
+        """See `Step`."""
+        waiting, self._waiting = self._waiting, []
+        if request.kind == self._place.kind and place_of(request) == self._place:
+            self._waiting.append(act)
+            answer = None
+        else:
+            answer = act()
+        for late in waiting:
+            # The file may have been closed meanwhile: then it is never done.
+            with contextlib.suppress(CompactlibError):
+                late()
+        return answer

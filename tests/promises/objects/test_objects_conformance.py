@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every store of objects keeps what all of them promise: in memory, in a folder, behind a meter, by obstore, in S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from compactlib.objects import LocalObjects, MemoryObjects, MeteredObjects, ObjectStore, RemoteObjects
+from compactlib.runtime import RecordingObserver
+from compactlib.testing import ObjectStoreConformance
+from tests.harness.kv import servers
+from tests.harness.objects import s3_servers
+
+
+class TestMemoryObjects(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return MemoryObjects()
+
+
+class TestObstoreInMemory(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return RemoteObjects(MemoryStore())
+
+
+class TestLocalObjects(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return LocalObjects(folder)
+
+
+class TestMeteredObjects(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return MeteredObjects(MemoryObjects(), RecordingObserver(), name="kit")
+
+
+@pytest.mark.cluster
+class TestS3(ObjectStoreConformance):
+    large_bytes = 7_000_000
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        return RemoteObjects(s3_servers.new_bucket(servers.moto()))
+
+
+@pytest.mark.cluster
+class TestUnchecked(ObjectStoreConformance):
+    """For a single writer, a store that ignores conditions will do, if that is said."""
+
+    creators = 1
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        return RemoteObjects(MemoryStore(), conditions="unchecked")

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fences keep what all of them promise: in memory, in a file, and in key-value stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from compactlib.kv import MemoryStore, SqliteStore
+from compactlib.scheduler import FileFence, KVFence, MemoryFence
+from compactlib.testing import FenceConformance, LockingFenceConformance
+
+
+class TestMemoryFence(LockingFenceConformance):
+    def make_fence(self, folder: Path) -> MemoryFence:
+        return MemoryFence()
+
+    def make_impatient_fence(self, folder: Path) -> MemoryFence:
+        return MemoryFence(wait_seconds=0)
+
+
+class TestFileFence(LockingFenceConformance):
+    def make_fence(self, folder: Path) -> FileFence:
+        return FileFence(folder / "fence")
+
+    def make_impatient_fence(self, folder: Path) -> FileFence:
+        return FileFence(folder / "fence", wait_seconds=0)
+
+
+class TestKVFence(FenceConformance):
+    def make_fence(self, folder: Path) -> KVFence:
+        return KVFence(MemoryStore())
+
+
+class TestKVFenceInSqlite(FenceConformance):
+    stores: ClassVar[list[SqliteStore]] = []
+
+    def make_fence(self, folder: Path) -> KVFence:
+        self.stores.append(SqliteStore(folder / "fences.db", synchronous="normal"))
+        return KVFence(self.stores[-1])
+
+    def teardown_method(self) -> None:
+        while self.stores:
+            self.stores.pop().close()

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases with known answers about branches without a compaction.
+
+They run on every store that this library brings, those of servers on real ones; DynamoDB and etcd in the long campaigns
+(`test_staging_scenarios.py` has a story on them).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from compactlib.staging import DirtyBranch
+from compactlib.staging.errors import TooManyKeys
+from tests.harness.staging_world import (
+    StagingWorld as World,
+    committed,
+    contents,
+    diff,
+    ended,
+    head_contents,
+    missing,
+    record,
+)
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+def test_a_put_is_seen_on_the_branch_and_not_in_head() -> None:
+    main = World().branch({"a": "1", "b": "2"})
+    main.put(b"a", b"9")
+    assert main.get(b"a") == record("9")
+    assert main.head().get(b"a") == record("1")
+    assert diff(main) == ["a changed 1->9"]
+
+
+def test_a_delete_hides() -> None:
+    main = World().branch({"a": "1", "b": "2"})
+    main.delete(b"b")
+    assert missing(main, b"b")
+    assert main.list().keys == (b"a",)
+    assert diff(main) == ["b removed 2->"]
+
+
+def test_deleting_what_is_not_there_writes_nothing() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    world.token_writes()
+    main.delete(b"z")
+    assert world.token_writes() == 0
+    assert diff(main) == []
+
+
+def test_what_was_put_and_deleted_is_no_difference() -> None:
+    main = World().branch({})
+    main.put(b"c", b"3")
+    main.delete(b"c")
+    assert diff(main) == []
+    assert missing(main, b"c")
+
+
+def test_the_same_value_again_is_no_difference() -> None:
+    main = World().branch({"a": "1"})
+    main.put(b"a", b"1")
+    assert diff(main) == []
+
+
+def test_the_newest_layer_wins() -> None:
+    main = World().branch({"n": "0"}, staged={"k": "x"}, sealed=[{"k": "y", "m": "m2"}, {"m": "m1", "n": None}])
+    assert (main.get(b"k"), main.get(b"m")) == (record("x"), record("m2"))
+    assert missing(main, b"n")
+    assert main.list().keys == (b"k", b"m")
+    assert diff(main) == ["k added ->x", "m added ->m2", "n removed 0->"]
+
+
+def test_three_layers_over_head() -> None:
+    main = World().branch({"foo1": "0", "foo2": "0", "foo3": "0"}, staged={"foo1": "A"},
+                          sealed=[{"foo1": "B", "foo2": "B"}, {"foo1": "C", "foo2": "C"}])
+    assert contents(main) == {"foo1": "A", "foo2": "B", "foo3": "0"}
+    assert {key: found.data for key, found in main.get_many([b"foo1", b"foo2", b"foo3", b"foo4"]).items()} == {
+        b"foo1": b"A", b"foo2": b"B", b"foo3": b"0"}
+
+
+def test_the_diff_of_layers_against_head() -> None:
+    main = World().branch({"same": "t", "ns": "BAD", "st": "BAD"}, staged={"same": "t", "st": "A"},
+                          sealed=[{"added": "C", "same": "D", "ns": "B", "st": "D"},
+                                  {"same": "E", "ns": "F", "st": "E"}])
+    assert diff(main) == ["added added ->C", "ns changed BAD->B", "st changed BAD->A"]
+
+
+def test_a_commit_takes_in_everything() -> None:
+    world = World()
+    main = world.branch({"a": "1", "b": "2"}, staged={"a": "9", "b": None, "c": "3"})
+    before = main.status()
+    stats = committed(main.commit("all", metadata={"by": "ann"}))
+    assert (stats.added, stats.changed, stats.removed) == (1, 1, 1)
+    after = main.status()
+    made = world.repo.commit(stats.commit_id)
+    assert head_contents(main) == contents(main) == {"a": "9", "c": "3"}
+    assert (made.parents, made.generation, made.message, made.metadata) == (
+        (before.commit_id,), 2, "all", {"by": "ann"})
+    assert (after.sealed_tokens, diff(main)) == (0, [])
+
+
+def test_a_reader_that_changes_the_metadata_of_a_commit_changes_nobody_elses() -> None:
+    world = World()
+    main = world.branch({"a": "1"}, staged={"a": "2"})
+    given = {"by": "ann"}
+    commit_id = committed(main.commit("all", metadata=given)).commit_id
+    for metadata in (given, world.repo.commit(commit_id).metadata, next(main.log())[1].metadata):
+        assert isinstance(metadata, dict)
+        metadata["by"] = "bob"
+    assert world.repo.commit(commit_id).metadata == next(main.log())[1].metadata == {"by": "ann"}
+    assert world.repo.commit(commit_id).commit_id == commit_id
+
+
+@pytest.mark.parametrize("staged", [{}, {"x": None}], ids=["nothing", "a tombstone that hides nothing"])
+def test_commits_without_changes_leave_nothing_behind(backend: str, staged: dict[str, str | None]) -> None:
+    """U≠: there each one leaves a sealed token."""
+    world = World()
+    main = world.branch({"a": "1"}, staged=staged)
+    head = main.status().commit_id
+    for _ in range(100 if backend == "memory" else 5):
+        assert ended(main.commit("nothing")) == "NoChanges"
+        assert main.status().sealed_tokens <= 1
+    assert main.status().commit_id == head
+    assert main.status().sealed_tokens == 0
+
+
+def test_an_empty_commit_if_asked_for() -> None:
+    main = World().branch({"a": "1"})
+    stats = committed(main.commit("empty", allow_empty=True))
+    assert (stats.added, stats.changed, stats.removed, stats.ranges_written) == (0, 0, 0, 0)
+    assert head_contents(main) == {"a": "1"}
+    assert committed(World().branch().commit("first", allow_empty=True)).added == 0
+
+
+def test_only_ineffective_tombstones_are_no_changes() -> None:
+    main = World().branch({"a": "1"}, staged={"z": None}, sealed=[{"y": None}])
+    assert ended(main.commit("nothing")) == "NoChanges"
+    assert main.status().sealed_tokens == 0
+
+
+def test_pages_seeks_and_delimiters() -> None:
+    main = World().branch({"a/1": "1", "a/2": "2", "b/1": "3"}, staged={"a/1": None, "a/2": None})
+    page = main.list(delimiter=b"/")
+    assert (page.keys, page.tombstones, page.next_after) == ((b"b/",), 2, None)
+    assert [entry.is_prefix for entry in page.entries] == [True]
+
+
+def test_no_merge_into_a_dirty_branch() -> None:
+    world = World()
+    main = world.branch({"a": "1"}, staged={"a": "9"})
+    other = world.repo.create_branch("other", "main")
+    other.put(b"b", b"2")
+    other.commit("b")
+    before = main.status()
+    with pytest.raises(DirtyBranch) as caught:
+        main.merge("other")
+    assert (caught.value.branch, caught.value.key) == ("main", b"a")
+    assert main.status().commit_id == before.commit_id
+    assert contents(main) == {"a": "9"}
+
+
+def test_a_tombstone_that_hides_nothing_does_not_hide_what_a_merge_brings() -> None:
+    world = World()
+    main = world.branch({}, staged={"foo": None})
+    world.branch({"foo": "1"}, name="source")
+    committed(main.merge("source"))
+    assert main.get(b"foo") == record("1")
+
+
+def test_token_reads_of_a_get() -> None:
+    world = World()
+    main = world.branch({"old": "1"}, staged={"new": "2"}, sealed=[{"sealed": str(number)} for number in range(5)])
+    world.token_reads()
+    main.get(b"old")
+    assert world.token_reads() == 6
+    main.get(b"new")
+    assert world.token_reads() == 1
+
+
+def test_too_many_deletes_delete_nothing() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    world.token_writes()
+    with pytest.raises(TooManyKeys) as caught:
+        main.delete_many([b"a"] + [b"%d" % number for number in range(1000)])
+    assert (caught.value.count, caught.value.limit, world.token_writes()) == (1001, 1000, 0)
+    assert main.list().keys == (b"a",)

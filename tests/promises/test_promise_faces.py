@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Promises are held by what users see: tests/promises, and the helpers it shares, import faces of the library alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.faces import ROOT, internals
+
+PLACES = ("tests/promises", "tests/harness")
+STILL_INSIDE = {
+    "tests/harness/kv/processes.py": "a check in a forked process",
+    "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
+    "tests/promises/contract/blobstore.py": "the kit's views of blob stores, to draw for a policy",
+    "tests/promises/contract/catalog.py": "messages and the transport in memory, for a service without a network",
+    "tests/promises/contract/hosting.py": "the HTTP server, to start a service of it",
+    "tests/promises/contract/raftlog.py": "the kit's views of logs, to draw for a policy",
+    "tests/promises/contract/raftlog_worker.py": "the snapshot writer, which has no face",
+    "tests/promises/contract/runtime.py": "the base of all services, which has no face",
+    "tests/promises/contract/scheduler.py": "the kit's views of jobs, and what a poll answers",
+    "tests/promises/contract/staging.py": "branch records made by hand for a view of a branch",
+    "tests/promises/drivers/segment_log.py": "the drivers of hazards, not on the kit's face yet",
+    "tests/promises/mistakes.py": "requests to a disk, not on the kit's face yet",
+    "tests/promises/scheduler/test_scheduler_machine.py": "the kit's histories of a scheduler, to draw",
+    "tests/promises/test_promise_hazards.py": "the hazards, not on the kit's face yet",
+}
+"""What imports internals for now, and what it needs of them. This list only shrinks."""
+
+
+def files() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for place in PLACES for path in (ROOT / place).rglob("*.py"))
+
+
+def mechanisms(tree: ast.AST) -> Iterator[str]:
+    """The modules that tests of mechanisms have, of those that are imported: they go when the mechanisms go."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "tests":
+            yield from (alias.name for alias in node.names if alias.name not in ("harness", "promises"))
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests."):
+            if node.module.split(".")[1] not in ("harness", "promises"):
+                yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "tests"
+                        and alias.name.split(".")[1:2] not in (["harness"], ["promises"]))
+
+
+@pytest.mark.parametrize("file", files())
+def test_promise_imports_faces_only(file: str) -> None:
+    tree = ast.parse(Path(ROOT / file).read_text())
+    found = [f"{module}: {name or 'the module'}" for module, name in internals(tree)]
+    found += [f"{module}: a helper of tests of mechanisms" for module in mechanisms(tree)]
+    if file in STILL_INSIDE:
+        assert found, f"{file} imports faces only: take it from STILL_INSIDE"
+    else:
+        assert found == [], "import it from a face of its package, or hold the promise by what a user sees"
+
+
+def test_list_of_exceptions_names_files_that_exist() -> None:
+    assert sorted(STILL_INSIDE.keys() - {*files()}) == []
+
+
+def test_promise_has_a_name_of_its_own() -> None:
+    names = [Path(file).name for file in files() if Path(file).name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every store in every misfortune; `KNOWN` names what does not hold yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.testing import HAZARDS, Driver, Effort, check_hazards
+from tests.harness import effort as efforts
+from tests.promises.drivers.blob_store import BlobStoreDriver
+from tests.promises.drivers.catalog import CatalogDriver
+from tests.promises.drivers.file_fence import FileFenceDriver
+from tests.promises.drivers.kv_sqlite import SqliteDriver
+from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.local_objects import LocalObjectsDriver
+from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
+from tests.promises.drivers.repository import RepositoryDriver
+from tests.promises.drivers.scheduler import SchedulerHostDriver, StoredSchedulerDriver
+from tests.promises.drivers.segment_log import SegmentLogDriver
+
+DRIVERS: Mapping[str, Driver[Any]] = {
+    "segment_log": SegmentLogDriver(),
+    "catalog": CatalogDriver(),
+    "stored_scheduler": StoredSchedulerDriver(),
+    "scheduler_host": SchedulerHostDriver(),
+    "raft_log_store": RaftLogStoreDriver(),
+    "local_log": LocalLogDriver(),
+    "file_fence": FileFenceDriver(),
+    "blob_store": BlobStoreDriver(),
+    "local_objects": LocalObjectsDriver(),
+    "kv_sqlite": SqliteDriver(),
+    "repository_memory": RepositoryDriver("memory"),
+    "repository_cells": RepositoryDriver("cells"),
+    "repository_sqlite": RepositoryDriver("sqlite"),
+    "repository_folder": RepositoryDriver("folder"),
+}
+
+_POWER = frozenset({"crashes", "crashes_of_recovery", "kills_and_power"})
+_PUT_BACK = frozenset({"damages", "missing_files", "older_files"})
+_ON_A_DISK = _POWER | _PUT_BACK | {"full_disk"}
+
+# The lock of a folder is the kernel's: nobody takes it from a process that lives. A disk has no lost answers.
+_OWNED_FOLDER = frozenset({"paused_owners", "lost_answers"})
+
+NOWHERE: Mapping[str, frozenset[str]] = {
+    "segment_log": _OWNED_FOLDER,
+    "raft_log_store": _OWNED_FOLDER,
+    "local_log": _OWNED_FOLDER,
+    "blob_store": _OWNED_FOLDER,
+    "scheduler_host": frozenset({"paused_owners"}),
+    # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
+    # Its clock is for waiting alone, and one owner waits for nobody. It has nothing to close.
+    "file_fence": _OWNED_FOLDER | {"forks", "clock_jumps", "interrupts_of_closing"},
+    # It reads no clock and has no settings, and any process may write to its folder, a fork as well. An object is a
+    # file, and there is no list of them: one that was taken away was never there, or was deleted.
+    "local_objects": frozenset({"lost_answers", "clock_jumps", "other_settings", "forks", "missing_files",
+                                "older_files"}),
+    # They write to a key-value store alone, which loses nothing that it has acknowledged.
+    "catalog": _ON_A_DISK,
+    "stored_scheduler": _ON_A_DISK,
+    # SQLite writes its file by itself; it reads no wall clock; one file that is put back whole is the older store.
+    "kv_sqlite": _POWER | {"clock_jumps", "older_files"},
+    "repository_sqlite": _POWER | {"older_files"},
+    # Nothing is on a disk, and a fork has its own copy of what is in memory.
+    "repository_memory": _POWER | _PUT_BACK | {"full_disk", "forks"},
+    "repository_cells": _POWER | _PUT_BACK | {"full_disk", "forks"},
+    # A fork has its own copy of the branches, which are in memory.
+    "repository_folder": frozenset({"forks"}),
+}
+"""Hazards that have no place in a store."""
+
+KNOWN: Mapping[tuple[str, str], str] = {
+    ("segment_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
+    ("raft_log_store", "interrupts_of_closing"): "the same",
+    ("local_log", "interrupts_of_closing"): "the same",
+    ("blob_store", "interrupts_of_closing"): "the same",
+    ("scheduler_host", "interrupts_of_closing"): "the same",
+    ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
+    ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
+    ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
+    ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
+    ("raft_log_store", "older_files"): "an older segment is named: it hides no entry and brings none back",
+    ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
+    ("blob_store", "older_files"): "an older segment is named: it brings no blob back",
+    ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
+    ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
+    ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",
+}
+"""What ought to hold and does not, by store and hazard."""
+
+
+def _cases() -> list[Any]:
+    return [pytest.param(store, hazard, id=f"{store}-{hazard}", marks=(
+                [pytest.mark.xfail(strict=True, reason=KNOWN[store, hazard])] if (store, hazard) in KNOWN else []))
+            for store in DRIVERS for hazard in HAZARDS if hazard not in NOWHERE.get(store, ())]
+
+
+@pytest.mark.parametrize(("store", "hazard"), _cases())
+def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
+    """See the hazard's own docstring."""
+    tried = Effort(acts=effort(6, 12), histories=effort(30, 3_000), most=effort(1, 2), lives=effort(3, 30))
+    (outcome,) = check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=tried)
+    assert outcome.histories > tried.lives, "the hazard has found no place where it can happen"
