@@ -85,7 +85,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "an older segment is named: it hides no entry and brings none back",
     ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
-    ("blob_store", "older_files"): "an older segment is named: it brings no blob back",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",

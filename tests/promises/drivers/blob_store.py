@@ -151,10 +151,11 @@ class BlobStoreDriver:
 
     def act(self, store: BlobStore, rng: Random, journal: Journal) -> None:
         self._note_clock(store, journal)
-        kinds = ["compact", "reclaim", "write", "write", "compact", "write", "erase", "stop"]
+        kinds = ["write", "compact", "write", "write", "reclaim", "write", "compact", "stop", "write", "write", "erase",
+                 "compact"]
         if store.compaction is not None:
             kinds = ["write", "compact", "resume", "drop"]
-        if sum(isinstance(store.info(blob_id), Missing) for blob_id in IDS) > len(IDS) // 2:
+        if sum(isinstance(self._look(store, blob_id, journal), Missing) for blob_id in IDS) > len(IDS) // 2:
             kinds = ["write"]  # there is nothing to look after
         kind = rng.choice(kinds)
         if kind == "write":
@@ -169,10 +170,15 @@ class BlobStoreDriver:
             self._keep_up(store, kind, rng, journal)
         self._note_clock(store, journal)
 
+    def _look(self, store: BlobStore, blob_id: bytes, journal: Journal) -> object:
+        with self._hosts[blob_id]:
+            found = store.info(blob_id)
+            if not isinstance(found, Missing | Expired):
+                _note(journal, Seen(blob_id, isinstance(found, Deleted)))
+        return found
+
     def _write(self, store: BlobStore, blob_id: bytes, rng: Random, journal: Journal) -> None:
         now, found = _time(store), store.info(blob_id)
-        if not isinstance(found, Missing | Expired):
-            _note(journal, Seen(blob_id, isinstance(found, Deleted)))
         choice = rng.choice(["delete", "change", "replace"])
         if isinstance(found, Deleted):
             may_return = not found.content_gone and now < found.deleted_at + RETENTION
