@@ -20,7 +20,14 @@ from compactlib.testing.crash import (
     repeat_crash as repeat_crash,
 )
 from compactlib.testing.disk_model import Recording as Recording
-from compactlib.testing.driver import Driver as Driver, HostLock as HostLock, Journal as Journal, World as World
+from compactlib.testing.driver import (
+    Change as Change,
+    Driver as Driver,
+    HostLock as HostLock,
+    Journal as Journal,
+    World as World,
+    WorldClock as WorldClock,
+)
 from compactlib.testing.executors.conformance import (
     ExecutorConformance as ExecutorConformance,
     check_executor as check_executor,

@@ -95,12 +95,12 @@ class Bench:
     """
 
     def __init__(self, driver: AnyDriver, folder: Path, effort: Effort, mistake: Step | None = None) -> None:
-        self.driver = driver
-        self.effort = effort
+        self.driver: AnyDriver = driver
+        self.effort: Effort = effort
+        self.usual: Any = driver.settings()[0]
         self._mistake = mistake
         self._folder = folder
         self._numbers = itertools.count()
-        self.usual = driver.settings()[0]
 
     @contextlib.contextmanager
     def world(self) -> Iterator[World]:

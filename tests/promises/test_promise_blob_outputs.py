@@ -155,7 +155,7 @@ def compact_until_a_crash(folder: Path, step: int) -> bool:
         store.compact()
         return files.count < step
     except BaseException as crash:
-        assert type(crash).__name__ == "Crash"
+        assert type(crash).__name__ == "Killed"
         return False
     finally:
         if store is not None:

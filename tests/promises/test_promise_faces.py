@@ -23,10 +23,8 @@ STILL_INSIDE = {
     "tests/promises/contract/runtime.py": "the base of all services, which has no face",
     "tests/promises/contract/scheduler.py": "the kit's views of jobs, and what a poll answers",
     "tests/promises/contract/staging.py": "branch records made by hand for a view of a branch",
-    "tests/promises/drivers/segment_log.py": "the drivers of hazards, not on the kit's face yet",
-    "tests/promises/mistakes.py": "requests to a disk, not on the kit's face yet",
+    "tests/promises/drivers/local_objects.py": "a read that is checked against a reference",
     "tests/promises/scheduler/test_scheduler_machine.py": "the kit's histories of a scheduler, to draw",
-    "tests/promises/test_promise_hazards.py": "the hazards, not on the kit's face yet",
 }
 """What imports internals for now, and what it needs of them. This list only shrinks."""
 

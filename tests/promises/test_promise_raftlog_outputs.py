@@ -135,7 +135,7 @@ def crashed(folder: Path) -> Iterator[Path]:
             if files.count < step:
                 return
         except BaseException as crash:
-            if type(crash).__name__ != "Crash":
+            if type(crash).__name__ != "Killed":
                 raise
         finally:
             if log is not None:

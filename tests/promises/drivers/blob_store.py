@@ -29,10 +29,11 @@ from compactlib.blobstore import (
 )
 from compactlib.errors import BudgetSpent, CorruptData, StorageError
 from compactlib.runtime import Budget
-from compactlib.testing import HostLock, Journal, World
-from compactlib.testing.driver import NOW
+from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers.outcomes import result_of
 
+NOW = WorldClock().now()
+"""The time at which a world begins."""
 IDS = tuple(b"blob %d" % number for number in range(6))
 RETENTION = 4.0
 POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0, skip_valid="all"),

@@ -28,10 +28,11 @@ from compactlib.catalog import (
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import ClockJumped, CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.testing import HostLock, Journal, World
-from compactlib.testing.driver import NOW, Change, WorldClock
+from compactlib.testing import Change, HostLock, Journal, World, WorldClock
 from tests.promises.drivers.outcomes import has_changed, result_of
 
+NOW = WorldClock().now()
+"""The time at which a world begins."""
 AnswerT = TypeVar("AnswerT")
 
 LONG = 30 * 86_400.0

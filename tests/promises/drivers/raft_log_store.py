@@ -27,8 +27,7 @@ from compactlib.raftlog import (
     SnapshotFolder,
     StoreOptions,
 )
-from compactlib.testing import FilesInFront, HostLock, Journal, Request, World
-from compactlib.testing.driver import Change
+from compactlib.testing import Change, FilesInFront, HostLock, Journal, Request, World
 from tests.promises.drivers.outcomes import result_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"

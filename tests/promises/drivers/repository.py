@@ -29,8 +29,7 @@ from compactlib.staging import (
     StagingOptions,
 )
 from compactlib.staging.errors import BeingCollected
-from compactlib.testing import HostLock, Journal, World
-from compactlib.testing.driver import WorldClock
+from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers import branches as tried
 from tests.promises.drivers.kv_sqlite import Settings as SqliteSettings, SqliteInFront
 from tests.promises.drivers.outcomes import result_of

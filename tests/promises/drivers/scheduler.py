@@ -34,8 +34,7 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.testing import HostLock, Journal, World
-from compactlib.testing.driver import WorldClock
+from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers.outcomes import result_of
 
 AnswerT = TypeVar("AnswerT")
