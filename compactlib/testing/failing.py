@@ -22,7 +22,8 @@ from compactlib.testing.in_front import NEEDS_ROOM, Killed, Request
 _DONE, _REFUSED, _HALF, _FULL = "done", "refused", "half done, then refused", "no room"
 _SLOW, _CONFLICT = "slow down", "another writer came first"
 _UNKNOWN_DONE, _UNKNOWN_LOST = "done, without an answer", "lost, without an answer"
-_UNKNOWN_LATE = "done two requests later, without an answer"
+_UNKNOWN_LATE = {"done two requests later, without an answer": 2,
+                 "done in the end, without an answer": 1 << 30}
 
 
 class Failing:
@@ -30,7 +31,7 @@ class Failing:
 
     Disks refuse a change with the error of EIO (nothing done, half of a write done, all done) or of ENOSPC. Key-value
     stores answer `SlowDown`, `PredicateFailed` where there is a condition, `StoreFailed`, or `OutcomeUnknown` for a
-    write that is done, lost, or done two requests later. Object stores answer `ObjectStoreFailed`, nothing or all done.
+    write that is done, lost, or done a little later. Object stores answer `ObjectStoreFailed`, nothing or all done.
 
     Args:
         choices: picks; ordinary is that nothing fails.
@@ -48,8 +49,8 @@ class Failing:
             self._requests += 1
             due = self._take_late(self._requests)
             picked = self._choices.pick(str(request), _DONE, *failures_of(request))
-            if picked == _UNKNOWN_LATE:
-                self._late.append((self._requests + 2, act))
+            if picked in _UNKNOWN_LATE:
+                self._late.append((self._requests + _UNKNOWN_LATE[picked], act))
         _carry_out(due)
         if picked == _DONE:
             return act()
@@ -107,7 +108,7 @@ def failures_of(request: Request) -> Sequence[str]:
                 *([_UNKNOWN_DONE] if request.kind != "create" else [])]
     if request.edge == "kv":
         return [_REFUSED, _SLOW, *([_CONFLICT] if request.is_conditional else []), _UNKNOWN_LOST, _UNKNOWN_DONE,
-                _UNKNOWN_LATE]
+                *_UNKNOWN_LATE]
     return [_REFUSED, _UNKNOWN_DONE]
 
 

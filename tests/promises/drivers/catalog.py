@@ -35,7 +35,7 @@ NOW = WorldClock().now()
 """The time at which a world begins."""
 AnswerT = TypeVar("AnswerT")
 
-LONG = 30 * 86_400.0
+LONG = 43_200.0
 LIFE: dict[str, Any] = {"incarnation": 1, "created_at": 1}
 SHARED_TABLE = 1
 """Every life of the node hosts it."""
@@ -153,12 +153,14 @@ class Opened:
     def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
         """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
         began = self.clock.monotonic()
-        for _ in range(4):
+        for left in reversed(range(5)):
             try:
-                return call()
+                answer = call()
+                break
             except ClockJumped:
+                if not left:
+                    raise
                 self.clock.advance(31.0)
-        answer = call()
         assert self.clock.monotonic() < began + LONGEST_WAIT_SECONDS, "somebody waited for a clock that was wrong"
         return answer
 
@@ -389,8 +391,10 @@ def _standing(journal: Journal) -> list[Change]:
     standing = list[Change]()
     for change in journal.changes:
         if isinstance(change.what, Denied):
-            denied = [place for place, one in enumerate(standing) if one.what == change.what.what]
-            del standing[next(place for place in reversed(denied) if not standing[place].acknowledged)]
+            denied = [place for place, one in enumerate(standing)
+                      if one.what == change.what.what and not one.acknowledged]
+            if denied and change.acknowledged:
+                del standing[denied[-1]]
         else:
             standing.append(change)
     return standing

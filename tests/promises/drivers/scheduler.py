@@ -34,7 +34,8 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
 )
-from compactlib.testing import HostLock, Journal, World, WorldClock
+from compactlib.scheduler.errors import JournalConflict
+from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.outcomes import result_of
 
 AnswerT = TypeVar("AnswerT")
@@ -148,8 +149,9 @@ BASE = SchedulerConfig(
 class Opened:
     """A scheduler, and the clock that it was opened with."""
 
-    def __init__(self, host: StoredScheduler | SchedulerHost, clock: WorldClock, number: int) -> None:
-        self.host, self.clock, self.close, self.number = host, clock, host.close, number
+    def __init__(self, host: StoredScheduler | SchedulerHost, world: World, number: int) -> None:
+        self.host, self.clock, self.close, self.number = host, world.clock, host.close, number
+        self.kept = world.kept
         self.deleting = HostLock()
 
     @property
@@ -230,7 +232,7 @@ class SchedulerDriver:
         polled = Polled(reports, capacity, confirmed)
         request = PollRequest(tuple(map(_update, reports)), capacity, confirmed)
         with store.deleting if confirmed else contextlib.nullcontext():
-            answer = self._tried(lambda: store.patiently(lambda: store.host.poll(request)), polled, journal)
+            answer = self._tried(store, lambda: store.patiently(lambda: store.host.poll(request)), polled, journal)
         given = {assignment.name: assignment for assignment in answer.assignments}
         taken = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
                             plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
@@ -242,13 +244,15 @@ class SchedulerDriver:
             pass
 
     def _carry_out(self, store: Opened, operation: Any, change: object, journal: Journal) -> Any:
-        return self._tried(lambda: store.patiently(lambda: self._apply(store, operation)), change, journal)
+        return self._tried(store, lambda: store.patiently(lambda: self._apply(store, operation)), change, journal)
 
-    def _tried(self, call: Callable[[], AnswerT], change: object, journal: Journal) -> AnswerT:
+    def _tried(self, store: Opened, call: Callable[[], AnswerT], change: object, journal: Journal) -> AnswerT:
         try:
             with journal.trying(change):
                 return call()
         except CompactlibError as error:
+            is_taken_over = store.kept["openings"] > store.number
+            assert is_taken_over or not isinstance(error, JournalConflict), "nobody has taken it over"
             if self._means_unchanged(error):
                 with journal.trying(Denied(change)):
                     pass
@@ -299,7 +303,7 @@ class StoredSchedulerDriver(SchedulerDriver):
         number = world.kept["openings"] = world.kept.get("openings", 0) + 1
         kv = world.keyed("scheduler", lambda: MemoryStore(predicates="value", limits=PLAIN))
         return Opened(StoredScheduler(kv, settings.config, clock=world.clock, rng=Random(number),
-                                      checkpoint_every=settings.snapshot_every), world.clock, number)
+                                      checkpoint_every=settings.snapshot_every), world, number)
 
     def _apply(self, store: Opened, operation: Any) -> Any:
         assert isinstance(store.host, StoredScheduler)
@@ -323,7 +327,7 @@ class SchedulerHostDriver(SchedulerDriver):
                                                 files=world.files, keep_links_seconds=0.0))
         try:
             return Opened(SchedulerHost(log, kv, settings.config, clock=world.clock, rng=Random(number),
-                                        snapshot_every=settings.snapshot_every), world.clock, number)
+                                        snapshot_every=settings.snapshot_every), world, number)
         except BaseException:
             log.close()
             raise
