@@ -7,13 +7,13 @@ from compactlib.testing import PromiseBroken
 
 
 def check_lesson(failure: PromiseBroken, test: str) -> None:
-    """It names the promise, shows the statement, says what was found, and what to do."""
+    """Require the promise, what was found, and what to do."""
     assert failure.test == test
     told = str(failure).splitlines()
     assert told[0].startswith(test.removeprefix("test_").replace("_", " ") + ": ")
     assert told[0].endswith(".")
     labels = [line.split()[0] for line in told if line.startswith("  ") and line[2] != " "]
-    assert labels in (["at:", "expected:", "found:", "to"], ["at:", "found:", "to"]), told
+    assert labels in (["expected:", "found:", "to"], ["found:", "to"]), told
     assert failure.found
     assert len(failure.advice) > 20
     assert max(map(len, told)) < 700

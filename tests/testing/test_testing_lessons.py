@@ -18,7 +18,7 @@ from compactlib.staging.committed.formats.plain_format import PlainRows
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows
 from compactlib.staging.model.values import RangeId
 from compactlib.testing import PromiseBroken, check_fence, check_object_store, check_range_format
-from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, expect, run_kit, same
+from compactlib.testing.promises import ConformanceKit, Mismatch, expect, run_kit, same
 from tests.harness.lessons import check_lesson
 
 # ---------------------------------------------------------------------------------------------------- object stores
@@ -261,12 +261,11 @@ class Kit(ConformanceKit):
         int("seven")
 
 
-def test_a_lesson_has_the_promise_the_place_both_values_and_the_advice() -> None:
+def test_lesson_has_promise_both_values_and_advice() -> None:
     with pytest.raises(PromiseBroken) as caught:
         Kit().test_numbers(6)
     assert str(caught.value) == "\n".join([
         "numbers: Seven is seven.",
-        '  at:       same(found, number, case="a week")',
         "  expected: 7 (for 'a week')",
         "  found:    6",
         "  to do:    count again."])
@@ -279,7 +278,6 @@ def test_an_error_that_does_not_come_is_a_mismatch(error: Exception | None, foun
     with pytest.raises(PromiseBroken) as caught:
         Kit().test_refusals(error)
     assert (caught.value.expected, caught.value.found) == ("InvalidInput", found)
-    assert "with expect(InvalidInput):\n                if error" in str(caught.value)
 
 
 def test_an_error_of_the_host_is_told_with_its_place() -> None:

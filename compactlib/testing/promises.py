@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a suite of promises without pytest, and report a broken one as a lesson.
+
+A suite is a class of methods `test_...`. The docstring of each says what is promised and, after `To do:`, what usually
+helps. An implementation that breaks a promise gets all of that in the report, in pytest and without it:
+
+    PromiseBroken: compare and set: A predicate is good for one write.
+      expected: PredicateFailed
+      found:    nothing was raised
+      to do:    compare and write in one step of the backend; ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
+
+_MOST_CHARS = 300
+_ADVICE = re.compile(r"^To do:\s*", re.MULTILINE)
+
+
+class Mismatch(AssertionError):
+    """A difference between what was found and what was expected, both as text."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(found, expected)
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"expected {self.expected}, found {self.found}"
+
+
+class PromiseBroken(AssertionError):
+    """The report of one broken promise.
+
+    Attributes:
+        test: the name of the test.
+        promise: what is promised, in words.
+        found: what was found.
+        expected: what should have been found; empty if `found` says all.
+        advice: what to do about it.
+    """
+
+    def __init__(self, *, test: str, promise: str, found: str, expected: str = "", advice: str = "",
+                 at: str = "") -> None:
+        self.test = test
+        self.promise = promise
+        self.found = found
+        self.expected = expected
+        self.advice = advice
+        parts = [("at:", at), ("expected:", expected), ("found:", found), ("to do:", advice)]
+        lines = [f"  {label:<10}{textwrap.indent(text, ' ' * 12)[12:]}" for label, text in parts if text]
+        super().__init__("\n".join([promise, *lines]))
+
+
+def same(found: object, *expected: object, case: object = None) -> None:
+    """Require that `found` equals each of `expected`; `case` names the case in the message.
+
+    Raises:
+        Mismatch: two differ.
+    """
+    for wanted in expected:
+        if found != wanted:
+            about = "" if case is None else f" (for {shown(case)})"
+            raise Mismatch(shown(found) + _first_difference(found, wanted), shown(wanted) + about)
+
+
+def error_from(kind: type[ErrorT], call: Callable[[], object]) -> ErrorT:
+    """Return the error of class `kind` that the call must raise.
+
+    Raises:
+        Mismatch: it raised something else, or nothing.
+    """
+    try:
+        call()
+    except kind as error:
+        return error
+    except BaseException as other:
+        raise Mismatch(f"{type(other).__name__} was raised: {other}", kind.__name__) from other
+    raise Mismatch("nothing was raised", kind.__name__)
+
+
+@contextlib.contextmanager
+def expect(kind: type[BaseException]) -> Iterator[None]:
+    """Require that the block raises `kind`, as `error_from` does of a call."""
+    try:
+        yield
+    except kind:
+        return
+    except BaseException as other:
+        raise Mismatch(f"{type(other).__name__} was raised: {other}", kind.__name__) from other
+    raise Mismatch("nothing was raised", kind.__name__)
+
+
+def shown(value: object) -> str:
+    """Return a value as text; the middle of a long one is left out."""
+    text = repr(value)
+    if len(text) <= _MOST_CHARS:
+        return text
+    return f"{text[:_MOST_CHARS // 2]} ... {text[-_MOST_CHARS // 4:]} ({len(text):,} characters)"
+
+
+def _first_difference(found: object, wanted: object) -> str:
+    if not isinstance(found, list | tuple | bytes) or type(found) is not type(wanted) or len(repr(found)) < _MOST_CHARS:
+        return ""
+    others: Any = wanted
+    place = next((place for place, (one, other) in enumerate(zip(found, others, strict=False)) if one != other),
+                 min(len(found), len(others)))
+    return f", which differs from place {place} on: {shown(found[place:place + 1])}"
+
+
+class ConformanceKit:
+    """A base for suites: a failure of a method `test_...` of a subclass is raised as `PromiseBroken`."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name, method in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.isfunction(method):
+                setattr(cls, name, _teaching(method))
+
+
+def run_kit(kit: ConformanceKit, folder: Path | None = None) -> list[str]:
+    """Run a suite's tests in the order in which they are written, and return their names, sorted.
+
+    Args:
+        kit: what to run.
+        folder: an empty folder that exists; each test gets a folder of its own inside. `None`: the tests take none.
+
+    Raises:
+        PromiseBroken: the first promise that is not kept.
+    """
+    names = list(dict.fromkeys(name for part in reversed(type(kit).__mro__) for name in vars(part)
+                               if name.startswith("test_")))
+    for name in names:
+        if folder is None:
+            getattr(kit, name)()
+        else:
+            (folder / name).mkdir()
+            getattr(kit, name)(folder / name)
+    return sorted(names)
+
+
+def _teaching(test: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        try:
+            test(*args, **named)
+        except (PromiseBroken, NotImplementedError):
+            raise
+        except Exception as error:
+            raise _lesson(test, error) from error
+
+    return run
+
+
+def _lesson(test: Callable[..., None], error: Exception) -> PromiseBroken:
+    promise, *advice = (" ".join(part.split()) for part in _ADVICE.split(inspect.getdoc(test) or "", maxsplit=1))
+    title = test.__name__.removeprefix("test_").replace("_", " ")
+    if isinstance(error, Mismatch):
+        found, expected = error.found, error.expected
+    elif isinstance(error, AssertionError):
+        found, expected = str(error) or "it does not hold", ""
+    else:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        found = f"{type(error).__name__}: {error}\nraised in {last.name}, {Path(last.filename).name}:{last.lineno}"
+        expected = "no error here"
+    return PromiseBroken(test=test.__name__, promise=f"{title}: {promise}" if promise else title, found=found,
+                         expected=expected, advice=" ".join(advice))
