@@ -33,7 +33,7 @@ help:
 	@echo 'make site         build the documentation into build/site'
 	@echo 'make cluster      the tests on real servers and on Spark, which make test leaves out'
 	@echo 'make soak         the campaigns that take minutes'
-	@echo 'make fresh        random tests with other examples than always, and a thousand rounds of each check we ship'
+	@echo 'make fresh        random tests with other examples than always'
 	@echo 'make coverage     which lines and branches the tests run (PYTEST_ARGS=tests/kv: those alone)'
 	@echo 'make tla          check the catalog protocol as a TLA+ specification (minutes)'
 	@echo 'make peers        install the systems that the benchmarks measure beside ours'
@@ -108,8 +108,7 @@ soak: setup
 
 # Every other target draws the same examples in each run; what this one finds, it names by a number to run again.
 fresh: setup
-	$(call step,fresh: the tests,$(with_java) && python -m pytest -n auto --maxprocesses 4 --hypothesis-profile=fresh $(PYTEST_ARGS))
-	$(call step,fresh: the checks,python -m tests.testing.fresh_kits --rounds 1000)
+	$(call step,fresh,$(with_java) && python -m pytest -n auto --maxprocesses 4 --hypothesis-profile=fresh $(PYTEST_ARGS))
 
 # Branches count; workers and child processes are followed. What is not run stands in build/coverage/html/index.html.
 coverage: setup

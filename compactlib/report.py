@@ -7,6 +7,7 @@ Text and HTML are for reading: they shorten long values and leave out rows beyon
 
 from __future__ import annotations
 
+import dataclasses
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -161,10 +162,12 @@ class PolicyRecord:
     def of(cls, policy: _Named) -> PolicyRecord:
         """The record of `policy` as it is configured now.
 
-        Its settings are its public attrs fields; another policy's, or what else is no plain value, as text. A policy
-        that is no attrs class has none.
+        Its settings are its public fields, of an attrs class or a dataclass; another policy's, or what else is no
+        plain value, as text. A policy of another class has none.
         """
-        fields: Sequence[Any] = getattr(type(policy), "__attrs_attrs__", ())
+        kind: Any = type(policy)
+        fields: Sequence[Any] = attrs.fields(kind) if attrs.has(kind) else \
+            dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
         settings = {field.name: _setting(getattr(policy, field.name)) for field in fields
                     if not field.name.startswith("_")}
         return cls(policy.name, tuple(sorted(settings.items())))

@@ -15,8 +15,8 @@
 ...     explore_crashes(record(folder, work), check)
 11
 
-The checks of policies and the Hypothesis strategies (`strategies`) are loaded when they are first asked for, and need
-the extra `compactlib[testing]`. Nothing else here needs more than the core.
+`compactlib.testing.views` and `drawn_choices` need the extra `compactlib[testing]`; nothing else here needs more than
+the core.
 """
 
 from compactlib._lazy import offer

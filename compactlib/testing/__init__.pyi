@@ -32,39 +32,30 @@ from compactlib.testing.executors.conformance import (
     ExecutorConformance as ExecutorConformance,
     check_executor as check_executor,
 )
-from compactlib.testing.faults.jumps import explore_clock_jumps as explore_clock_jumps
-from compactlib.testing.faults.kv_faults import (
-    FaultyStore as FaultyStore,
-    KVFault as KVFault,
-    explore_kv_faults as explore_kv_faults,
+from compactlib.testing.failing import Failing as Failing, Killing as Killing
+from compactlib.testing.fences import (
+    FenceConformance as FenceConformance,
+    LockingFenceConformance as LockingFenceConformance,
+    check_fence as check_fence,
 )
-from compactlib.testing.faults.lost_answers import explore_lost_answers as explore_lost_answers
-from compactlib.testing.faults.plan import FailingFiles as FailingFiles, Fault as Fault
-from compactlib.testing.hazards import HAZARDS as HAZARDS, Effort as Effort, check_hazards as check_hazards
-from compactlib.testing.histories.staging_histories import check_staging_backend as check_staging_backend
+from compactlib.testing.hazards import (
+    HAZARDS as HAZARDS,
+    Effort as Effort,
+    check_hazards as check_hazards,
+)
 from compactlib.testing.in_front import (
     FilesInFront as FilesInFront,
+    Killed as Killed,
     ObjectsInFront as ObjectsInFront,
     Request as Request,
     StoreInFront as StoreInFront,
     at as at,
 )
-from compactlib.testing.interleave.pauses import explore_pauses as explore_pauses
 from compactlib.testing.kit.conformance import PromiseBroken as PromiseBroken
-from compactlib.testing.policies.assignment_views import check_assignment_policy as check_assignment_policy
-from compactlib.testing.policies.blob_strategies import check_blob_policy as check_blob_policy
-from compactlib.testing.policies.fence_conformance import (
-    FenceConformance as FenceConformance,
-    LockingFenceConformance as LockingFenceConformance,
-    check_fence as check_fence,
+from compactlib.testing.policies import (
+    Views as Views,
+    check_policy as check_policy,
 )
-from compactlib.testing.policies.need_checks import check_need_source as check_need_source
-from compactlib.testing.policies.policy_checks import (
-    check_raftlog_policy as check_raftlog_policy,
-    check_scheduler_config as check_scheduler_config,
-)
-from compactlib.testing.policies.policy_conformance import check_policy as check_policy
-from compactlib.testing.policies.sense_checks import check_sense_policy as check_sense_policy
 from compactlib.testing.services.async_conformance import (
     AsyncServiceConformance as AsyncServiceConformance,
     check_async_service as check_async_service,
@@ -78,7 +69,6 @@ from compactlib.testing.services.factory import (
     ServiceFactory as ServiceFactory,
     ServiceHooks as ServiceHooks,
 )
-from compactlib.testing.settings import check_settings as check_settings
 from compactlib.testing.stores.kv_conformance import (
     KVStoreConformance as KVStoreConformance,
     check_kv_store as check_kv_store,

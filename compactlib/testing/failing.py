@@ -17,7 +17,7 @@ from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.objects import ObjectStoreFailed
 from compactlib.testing.choices import Choices
-from compactlib.testing.in_front import NEEDS_ROOM, Killed, Request
+from compactlib.testing.in_front import Killed, Request
 
 _DONE, _REFUSED, _HALF, _FULL = "done", "refused", "half done, then refused", "no room"
 _SLOW, _CONFLICT = "slow down", "another writer came first"
@@ -104,7 +104,7 @@ def failures_of(request: Request) -> Sequence[str]:
     if not request.changes:
         return [_REFUSED]
     if request.edge == "disk":
-        return [_REFUSED, *([_FULL] if request.kind in NEEDS_ROOM else []), *([_HALF] if request.half else []),
+        return [_REFUSED, *([_FULL] if request.needs_room else []), *([_HALF] if request.half else []),
                 *([_UNKNOWN_DONE] if request.kind != "create" else [])]
     if request.edge == "kv":
         return [_REFUSED, _SLOW, *([_CONFLICT] if request.is_conditional else []), _UNKNOWN_LOST, _UNKNOWN_DONE,

@@ -34,7 +34,7 @@ from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_ki
 from compactlib.testing.disk_model import Recording
 from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
-from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Killed, Request, Step, act_at_once
+from compactlib.testing.in_front import FilesInFront, Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]
@@ -270,7 +270,7 @@ def full_disk(bench: Bench) -> int:
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
             nonlocal full
-            if request.edge == "disk" and request.kind in NEEDS_ROOM:
+            if request.edge == "disk" and request.needs_room:
                 full = full or choices.pick(str(request), "has room", "is the first without room") != "has room"
                 if full:
                     raise disk_error(errno.ENOSPC, request)

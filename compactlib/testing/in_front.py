@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 AnswerT = TypeVar("AnswerT")
 StrPath: TypeAlias = str | os.PathLike[str]
 
-NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
-"""The kinds of disk requests that a full disk refuses."""
-_DISK_CHANGES = NEEDS_ROOM | {"truncate", "punch hole", "sync", "rename", "unlink", "remove folder", "sync folder"}
+_NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
+_DISK_CHANGES = _NEEDS_ROOM | {"truncate", "punch hole", "sync", "rename", "unlink", "remove folder", "sync folder"}
 _KV_READS = frozenset({"get", "get_many", "scan"})
 _KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 
@@ -57,6 +56,8 @@ class Request:
             `"sync"`, `"rename"`, `"link"`, `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`,
             `"sync folder"`; for the stores the name of the method, `"scan"` for each page of a scan.
         path: the file, the key, or the partition and the key.
+        partition, key: of a request to a key-value store: its cell; of several cells the first one, of a scan where the
+            page begins.
         target: of a rename or link the new name; of a symbolic link what it holds.
         offset: of a write, copy or hole: where it begins in the file; of `"truncate"` and `"extend"`: the new size.
         size: of a write, copy or hole: how many bytes.
@@ -70,6 +71,8 @@ class Request:
     target: str = ""
     offset: int = 0
     size: int = 0
+    partition: bytes = b""
+    key: bytes = b""
     out: OutFile | None = attrs.field(default=None, repr=False)
     half: Callable[[], object] | None = attrs.field(default=None, repr=False)
 
@@ -79,6 +82,11 @@ class Request:
         if self.edge == "disk":
             return self.kind in _DISK_CHANGES
         return self.kind not in _KV_READS if self.edge == "kv" else self.kind in ("create", "delete")
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether a full disk refuses it."""
+        return self.edge == "disk" and self.kind in _NEEDS_ROOM
 
     @property
     def is_conditional(self) -> bool:
@@ -293,7 +301,7 @@ class StoreInFront:
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
         held, written, removed = tuple(conditions), tuple(puts), tuple(deletes)
-        named: list[Condition | Put | Delete] = [*written, *removed, *held]
+        named: list[Condition | Put | Delete] = [*held, *written, *removed]
         first = (named[0].partition, named[0].key) if named else (b"", b"")
         self._ask("transact", *first, lambda: self._store.transact(held, written, removed))
 
@@ -312,7 +320,7 @@ class StoreInFront:
     def _ask(self, kind: str, partition: bytes, key: bytes, act: Callable[[], Any]) -> Any:
         if self._closed:
             raise Closed("the store was closed; open it again")
-        return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}"), act)
+        return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}", partition=partition, key=key), act)
 
 
 class ObjectsInFront:

@@ -20,10 +20,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
 from tests.catalog.log.test_catalog_any_history import any_command
 from tests.catalog.services import plan_to
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 
 OWNERS = ("ann", "bob")
 PARTITIONS = range(3)

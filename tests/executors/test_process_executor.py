@@ -28,7 +28,6 @@ from compactlib.testing.executors.conformance import (
     error_of,
     result_of,
 )
-from compactlib.testing.kit.forks import in_a_fork
 from tests.executors.process_tasks import (
     EndlessTask,
     EndTask,
@@ -43,6 +42,7 @@ from tests.executors.process_tasks import (
     TellingTask,
     wait_for,
 )
+from tests.harness.forks import in_a_fork
 
 ROOT = Path(__file__).parents[2]
 

@@ -30,7 +30,8 @@ from compactlib.files.disk import (
     replace_with_link,
     replace_with_symlink,
 )
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
+from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.tools.faults.plan import FailingFiles
 
 FILES = LocalFiles()
 BROKEN_MESSAGE = "not in this environment: "

@@ -31,7 +31,7 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.staging import Record
-from compactlib.testing import FaultyStore
+from tests.harness.faulty_store import FaultyStore
 from tests.harness.staging_world import StagingWorld as World, State, contents, diff, head_contents, record
 
 _WAIT_SECONDS = 60.0

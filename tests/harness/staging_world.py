@@ -24,7 +24,7 @@ from compactlib.staging import (
     SplitRule,
     StagingOptions,
 )
-from compactlib.testing import FaultyStore, KVFault
+from tests.harness.faulty_store import FaultyStore, KVFault
 
 State = Mapping[str, str | None]
 """Keys and values; `None` is a tombstone."""

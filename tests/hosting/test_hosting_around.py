@@ -21,28 +21,20 @@ from compactlib.outcome import Done, Failed
 from compactlib.runtime import Observer, RecordingObserver, SteadyClock
 from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.persistence.codec import encode_message
-from compactlib.testing import (
-    FaultyStore,
-    KVFault,
-    RecordingFiles,
-    check_settings,
-    explore_clock_jumps,
-    explore_kills,
-    explore_lost_answers,
-    explore_pauses,
-)
-from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.faults.lost_answers import LostAnswer
-from compactlib.testing.interleave.pauses import SteppedFiles
-from compactlib.testing.interleave.stage import Stage
-from compactlib.testing.interleave.stores import SteppedStore
-from compactlib.testing.kit.forks import check_fork
+from compactlib.testing import RecordingFiles, explore_kills
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
+from tests.harness.forks import check_fork
 from tests.hosting.local_logs import opened, options
 from tests.hosting.machines import Journal
 from tests.hosting.workload import CONFIG, blocks
 from tests.raftlog.wrapped_files import WatchedFiles
 from tests.scheduler.persistence.test_scheduler_store_around import SETTINGS, Ledger, check_ledger, work
+from tests.tools.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
+from tests.tools.faults.lost_answers import LostAnswer, explore_lost_answers
+from tests.tools.interleave.pauses import SteppedFiles, explore_pauses
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedStore
+from tests.tools.settings import check_settings
 
 PARTITION = b"scheduler/snapshot"
 

@@ -51,7 +51,7 @@ from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.persistence.codec import MAGIC
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 from tests.harness.kv.faulty_proxy import Fault, FaultyProxy
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import answered, served

@@ -23,10 +23,11 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import Command
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from tests.hosting.local_logs import opened, options
 from tests.hosting.machines import Journal
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 
 def test_commands_have_their_place_their_term_and_their_time(tmp_path: Path) -> None:

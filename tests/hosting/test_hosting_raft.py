@@ -29,7 +29,7 @@ from compactlib.hosting import LogBroken, NotLeader, NotStarted, RaftCommandLog,
 from compactlib.scheduler import AddBlocks, Command, Configure, PollRequest, PollResponse
 from compactlib.scheduler.persistence.codec import RecordKind, decode_message, decode_record, encode_message
 from compactlib.scheduler.persistence.plain import from_plain
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 from tests.hosting.machines import Journal
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG, PlainWorker, blocks

@@ -33,7 +33,8 @@ from compactlib.scheduler import (
 from compactlib.scheduler.errors import ReleaseJob
 from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.testing.policies.raftlog_strategies import check_policy
+from compactlib.testing import check_policy
+from compactlib.testing.views import log_views
 
 LIVE = [index for index in range(1, 17) if index % 3 == 0]
 
@@ -171,7 +172,7 @@ def test_damage_is_told_and_changes_nothing(log: SegmentLog, memory_path: Path) 
 
 
 def test_the_policy_keeps_the_contract() -> None:
-    check_policy(TheseSegments((2, 3)))
+    check_policy(TheseSegments((2, 3)), log_views())
     assert str(PolicyRecord.of(TheseSegments((2, 3)))) == "these(numbers=(2, 3))"
 
 

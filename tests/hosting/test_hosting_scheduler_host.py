@@ -37,9 +37,10 @@ from compactlib.scheduler import (
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Configured, PlanUpdate
 from compactlib.scheduler.persistence.codec import encode_message
-from compactlib.testing import FailingFiles, Fault, FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVRun
+from tests.harness.faulty_store import FaultyStore, KVFault
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
+from tests.tools.faults.plan import FailingFiles, Fault
 
 
 def hosted(folder: Path, kv: KVStore | None, clock: ManualClock | None = None, every: int = 0) -> SchedulerHost:

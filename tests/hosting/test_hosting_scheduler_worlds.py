@@ -55,9 +55,8 @@ from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVCrash, KVOperation
 from tests.harness.effort import Effort
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation
 
 FAULTS = [fault for fault in KVFault if fault is not KVFault.CONFLICT]
 MEANWHILE = [fault for fault in FAULTS if fault not in (KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER)]

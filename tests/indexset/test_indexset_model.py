@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 from compactlib.errors import NotFound, Unsorted
 from compactlib.indexset import IndexSet, IndexSetBuilder
 from compactlib.indexset.runs import MAX_INDEX
-from compactlib.testing.histories.index_strategies import index_runs, indexes
+from tests.tools.index_strategies import index_runs, indexes
 
 RUNS = index_runs()
 MODELS = st.sets(indexes(), max_size=40) | st.lists(RUNS, max_size=12).map(lambda runs: set(expanded(runs)))

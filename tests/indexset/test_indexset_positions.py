@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset.positions import common_positions, merge_positions
-from compactlib.testing.histories.index_strategies import indexes
+from tests.tools.index_strategies import indexes
 
 ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(indexes())).map(sorted)
 KINDS: list[Callable[[Sequence[int]], Any]] = [list, tuple, lambda values: array("Q", values)]

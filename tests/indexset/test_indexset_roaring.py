@@ -15,7 +15,7 @@ from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.indexset import IndexSet
 from compactlib.indexset.index_set import Engine
 from compactlib.indexset.runs import MAX_INDEX
-from compactlib.testing.histories.index_strategies import index_runs, indexes
+from tests.tools.index_strategies import index_runs, indexes
 
 INDEXES = indexes()
 RUNS = index_runs(max_length=100_000)

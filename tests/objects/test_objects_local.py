@@ -19,7 +19,8 @@ from compactlib.errors import DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
+from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.tools.faults.plan import FailingFiles
 
 
 def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:

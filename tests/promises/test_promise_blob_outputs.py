@@ -13,7 +13,7 @@ import pytest
 
 from compactlib import CorruptData, Done, Failed
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, compact_many
-from compactlib.testing import FailingFiles, Fault
+from tests.harness.failing_files import FailingFiles
 from tests.promises.damage import (
     Damage,
     DamagingExecutor,
@@ -148,7 +148,7 @@ def test_blobs_stay_when_outputs_are_damaged_in_a_crash(tmp_path: Path, damage: 
 
 def compact_until_a_crash(folder: Path, step: int) -> bool:
     """Compact a store whose process dies before a change of the disk; whether it came to its end before that."""
-    files = FailingFiles(faults=lambda change: Fault.CRASH_BEFORE if change == step else None)
+    files = FailingFiles(killed_at=step)
     store = None
     try:
         store = BlobStore(folder, CONFIG, policy=ALL, files=files)

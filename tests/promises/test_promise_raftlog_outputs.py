@@ -13,7 +13,7 @@ import pytest
 
 from compactlib import CorruptData, Done, Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.testing import FailingFiles, Fault
+from tests.harness.failing_files import FailingFiles
 from tests.promises.damage import (
     Damage,
     DamagingExecutor,
@@ -126,8 +126,7 @@ def crashed(folder: Path) -> Iterator[Path]:
     """Copies of the log in `begun`, each compacted by a process that dies one change of the disk later."""
     for step in itertools.count(1):
         copy = Path(shutil.copytree(folder / "begun", folder / f"crash-{step}"))
-        files = FailingFiles(faults=lambda change, step=step: (  # type: ignore[misc]
-            Fault.CRASH_BEFORE if change == step else None))
+        files = FailingFiles(killed_at=step)
         log = None
         try:
             log = SegmentLog(copy, LogOptions(limits=LIMITS, files=files))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from compactlib.files import Files, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.raftlog.model.names import LOCK_NAME
-from compactlib.testing.faults.files_in_front import FilesInFront
+from tests.tools.faults.files_in_front import FilesInFront
 
 Look = Callable[[str, str], object]
 """Called with the name of an operation and the path, before it is carried out."""

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import Closed
 from compactlib.runtime.owned_lock import OwnedLock
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 
 
 def test_a_thread_may_take_it_again_and_others_wait() -> None:

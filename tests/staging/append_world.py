@@ -27,8 +27,7 @@ from compactlib.staging import (
     StagingOptions,
 )
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import NOW
 
 KEYS = (b"a", b"b")

@@ -19,8 +19,8 @@ from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.listing import ListRequest
 from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
 from compactlib.staging.operations.results import NoChanges
-from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.staging.branch_world import DIRTY, KEYS, MAIN, Contents, K, World, cache_of
+from tests.tools.interleave.history import ABSENT, HistoryOperation
 
 
 def check(world: World, results: Mapping[str, Any]) -> None:

@@ -32,9 +32,10 @@ from compactlib.staging.operations.write import delete_many, put_many
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord, decode_branch_record
-from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
-from compactlib.testing.interleave.history import ABSENT, History, HistoryOperation
 from tests.staging.world import compact_now
+from tests.tools.interleave.history import ABSENT, History, HistoryOperation
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedObjects, SteppedStore
 
 MAIN, SOURCE, REPOSITORY = "main", "source", "repo"
 A, B, K, M = b"a", b"b", b"k", b"m"

@@ -23,12 +23,11 @@ from compactlib.staging.operations.read import list_branch
 from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
 from compactlib.staging.operations.write import delete_many, put_many
 from compactlib.staging.records.context import StagingContext
-from compactlib.testing import Fault, FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
-from compactlib.testing.faults.plan import Crash
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.branch_world import MAIN, SOURCE, K, LoggedStore, cache_of, context_over, prepare
 from tests.staging.world import compact_now
+from tests.tools.faults.objects_faults import FaultyObjects, ObjectRequest
+from tests.tools.faults.plan import Crash, Fault
 
 Contents = dict[bytes, bytes]
 

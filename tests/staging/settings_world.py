@@ -39,11 +39,10 @@ from compactlib.staging.errors import (
     RangeNotFound,
 )
 from compactlib.staging.model.names import CommitId, token_partition
-from compactlib.testing import Fault, FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
-from compactlib.testing.faults.plan import Crash
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.committed.range_formats import FORMATS
+from tests.tools.faults.objects_faults import FaultyObjects, ObjectRequest
+from tests.tools.faults.plan import Crash, Fault
 
 Contents = dict[bytes, bytes]
 NAMES = ("main", "dev", "old")

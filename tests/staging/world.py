@@ -32,7 +32,7 @@ from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
-from compactlib.testing import FaultyStore
+from tests.harness.faulty_store import FaultyStore
 
 State = Mapping[str, str | None]
 """Keys and values; `None` is a tombstone."""

@@ -13,10 +13,10 @@ import attrs
 
 from compactlib.blobstore import BlobStore
 from compactlib.clock import ManualClock
-from compactlib.testing.interleave.access import Access
-from compactlib.testing.interleave.pauses import SteppedFiles
-from compactlib.testing.interleave.stage import Stage
 from tests.blobstore.compaction_stores import START, answers, delete_some, fill, open_store
+from tests.tools.interleave.access import Access
+from tests.tools.interleave.pauses import SteppedFiles
+from tests.tools.interleave.stage import Stage
 
 COUNT = 24
 PATIENCE = 60.0

@@ -20,9 +20,10 @@ from compactlib.errors import Closed, CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget
-from compactlib.testing import RecordingFiles, check_settings, explore_kills
-from compactlib.testing.kit.forks import check_fork
+from compactlib.testing import RecordingFiles, explore_kills
 from tests.blobstore.compaction_stores import plan_of, strays
+from tests.harness.forks import check_fork
+from tests.tools.settings import check_settings
 
 NOW = 1_000_000.0
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 10, index_max_entries=5, journal_max_entries=0,

@@ -41,7 +41,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic, Progress, RecordingObserver
 from compactlib.runtime.services.agenda import Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING
-from compactlib.testing import FailingFiles
+from tests.tools.faults.plan import FailingFiles
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
                          deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None)

@@ -33,9 +33,9 @@ from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
 from compactlib.executors import Attempt, RewriteResult
 from compactlib.files.disk import StrPath
 from compactlib.runtime import Budget, RecordingObserver
-from compactlib.testing import FailingFiles
-from compactlib.testing.faults.files_in_front import FilesInFront
 from tests.blobstore.compaction_stores import flip
+from tests.tools.faults.files_in_front import FilesInFront
+from tests.tools.faults.plan import FailingFiles
 
 HEADER = SegmentHeader(SegmentName(0, 0), 1 << 22, b"an incarnation..", 10)
 SIZES = (10, 0, 5000, 300, 300, 20_000, 1, 77, 4096, 9000)

@@ -20,9 +20,9 @@ from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, St
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
 from compactlib.runtime import Budget, Observer
-from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_kills
-from compactlib.testing.faults.plan import Crash
-from compactlib.testing.kit.forks import check_fork
+from compactlib.testing import RecordingFiles, explore_kills
+from tests.harness.forks import check_fork
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
 
 NOW = 1_000_000.0
 SCRIPT = (("put", 600), ("put", 90), ("delete", 0), ("put", 500), ("put", 0), ("delete", 1), ("put", 300))

@@ -22,9 +22,9 @@ from compactlib.errors import Closed, StorageError
 from compactlib.files import Files, LocalFiles, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.runtime import Observer
-from compactlib.testing import FailingFiles
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 from tests.harness.plain_blob_store import PlainStore, told
+from tests.tools.faults.plan import FailingFiles
 
 NOW = 1000.0
 NOW_MS = 1_000_000

@@ -20,7 +20,6 @@ from compactlib.errors import BudgetSpent, CorruptData
 from compactlib.outcome import Done
 from compactlib.report import VerifyReport
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     RETENTION,
@@ -32,6 +31,7 @@ from tests.blobstore.compaction_stores import (
     plan_of,
 )
 from tests.blobstore.store_pictures import StorePicture, compare
+from tests.tools.faults.plan import FailingFiles, Fault
 
 
 def kinds(report: VerifyReport) -> list[str]:

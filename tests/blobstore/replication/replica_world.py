@@ -45,8 +45,7 @@ from compactlib.errors import BudgetSpent, CompactlibError, DiskFull, StorageErr
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles, Fault
-from compactlib.testing.faults.plan import Crash
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
 
 PEERS = 3
 IDS = [b"%d" % number for number in range(6)]

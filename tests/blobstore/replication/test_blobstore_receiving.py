@@ -22,9 +22,9 @@ from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, RecordingObserver
-from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
 from tests.blobstore.replication.replica_world import EVERYTHING, take_over
+from tests.tools.faults.plan import FailingFiles, Fault
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                          deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None,

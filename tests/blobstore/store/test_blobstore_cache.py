@@ -24,7 +24,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles
+from tests.tools.faults.plan import FailingFiles
 
 CONFIG = BlobStoreConfig.cache(1 << 16, stats_entries_per_second=None, max_blob_bytes=600)
 START = 1_000_000.0

@@ -31,9 +31,8 @@ from compactlib.errors import CompactlibError
 from compactlib.outcome import Failed
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
-from compactlib.testing import explore_clock_jumps
-from compactlib.testing.faults.jumps import Jump, JumpingClock
 from tests.harness.effort import Effort
+from tests.tools.faults.jumps import Jump, JumpingClock, explore_clock_jumps
 
 NOW = 1_000_000.0
 DAY = 86_400.0

@@ -32,8 +32,8 @@ from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Skipped
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import flip
+from tests.tools.faults.plan import FailingFiles, Fault
 
 ONE = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 16, deleted_retention_seconds=10.0, max_blob_bytes=0,
                       ttl_update_buffer_seconds=0.0, journal_max_entries=0, pace=None, durability="interval")

@@ -34,9 +34,9 @@ from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Budget, RecordingObserver
-from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
-from compactlib.testing.faults.plan import Crash
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
 
 FAR_AHEAD = 1e9
 SECRET = b"a secret of forty bytes, and nobody's....."

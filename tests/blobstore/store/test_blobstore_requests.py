@@ -34,7 +34,7 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, DiskFull, Inva
 from compactlib.files import LocalFiles, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.runtime import OnRequest, RecordingObserver
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, pace=None,
                          deleted_retention_seconds=0.0, durability="interval", stats_entries_per_second=None,

@@ -22,9 +22,8 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Conflict, NotFound
 from compactlib.outcome import Failed
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles, Fault, check_settings
-from compactlib.testing.faults.plan import Crash
-from compactlib.testing.settings import SettingsReport
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
+from tests.tools.settings import SettingsReport, check_settings
 
 CREATED = BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 10)
 REFUSED = (NotFound, Conflict, StoreFull)

@@ -21,7 +21,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.outcome import Done, Skipped
 from compactlib.runtime import Observer, OnRequest, Periodic, RecordingObserver
-from compactlib.testing.kit.forks import check_fork
+from tests.harness.forks import check_fork
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, pace=None,
                          deleted_retention_seconds=0.0, durability="interval", stats_entries_per_second=None)

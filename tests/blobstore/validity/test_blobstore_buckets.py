@@ -22,8 +22,8 @@ from compactlib.blobstore.validity.lifetimes import Lifetime
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules
 from compactlib.errors import InvalidInput, Stale
 from compactlib.testing.interrupts import Interrupted
-from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
+from tests.tools.record_logs import record_logs
 
 S0, S1 = SegmentName(0, 0), SegmentName(1, 0)
 

@@ -17,8 +17,8 @@ from compactlib.blobstore.validity.lifetimes import lifetimes
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, Rules, Verdict, judge
 from compactlib.clock import ManualClock
 from compactlib.runtime import Throttle
-from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
+from tests.tools.record_logs import record_logs
 
 LATER = 1_000_000
 RETENTION = 10_000

@@ -21,10 +21,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
 from tests.catalog.services import service_in, update
 from tests.harness.catalog_logs import log_in
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 
 LOST = (KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
 AWAY = (0, 1, 3, 1000)

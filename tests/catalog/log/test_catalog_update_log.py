@@ -38,11 +38,11 @@ from compactlib.files.checksum import crc32
 from compactlib.kv import Condition, Delete, KVStore, MemoryStore
 from compactlib.kv.store import KVLimits
 from compactlib.runtime import Budget
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVRun
 from tests.catalog.services import update
 from tests.harness.catalog_logs import ID, log_in
+from tests.harness.faulty_store import FaultyStore, KVFault
 from tests.harness.steps import calls_of
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 PARTITION = b"catalog"
 

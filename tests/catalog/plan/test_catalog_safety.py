@@ -19,7 +19,6 @@ from compactlib.catalog.plan.safety import check_target
 from compactlib.catalog.plan.verdict import Compact
 from compactlib.catalog.schema.catalog import Change, PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone
-from compactlib.testing.policies.need_strategies import floors
 from tests.catalog.cases import (
     ALL_NODES,
     ZONE,
@@ -32,6 +31,7 @@ from tests.catalog.cases import (
     table,
     with_table_x,
 )
+from tests.tools.need_strategies import floors
 
 VIEW = with_table_x()
 

@@ -50,11 +50,11 @@ from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVOperation, KVRun
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
 from tests.catalog.services import cut, grown, plan_to, service_in
 from tests.harness.catalog_logs import log_in, sound
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 # --- transactions -------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVOperation, KVRun
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

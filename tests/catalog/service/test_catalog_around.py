@@ -24,12 +24,14 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, Conflict
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed
-from compactlib.testing import FaultyStore, check_settings, explore_clock_jumps, explore_pauses
-from compactlib.testing.faults.jumps import Jump, JumpingClock
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.interleave import Stage, SteppedStore
 from tests.catalog.services import cut
 from tests.harness.catalog_logs import sound
+from tests.harness.faulty_store import FaultyStore, KVOperation
+from tests.tools.faults.jumps import Jump, JumpingClock, explore_clock_jumps
+from tests.tools.interleave.pauses import explore_pauses
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedStore
+from tests.tools.settings import check_settings
 
 Predicates = Literal["version", "value"]
 

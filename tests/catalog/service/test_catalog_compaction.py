@@ -45,11 +45,11 @@ from compactlib.errors import BudgetSpent, Busy, Closed, Conflict, InvalidInput,
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, RecordingObserver
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
 from tests.catalog.services import cut, grown, plan_to, service_in
 from tests.harness.catalog_logs import log_in, sound
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation
 from tests.promises.contract.catalog import OneNode
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 
 def with_schemas(count: int, store: KVStore | None = None, **options: Any) -> CatalogService:

@@ -12,9 +12,9 @@ from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
-from compactlib.testing import FaultyStore, KVFault
 from tests.catalog.services import cut, service_in
 from tests.harness.catalog_logs import INITIAL
+from tests.harness.faulty_store import FaultyStore, KVFault
 
 
 def test_what_others_append_is_taken_in() -> None:

@@ -14,10 +14,9 @@ from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
 from tests.catalog.services import cut, grown, service_in
 from tests.harness.catalog_logs import sound
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 
 
 class Voter:

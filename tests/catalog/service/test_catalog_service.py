@@ -29,11 +29,10 @@ from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Observer, RecordingObserver
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
 from tests.catalog.cases import history
 from tests.catalog.services import cut, grown, service_in
 from tests.harness.catalog_logs import INITIAL, create_table, log_in, sound
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 
 # --- looking up ---------------------------------------------------------------------------------------------------
 

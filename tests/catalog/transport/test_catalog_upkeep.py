@@ -29,10 +29,10 @@ from compactlib.errors import Closed, InvalidInput, StorageError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
-from compactlib.testing import FaultyStore, KVFault
 from tests.catalog.services import cut, grown, service_in
 from tests.harness.catalog_cluster import NAMES, PARTITIONS, Cluster
 from tests.harness.catalog_logs import create_table, sound
+from tests.harness.faulty_store import FaultyStore, KVFault
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
 

@@ -31,7 +31,7 @@ from compactlib.catalog.round.messages import (
 )
 from compactlib.catalog.transport import wire
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
-from compactlib.testing.policies.need_strategies import node_ids, node_reports
+from tests.tools.need_strategies import node_ids, node_reports
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "catalog" / "messages-v1.bin"
 ROUND = RoundId(3, NodeId("node-é", 7), 129)

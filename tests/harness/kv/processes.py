@@ -10,7 +10,7 @@ import boto3
 
 from compactlib.errors import Closed
 from compactlib.kv import DynamoStore, EtcdStore, KeyNotFound, KVStore, PredicateFailed
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 
 P = b"test"
 SESSION = boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing", region_name="us-east-1")

@@ -13,8 +13,7 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import Condition, KeyNotFound, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Versioned
 from compactlib.runtime import Observer, RecordingObserver
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import fault_at
+from tests.harness.faulty_store import FaultyStore, KVFault, fault_at
 
 
 def told(observer: RecordingObserver, name: str) -> dict[tuple[str, ...], int]:

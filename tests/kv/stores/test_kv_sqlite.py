@@ -37,7 +37,7 @@ from compactlib.files.disk import StrPath
 from compactlib.kv import KeyNotFound, MemoryStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, StoreFailed
 from compactlib.kv.stores.sqlite.store import FileConnection
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 from tests.harness.readonly import read_only_copy
 
 ROOT = Path(__file__).parents[3]

@@ -26,7 +26,7 @@ from compactlib.blobstore.compaction.plan.policies.declining_cost import Declini
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory
-from compactlib.testing.policies.blob_strategies import store_views
+from compactlib.testing.views import blob_views
 
 NOW = 1_000_000.0
 
@@ -95,7 +95,7 @@ def data_files(folder: Path) -> list[Path]:
 
 
 COMPACTIONS = [BlobStores(), SwappingBlobStores()]
-POLICIES = [(policy, store_views()) for policy in (
+POLICIES = [(policy, blob_views(comes_to_rest=not isinstance(policy, CompactAll))) for policy in (
     StatsBased(), StatsBased(weight_on_benefit=True, middle_range_interval_seconds=86_400.0), CompactAll(),
     CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0, spread_seconds=10.0),
     Greedy(fill_outputs=True), CostBenefit(), ExpiryForecast(), CopyBudget(max_copied_bytes=1_500),

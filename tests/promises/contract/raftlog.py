@@ -26,7 +26,7 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.testing import CompactionFactory
-from compactlib.testing.policies.raftlog_strategies import compaction_views
+from compactlib.testing.views import log_views
 
 _EACH = 10
 """Entries that one filling appends."""
@@ -132,4 +132,4 @@ class _Unstarted(LogCompactionWorker):
 
 
 COMPACTIONS = [SegmentLogs(), RaftLogs(), WorkedRaftLogs()]
-POLICIES = [(policy, compaction_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]
+POLICIES = [(policy, log_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]

@@ -25,7 +25,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.testing import ServiceFactory, ServiceHooks
-from compactlib.testing.strategies import assignment_views
+from compactlib.testing.views import job_views
 
 _EVERY = 3
 
@@ -67,6 +67,6 @@ class Workers(ServiceFactory):
 
 
 SERVICES = (Workers(),)
-POLICIES = tuple((policy, assignment_views()) for policy in (
+POLICIES = tuple((policy, job_views()) for policy in (
     ByPriority(), ByPriority(0.3), FairTenants(), FairTenants({"A": 3}, higher_level_share=0.5), SmallestFirst(),
     SmallestFirst(max_wait_seconds=60.0, window=3, higher_level_share=0.2)))

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import strategies as st
-
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.files import Files, LocalFiles
@@ -33,10 +31,8 @@ from compactlib.staging import (
     StagingWorker,
     TombstoneCostPolicy,
 )
-from compactlib.staging.compaction.sense_policies import BranchPressure
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.record import BranchRecord
 from compactlib.testing import CompactionFactory, ServiceFactory, ServiceHooks
+from compactlib.testing.views import branch_pressures, branch_views
 
 NOW = 1_000_000.0
 KEYS, FILLS = 6, 10
@@ -153,26 +149,9 @@ class Workers(ServiceFactory):
         return self.repository.status().compacting
 
 
-def pressures() -> st.SearchStrategy[BranchPressure]:
-    counts = st.integers(0, 20_000)
-    return st.builds(BranchPressure, deletes=counts, sealed_tokens=st.integers(0, 20), tombstones_listed=counts)
-
-
-def views() -> st.SearchStrategy[StagingView]:
-    """What may lie on a branch: nothing, a little, much; compacted a while ago, or by a clock gone wrong."""
-    tokens = st.integers(0, 10).map(lambda count: tuple(StagingToken(f"stg-{each:032x}") for each in range(count)))
-    records = st.builds(BranchRecord, staging_token=st.just(StagingToken(f"stg-{99:032x}")), sealed_tokens=tokens,
-                        compaction_started_at=st.none() | st.floats(0, 2e9))
-    counts = st.integers(0, 5_000)
-    sizes = st.integers(0, 1 << 30)
-    return st.builds(StagingView, repository=st.just("main"), branch=st.just("main"), record=records, puts=counts,
-                     tombstones=counts, longest_run=counts, staged_bytes=sizes, all_seen=st.booleans(), ranges=counts,
-                     ranges_touched=counts, bytes_touched=sizes)
-
-
 COMPACTIONS = (Repositories(), RepositoriesOnDisk())
 SERVICES = (Workers(),)
 SENSE = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy(), AnyOf())
 PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(),
         TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
-POLICIES = (*((policy, pressures()) for policy in SENSE), *((policy, views()) for policy in PLAN))
+POLICIES = (*((policy, branch_pressures()) for policy in SENSE), *((policy, branch_views()) for policy in PLAN))

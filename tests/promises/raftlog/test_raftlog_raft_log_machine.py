@@ -16,7 +16,8 @@ from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
 from compactlib.raftlog.errors import LogStopped
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
+from tests.harness.failing_files import FailingFiles
 from tests.harness.raft_world import (
     KINDS,
     LOGS,

@@ -25,8 +25,8 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.raftlog.errors import LogStopped
-from compactlib.testing import FailingFiles
 from tests.harness.effort import Effort
+from tests.harness.failing_files import FailingFiles
 
 NAMES = "abc"
 REFUSALS = (StorageError, LogStopped, Busy, Closed)

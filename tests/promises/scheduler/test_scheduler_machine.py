@@ -25,7 +25,7 @@ from compactlib.scheduler import (
     SmallestFirst,
     StatusUpdate,
 )
-from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
+from tests.harness.scheduler_history import SchedulerHistory, SchedulerStep, scheduler_histories
 
 CONFIG = SchedulerConfig(
     levels=(LevelConfig(max_blocks=3, max_age_seconds=20), LevelConfig(max_blocks=2, max_age_seconds=40)),

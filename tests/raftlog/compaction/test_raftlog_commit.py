@@ -21,7 +21,6 @@ from compactlib.raftlog.compaction.recover import recover_folder
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.known import is_committed, superseded
-from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,
@@ -37,6 +36,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 LIVE = [1, 2, 20, 40]
 KEPT = [IndexSet.range(1, 2), IndexSet.range(20, 20), IndexSet.range(40, 40)]

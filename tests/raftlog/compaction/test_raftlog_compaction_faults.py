@@ -15,7 +15,6 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, SeedPolicy, SegmentLog
 from compactlib.raftlog.compaction.report import CompactionFailed, LogCompactionReport, report_of
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,
@@ -28,6 +27,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 PAIRS = SeedPolicy(max_sources=2)
 

@@ -21,8 +21,9 @@ from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, Segme
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place
+from tests.tools.faults.plan import FailingFiles
 
 LARGE = SegmentLimits(max_entries=16, max_bytes=1 << 30)
 SIZE = 3 * BLOCK_BYTES

@@ -31,7 +31,6 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
-from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,
@@ -47,6 +46,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 LIVE = [1, 2, 20, 40]
 

@@ -16,7 +16,6 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing import FailingFiles
 from tests.harness.open_files import open_files
 from tests.raftlog.compaction_logs import (
     chained,
@@ -31,6 +30,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 FILES = LocalFiles()
 ONE, TWO, THREE = segment_name(1), segment_name(2), segment_name(3)

@@ -25,7 +25,6 @@ from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     SMALL,
     Expected,
@@ -43,6 +42,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 LIVE = [1, 2, 20, 40]
 FILES = LocalFiles()

@@ -21,7 +21,6 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
-from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     entries_of,
     entry_of,
@@ -37,6 +36,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 LIVE = [1, 2, 20, 40]
 

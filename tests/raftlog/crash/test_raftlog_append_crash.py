@@ -21,9 +21,10 @@ from compactlib.files import Files, LocalFiles, zeros_ahead
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from tests.harness.effort import Effort
 from tests.harness.plain_log import History, PlainLog
+from tests.tools.faults.plan import FailingFiles
 
 TINY = SegmentLimits(max_entries=3, max_bytes=100)
 LOCAL = LocalFiles()

@@ -25,15 +25,7 @@ from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import DropDead, LogPolicy, LogReader, SeedPolicy, SegmentLog
 from compactlib.raftlog.model.names import CADENCE_NAME, segment_name
 from compactlib.raftlog.store.log_segments import LogSegments
-from compactlib.testing import (
-    FailingFiles,
-    Recording,
-    RecordingFiles,
-    explore_crashes,
-    explore_recovery,
-    record,
-    repeat_crash,
-)
+from compactlib.testing import Recording, RecordingFiles, explore_crashes, explore_recovery, record, repeat_crash
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,
@@ -53,6 +45,7 @@ from tests.raftlog.compaction_logs import (
 )
 from tests.raftlog.crash.journal import Journal, Life
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 PAIRS = SeedPolicy(max_sources=2)
 

@@ -36,11 +36,11 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.runtime import RecordingObserver
-from compactlib.testing import FailingFiles
 from tests.harness.effort import Effort
 from tests.harness.plain_log import History, PlainLog, log_answers
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import copy_folder, write_segment
+from tests.tools.faults.plan import FailingFiles
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -31,11 +31,12 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
-from compactlib.testing.faults.plan import Crash
-from compactlib.testing.kit.forks import check_fork, in_a_fork
+from compactlib.testing import RecordingFiles, explore_kills
+from tests.harness.forks import check_fork, in_a_fork
 from tests.raftlog.compaction_logs import counted
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
+from tests.tools.settings import check_settings
 
 LOG = "log"
 

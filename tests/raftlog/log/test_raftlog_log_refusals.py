@@ -22,9 +22,9 @@ from compactlib.raftlog.log import tail
 from compactlib.raftlog.log.folder import read_folder
 from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime import Budget
-from compactlib.testing import FailingFiles
 from tests.harness.effort import Effort
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
+from tests.tools.faults.plan import FailingFiles
 
 
 class Life:

@@ -25,9 +25,9 @@ from compactlib.raftlog import (
 from compactlib.raftlog.log.read_plan import ReadPart, plan_parts
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.testing.histories.index_strategies import segment_refs
 from tests.harness.plain_log import told
 from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
+from tests.tools.index_strategies import segment_refs
 
 
 def rows(first: int, last: int) -> list[tuple[int, int, bytes]]:

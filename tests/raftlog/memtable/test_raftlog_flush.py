@@ -29,10 +29,10 @@ from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats, plan_flush
 from compactlib.raftlog.memtable.table import Memtable, Slab
 from compactlib.raftlog.store.log_segments import LogSegments
-from compactlib.testing import FailingFiles
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
 from tests.raftlog.reading import write_segment
+from tests.tools.faults.plan import FailingFiles
 
 CAP_16 = LogOptions(limits=SegmentLimits(max_entries=16))
 

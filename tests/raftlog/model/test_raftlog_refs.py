@@ -12,7 +12,7 @@ from compactlib.errors import AuditFailed
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.refs import asked_refs, audit_refs, merge_refs, next_ref, overlapping_refs
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.testing.histories.index_strategies import written_refs
+from tests.tools.index_strategies import written_refs
 
 
 def refs(*triples: tuple[int, int, int]) -> tuple[SegmentRef, ...]:

@@ -28,9 +28,10 @@ from compactlib.raftlog.model.snapshot_meta import (
     write_snapshot_meta,
 )
 from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
-from compactlib.testing.histories.index_strategies import indexes, live_sets
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.raftlog.reading import flipped
+from tests.tools.faults.plan import FailingFiles
+from tests.tools.index_strategies import indexes, live_sets
 
 STATE = SnapshotMeta(48, live=IndexSet.from_sorted([1, 2, 20, 40]))
 FILES = LocalFiles()

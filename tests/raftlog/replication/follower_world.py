@@ -60,11 +60,11 @@ from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.testing import FailingFiles, Fault, RecordingFiles
+from compactlib.testing import RecordingFiles
 from compactlib.testing.crash import write_image
 from compactlib.testing.disk_model import CrashModel, fates_of
-from compactlib.testing.faults.plan import Crash
 from tests.raftlog.wrapped_files import UnsyncedFiles
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
 
 LIMITS = TransferLimits(chunk_bytes=48, window_bytes=150, max_entry_bytes=4000, resend_seconds=1.0, sender_seconds=30.0,
                         receiver_seconds=20.0)

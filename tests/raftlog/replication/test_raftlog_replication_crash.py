@@ -41,10 +41,10 @@ from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, record
-from compactlib.testing.faults.plan import Crash
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
 
 LIMITS = TransferLimits(chunk_bytes=60, window_bytes=120)
 

@@ -53,9 +53,9 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
+from tests.tools.faults.plan import FailingFiles
 
 LIMITS = TransferLimits(chunk_bytes=4096, window_bytes=16_384, resend_seconds=0.3, sender_seconds=60.0)
 SMALL = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=128), files=UnsyncedFiles(),

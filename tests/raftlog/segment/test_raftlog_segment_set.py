@@ -18,8 +18,8 @@ from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import SegmentSet, list_segments, open_segment
-from compactlib.testing.histories.index_strategies import written_refs
 from tests.raftlog.reading import write_segment
+from tests.tools.index_strategies import written_refs
 
 
 def known(number: int, first: int, last: int) -> KnownSegment:

@@ -20,10 +20,10 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.testing import FailingFiles
 from tests.harness.plain_log import PlainLog
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import flipped, native_record, write_segment
+from tests.tools.faults.plan import FailingFiles
 
 FILES = LocalFiles()
 

@@ -40,9 +40,9 @@ from compactlib.raftlog.snapshots.files_format import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
-from compactlib.testing import FailingFiles, Fault
 from tests.harness.open_files import open_files
 from tests.raftlog.wrapped_files import UnsyncedFiles
+from tests.tools.faults.plan import FailingFiles, Fault
 
 LIVE = IndexSet.from_sorted([5, 10, 15])
 

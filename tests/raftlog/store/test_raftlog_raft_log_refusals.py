@@ -38,10 +38,10 @@ from compactlib.raftlog import (
 from compactlib.raftlog.errors import LiveIndexMissing, LogStopped
 from compactlib.raftlog.model.values import Answer
 from compactlib.raftlog.store.pins import Pin
-from compactlib.testing import FailingFiles
 from tests.harness.effort import Effort
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import KINDS, RaftModel, World, check_log, found_state, store_options
+from tests.tools.faults.plan import FailingFiles
 
 MORE = ("checkpoint", "promote", "pin", "unpin", "iterate", "iterate", "finish", "finish", "close", "reclaim", "reopen")
 STATES = "b"

@@ -48,14 +48,15 @@ from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime import Budget, Observer
-from compactlib.testing import FailingFiles, Fault, RecordingFiles, check_settings, explore_kills
-from compactlib.testing.faults.plan import Crash
-from compactlib.testing.kit.forks import check_fork
+from compactlib.testing import RecordingFiles, explore_kills
+from tests.harness.forks import check_fork
 from tests.harness.plain_log import History, PlainLog
 from tests.harness.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
 from tests.raftlog.compaction_logs import counted, flip_byte
 from tests.raftlog.raft_host import indexes, overwrite
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles
+from tests.tools.faults.plan import Crash, FailingFiles, Fault
+from tests.tools.settings import check_settings
 
 # ------------------------------------------------------------------------------- killed, followed, and then no power
 

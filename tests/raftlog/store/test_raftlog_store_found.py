@@ -47,7 +47,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.errors import GapDetected
 from compactlib.runtime import Observer, RecordingObserver
 from compactlib.testing import RecordingFiles, explore_crashes
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.forks import in_a_fork
 from tests.raftlog.raft_host import indexes, overwrite, rows
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles, WatchedFiles
 

@@ -23,10 +23,11 @@ from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal
-from compactlib.testing import FailingFiles, Fault, RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from tests.harness.effort import Effort
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
+from tests.tools.faults.plan import FailingFiles, Fault
 
 # -- damage
 

@@ -16,21 +16,14 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, 
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.scheduler import FencedOff, FileFence, KVFence
 from compactlib.scheduler.fences.fence import Admission, Commitment, Fence
-from compactlib.testing import (
-    FailingFiles,
-    FaultyStore,
-    KVFault,
-    RecordingFiles,
-    explore_kills,
-    explore_lost_answers,
-    explore_pauses,
-)
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.faults.lost_answers import LostAnswer
-from compactlib.testing.interleave.pauses import SteppedFiles
-from compactlib.testing.interleave.stage import Stage
-from compactlib.testing.interleave.stores import SteppedStore
-from compactlib.testing.kit.forks import in_a_fork
+from compactlib.testing import RecordingFiles, explore_kills
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
+from tests.harness.forks import in_a_fork
+from tests.tools.faults.lost_answers import LostAnswer, explore_lost_answers
+from tests.tools.faults.plan import FailingFiles
+from tests.tools.interleave.pauses import SteppedFiles, explore_pauses
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedStore
 
 # --------------------------------------------------------------------------------------------------- lost answers
 

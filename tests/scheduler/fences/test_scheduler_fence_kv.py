@@ -16,8 +16,8 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed,
 from compactlib.scheduler import KVFence
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import Admission, Commitment, encode_record
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVOperation, KVRun
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 Actor = Callable[[KVFence, list[Any]], None]
 _PATIENCE_SECONDS = 60

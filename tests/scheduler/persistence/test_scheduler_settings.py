@@ -30,7 +30,7 @@ from compactlib.scheduler.persistence.plain import to_plain
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows, under
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import SchedulerState
-from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
+from tests.harness.scheduler_history import SchedulerHistory, SchedulerStep, scheduler_histories
 
 LEVELS = st.builds(LevelConfig, max_blocks=st.integers(1, 4), max_age_seconds=st.sampled_from([0.0, 5.0, 40.0]),
                    max_range_seconds=st.sampled_from([0.0, 6.0]))

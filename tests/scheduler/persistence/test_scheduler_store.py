@@ -35,8 +35,8 @@ from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_command, encode_rows, is_opening
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun, fault_at
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,
                          cleanup_delay_seconds=20)

@@ -35,20 +35,14 @@ from compactlib.scheduler import (
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing import (
-    FaultyStore,
-    KVFault,
-    check_settings,
-    explore_clock_jumps,
-    explore_lost_answers,
-    explore_pauses,
-)
-from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock
-from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, fault_at
-from compactlib.testing.faults.lost_answers import LostAnswer
-from compactlib.testing.interleave.stage import Stage
-from compactlib.testing.interleave.stores import SteppedStore
-from compactlib.testing.kit.forks import in_a_fork
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
+from tests.harness.forks import in_a_fork
+from tests.tools.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
+from tests.tools.faults.lost_answers import LostAnswer, explore_lost_answers
+from tests.tools.interleave.pauses import explore_pauses
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedStore
+from tests.tools.settings import check_settings
 
 LEVELS = (LevelConfig(max_blocks=1), LevelConfig(max_blocks=2, max_age_seconds=30))
 CONFIG = SchedulerConfig(levels=LEVELS, cleanup_delay_seconds=20)

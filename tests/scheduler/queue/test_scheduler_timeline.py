@@ -27,9 +27,8 @@ from compactlib.scheduler.model.update import Applied
 from compactlib.scheduler.model.values import JobPhase
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.queue.timeline import MAX_SILENCE_SECONDS, MAX_SKEW_SECONDS, Timeline
-from compactlib.testing import explore_clock_jumps
-from compactlib.testing.faults.jumps import Jump, JumpingClock
 from tests.scheduler.build import Host, S, output, say
+from tests.tools.faults.jumps import Jump, JumpingClock, explore_clock_jumps
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2, max_age_seconds=50)))
 DAY = 86_400.0

@@ -39,7 +39,7 @@ from compactlib.scheduler.queue.metadata_index import AddOutcome, MetadataIndex,
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.workers.worker_core import Effect, Renewed, Stop, WorkerCore
-from compactlib.testing.scheduler.simulation import (
+from tests.scheduler.simulation.simulation import (
     Simulation,
     SimulationFailure,
     SimulationSettings,
@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_history_ten_times() -> None:
 
 def test_a_history_does_not_depend_on_the_process_that_it_runs_in() -> None:
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "compactlib.testing.scheduler.simulation", "--seed", "7", "--trace"]
+        command = [sys.executable, "-m", "tests.scheduler.simulation.simulation", "--seed", "7", "--trace"]
         return subprocess.run(command, check=True, capture_output=True, text=True,
                               env={"PYTHONHASHSEED": hash_seed}).stdout
 
@@ -102,7 +102,7 @@ def test_the_command_line_tells_of_a_failure(monkeypatch: pytest.MonkeyPatch,
     assert main(["--seeds", "500", "--trace"]) == 1
     told = capsys.readouterr().err
     assert "FAILED" in told
-    assert "replay it with: python -m compactlib.testing.scheduler.simulation --seed" in told
+    assert "replay it with: python -m tests.scheduler.simulation.simulation --seed" in told
 
 
 def test_a_report_shows_itself() -> None:

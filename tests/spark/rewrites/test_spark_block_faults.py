@@ -22,9 +22,8 @@ from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, FencedOff, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
-from compactlib.testing import Fault
-from compactlib.testing.faults.objects_faults import FaultyObjects
-from compactlib.testing.faults.plan import Crash
+from tests.tools.faults.objects_faults import FaultyObjects
+from tests.tools.faults.plan import Crash, Fault
 
 pytestmark = pytest.mark.spark
 

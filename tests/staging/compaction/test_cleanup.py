@@ -17,8 +17,7 @@ from compactlib.staging import Record
 from compactlib.staging.compaction.reclaim.cleanup import CleanupStats, TokenCleaner
 from compactlib.staging.model.names import StagingToken, token_partition
 from compactlib.staging.records.staged import Staged
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World
 
 

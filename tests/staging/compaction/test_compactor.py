@@ -27,8 +27,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.records.record import MAX_SEALED_TOKENS
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.compaction.stores_in_files import FileStores
 from tests.staging.compaction.test_vectors_compaction import compacted, seen, sigma, values
 from tests.staging.world import NOW, World

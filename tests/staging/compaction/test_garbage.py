@@ -22,8 +22,7 @@ from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import CommitId
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import World, changes
 

@@ -18,9 +18,11 @@ from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.model.names import CommitId
-from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore_schedules, sample_schedules
-from compactlib.testing.interleave.failure import InterleavingFailed
 from tests.staging.branch_world import LoggedStore
+from tests.tools.interleave.explore import explore_schedules, sample_schedules
+from tests.tools.interleave.failure import InterleavingFailed
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedObjects, SteppedStore
 
 GRACE = 100.0
 

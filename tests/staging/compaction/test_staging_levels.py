@@ -20,8 +20,7 @@ from compactlib.staging import BranchNotFound
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import NOW, World
 
 

@@ -39,8 +39,7 @@ from compactlib.staging.compaction.outcome import LostRace, PutOff
 from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import NOW, World
 

@@ -27,8 +27,7 @@ from compactlib.staging import (
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.compaction.sense_policies import BranchPressure
 from compactlib.staging.records.events import StagingEvents
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import NOW, World
 
 

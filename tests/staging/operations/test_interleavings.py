@@ -24,9 +24,6 @@ from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.layers import changes_of
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
-from compactlib.testing.interleave import explore_schedules, sample_schedules
-from compactlib.testing.interleave.failure import InterleavingFailed
-from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.harness.effort import Effort
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
@@ -41,6 +38,9 @@ from tests.staging.branch_world import (
     actors_of,
     world_of,
 )
+from tests.tools.interleave.explore import explore_schedules, sample_schedules
+from tests.tools.interleave.failure import InterleavingFailed
+from tests.tools.interleave.history import ABSENT, HistoryOperation
 
 REQUIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "reset", "reset_key", "reset_prefix",
             "merge", "hard_reset", "cleanup")

@@ -14,9 +14,8 @@ from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
 from compactlib.staging import Branch, CommittedRanges, Record, Repository
 from compactlib.staging.operations.results import NoChanges
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
 from tests.harness.effort import Effort
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.append_world import AppendWorld
 
 _LIMITS = MemoryStore().limits

@@ -18,10 +18,10 @@ from compactlib.outcome import Done
 from compactlib.runtime import RecordingObserver
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import StagingToken
-from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
-from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun
 from tests.harness.backends import BACKENDS
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation
 from tests.staging.world import World
+from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
 KEYS = [b"%04d" % number for number in range(1000)]
 MEMORY = MemoryStore().limits

@@ -20,8 +20,10 @@ from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, Repository, StagingOptions
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore_schedules, sample_schedules
 from tests.staging.world import NOW
+from tests.tools.interleave.explore import explore_schedules, sample_schedules
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedObjects, SteppedStore
 
 OPTIONS = StagingOptions(first_backoff_seconds=0)
 LIMITS = MemoryStore().limits

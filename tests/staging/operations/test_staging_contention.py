@@ -16,8 +16,7 @@ from compactlib.runtime import RecordingObserver
 from compactlib.staging import Branch, Repository, StagingOptions
 from compactlib.staging.errors import BranchExists, TooManySealed, TooManyTries
 from compactlib.staging.records.record import MAX_SEALED_TOKENS
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, contents, diff, head_contents, missing, record
 

@@ -13,8 +13,7 @@ from compactlib.staging import Branch, DirtyBranch, MergeConflict
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.operations.results import CommitStats, NoChanges
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, head_contents
 

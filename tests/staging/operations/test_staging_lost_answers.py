@@ -15,12 +15,12 @@ from compactlib.outcome import Failed
 from compactlib.staging import Branch, BranchNotFound, CommittedRanges, Repository
 from compactlib.staging.errors import BranchExists
 from compactlib.staging.records.record import BranchRecord
-from compactlib.testing import Fault, FaultyStore, KVFault, explore_lost_answers
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.faults.lost_answers import LostAnswer
-from compactlib.testing.faults.objects_faults import FaultyObjects
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.branch_world import MAIN, LoggedStore, context_over
 from tests.staging.faulty_world import WORK, contents_of, stores_for
+from tests.tools.faults.lost_answers import LostAnswer, explore_lost_answers
+from tests.tools.faults.objects_faults import FaultyObjects
+from tests.tools.faults.plan import Fault
 
 CHANGING = [name for name in WORK if name not in ("cleanup", "sweep", "collect")]
 

@@ -22,12 +22,11 @@ from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.errors import TooManyTries
 from compactlib.staging.model.names import token_partition
 from compactlib.staging.operations.results import AlreadyCommitted, NoChanges
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.interleave import sample_schedules
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import actors_of, world_of
 from tests.staging.world import NOW
+from tests.tools.interleave.explore import sample_schedules
 
 Rule = Callable[[KVOperation], bool]
 

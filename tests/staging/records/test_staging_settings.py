@@ -26,9 +26,9 @@ from compactlib.staging import (
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
-from compactlib.testing import FaultyStore, KVFault, check_settings
-from compactlib.testing.faults.kv_faults import KVOperation
-from compactlib.testing.faults.plan import Crash
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
+from tests.tools.faults.plan import Crash
+from tests.tools.settings import check_settings
 
 KEYS = [b"a", b"a/1", b"a/\xff", b"b", b"\x00", b"\xff\xff", *(b"k%02d" % number for number in range(12))]
 

@@ -21,8 +21,7 @@ from compactlib.staging.model.names import StagingToken, repository_partition
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.staged import Staged
 from compactlib.staging.records.tokens import StagingTokens
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVCrash
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault
 from tests.staging.world import World, record
 
 VALUE = Staged(record("v"))

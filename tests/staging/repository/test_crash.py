@@ -9,7 +9,7 @@ import pytest
 
 from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.testing import KVFault
+from tests.harness.faulty_store import KVFault
 from tests.staging.faulty_world import WORK, explore_faults
 
 

@@ -17,8 +17,8 @@ from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, PreconditionFailed, Record, RecordNotFound
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.operations.results import NoChanges
-from compactlib.testing import FaultyStore, KVFault, KVStoreConformance
-from compactlib.testing.faults.kv_faults import KVOperation
+from compactlib.testing import KVStoreConformance
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.testing import KVFault
+from tests.harness.faulty_store import KVFault
 from tests.staging.faulty_world import WORK, explore_faults
 
 

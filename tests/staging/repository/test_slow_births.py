@@ -15,8 +15,7 @@ from compactlib.kv.store import KVLimits
 from compactlib.staging import Repository, StagingOptions
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import branch_key
-from compactlib.testing import FaultyStore, KVFault
-from compactlib.testing.faults.kv_faults import KVOperation
+from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World, contents
 
 DAY = 86_400.0

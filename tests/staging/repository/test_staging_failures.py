@@ -15,10 +15,11 @@ from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.write import put_many
 from compactlib.staging.records.context import StagingContext
-from compactlib.testing import Fault, FaultyStore
-from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
+from tests.harness.faulty_store import FaultyStore
 from tests.staging.branch_world import MAIN, LoggedStore, context_over
 from tests.staging.faulty_world import WORK, contents_of, stores_for
+from tests.tools.faults.objects_faults import FaultyObjects, ObjectRequest
+from tests.tools.faults.plan import Fault
 
 
 def refused(request: ObjectRequest) -> Fault | None:

@@ -24,12 +24,13 @@ from compactlib.staging.operations.read import list_branch
 from compactlib.staging.operations.write import put_many
 from compactlib.staging.records.branch_store import BranchStore
 from compactlib.staging.records.context import StagingContext
-from compactlib.testing import explore_pauses
-from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
-from compactlib.testing.interleave.failure import InterleavingFailed
 from tests.staging.branch_world import MAIN, REPOSITORY, LoggedStore
 from tests.staging.faulty_world import WORK, Contents, stores_for
 from tests.staging.world import compact_now
+from tests.tools.interleave.failure import InterleavingFailed
+from tests.tools.interleave.pauses import explore_pauses
+from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stores import SteppedObjects, SteppedStore
 
 DAY = 86_400.0
 Work = Callable[["World"], object]

@@ -267,7 +267,7 @@ def _bad_choice(choice: BlobChoice, view: BlobView, policy: BlobPolicy) -> Inval
             break
         seen.add(name)
     return InvalidInput(f"policy {policy.name!r} made a bad choice: it {what}; a choice takes segments of "
-                        f"view.eligible, each once (check_blob_policy finds such cases)")
+                        f"view.eligible, each once (check_policy finds such cases)")
 
 
 def _why_left(segment: SegmentView, view: BlobView) -> str:

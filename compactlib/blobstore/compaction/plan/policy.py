@@ -10,8 +10,8 @@ A choice may name any of the view's eligible segments, neighbours or not: what i
 where its records lie. What a policy remembers from one plan to the next is in `view.history`, which changes
 only when a plan has been carried out.
 
-`compactlib.testing.check_blob_policy` tries a policy on many stores and says where it breaks a rule. Those that come
-with the library are in `compactlib.blobstore.compaction.plan.policies`.
+`check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
+`compactlib.blobstore.compaction.plan.policies`.
 """
 
 from __future__ import annotations

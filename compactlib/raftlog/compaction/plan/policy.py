@@ -8,9 +8,8 @@ whatever a policy chooses, and two segments with only dead ones between them are
 candidate into exactly one group, or leaves it out with a reason. A group becomes one segment.
 
 A good policy makes progress, so that compaction always comes to rest: each group either joins two or more segments
-or rewrites one that holds something dead. `compactlib.testing.policies.raftlog_strategies.check_policy` tries a policy
-on
-many logs and says where it breaks a rule. Four are in `compactlib.raftlog.compaction.plan.policies`.
+or rewrites one that holds something dead. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on
+many logs. Four are in `compactlib.raftlog.compaction.plan.policies`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done
-from compactlib.testing import FailingFiles
+from tests.tools.faults.plan import FailingFiles
 
 RETENTION = 100.0
 

@@ -37,9 +37,10 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.files.checksum import crc32
-from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names
+from tests.tools.faults.plan import FailingFiles
 
 GOLDEN = Path(__file__).parents[3] / "promises" / "golden" / "blobstore"
 FILES = LocalFiles()

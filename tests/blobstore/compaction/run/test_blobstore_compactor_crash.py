@@ -25,7 +25,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
-from compactlib.testing import FailingFiles, Recording, explore_crashes, explore_recovery, record, repeat_crash
+from compactlib.testing import Recording, explore_crashes, explore_recovery, record, repeat_crash
 from compactlib.testing.disk_model import KEPT, LOST, CrashModel
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
@@ -39,6 +39,7 @@ from tests.blobstore.compaction_stores import (
     plan_of,
     strays,
 )
+from tests.tools.faults.plan import FailingFiles
 
 COUNT = 24
 NOW = START + 100

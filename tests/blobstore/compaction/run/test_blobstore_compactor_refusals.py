@@ -22,7 +22,6 @@ from compactlib.files import OutFile
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget, RecordingObserver
-from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     answers,
@@ -38,6 +37,7 @@ from tests.blobstore.compaction_stores import (
     strays,
 )
 from tests.blobstore.store_pictures import StorePicture
+from tests.tools.faults.plan import FailingFiles
 
 # -------------------------------------------------------------------------------------------------------- damage
 

@@ -22,7 +22,6 @@ from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
-from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     RETENTION,
@@ -38,6 +37,7 @@ from tests.blobstore.compaction_stores import (
     strays,
 )
 from tests.blobstore.store_pictures import StorePicture, compare
+from tests.tools.faults.plan import FailingFiles
 
 # ------------------------------------------------------------------------------------------ stopping and going on
 

@@ -32,7 +32,8 @@ from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord
-from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
+from compactlib.testing.views import log_views
+from tests.tools.raft_segments import segments_of
 
 SCENARIOS = Path(__file__).parents[3] / "raftlog" / "scenarios"
 POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
@@ -336,7 +337,7 @@ def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
 
 
 @settings(max_examples=60)
-@given(compaction_views())
+@given(log_views().examples)
 def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         named = [number for row in plan.to_dicts() for number in row["members"]]
@@ -350,7 +351,7 @@ def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
 
 
 @settings(max_examples=60)
-@given(compaction_views())
+@given(log_views().examples)
 def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         after = plan.forecast(view)

@@ -21,14 +21,10 @@ from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.raftlog.compaction.plan.policy import filled_groups, is_worthwhile, stored_dead_bytes, stored_live_bytes
 from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentStats
 from compactlib.raftlog.segment import format as native
-from compactlib.testing.policies.raftlog_strategies import (
-    check_policy,
-    rounds_to_rest,
-    segment_sequences,
-    segments_of,
-    view_of_candidates,
-)
+from compactlib.testing import check_policy
+from compactlib.testing.views import log_views, segment_sequences
 from tests.harness.effort import Effort
+from tests.tools.raft_segments import segments_of, view_of_candidates
 
 CAP_128 = SegmentLimits(max_entries=128)
 CAP_4096 = SegmentLimits(max_entries=4096)
@@ -67,7 +63,7 @@ def of_26(*counts: tuple[int, int]) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_the_policy_keeps_its_contract(policy: LogPolicy, effort: Effort) -> None:
-    check_policy(policy, max_examples=effort(25, 400))
+    check_policy(policy, log_views(), max_examples=effort(25, 400))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -202,7 +198,9 @@ def test_seed_says_why_it_leaves_a_segment_out() -> None:
 def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
         segments: tuple[SegmentStats, ...], max_sources: int) -> None:
     view = view_of_candidates(segments, CAP_128)
-    rounds = rounds_to_rest(SeedPolicy(max_sources=max_sources), view)
+    rounds = 0
+    while not (plan := plan_for(view, SeedPolicy(max_sources=max_sources))).is_empty:
+        view, rounds = plan.forecast(view), rounds + 1
     assert rounds <= max(1, ceil(log(max(len(segments), 1)) / log(max_sources) - 1e-9))
 
 

@@ -22,7 +22,7 @@ from compactlib.raftlog.compaction.sense.trigger import (
     Manual,
     Trigger,
 )
-from compactlib.testing.policies.raftlog_strategies import segments_of
+from tests.tools.raft_segments import segments_of
 
 QUIET = CompactionState(minors_since_major=0, live_entries=0, dead_entries=0, live_bytes=0, dead_bytes=0,
                         last_major_at=1000.0, now=1000.0)

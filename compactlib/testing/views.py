@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of the library's stores for `check_policy`: Hypothesis draws them, and a judge adds the rules of each store.
+
+>>> from compactlib.raftlog import SeedPolicy
+>>> from compactlib.testing import check_policy
+>>> check_policy(SeedPolicy(max_sources=4), log_views(), max_examples=10)
+
+`log_views().examples` is the strategy alone. Each strategy shrinks to the smallest view: no segments, no jobs, nothing
+counted. A judge checks that a choice can be carried out, and that compactions come to rest: when a policy plans on what
+the plan before would leave, each plan must leave a smaller store, until one is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import attrs
+
+from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
+from compactlib.blobstore.compaction.plan.plan import forecast, plan_for_choice
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.raftlog import LogChoice, LogPolicy, LogView, SegmentLimits
+from compactlib.raftlog.compaction.plan.plan import plan_for
+from compactlib.raftlog.compaction.plan.policy import checked_choice, is_worthwhile, stored_dead_bytes
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.scheduler import AssignmentPolicy, AssignmentView, JobChoice
+from compactlib.scheduler.plan.policy import LevelView, TenantLine, WaitingJob
+from compactlib.staging import StagingChoice, StagingView
+from compactlib.staging.compaction.sense_policies import BranchPressure, SensePolicy
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
+from compactlib.testing.policies import Views
+
+try:
+    from hypothesis import note, strategies as st
+except ImportError:
+    raise MissingDependency(package="hypothesis", extra="testing", purpose="drawing views for a policy") from None
+
+ViewT = TypeVar("ViewT")
+
+NOW = 1_700_000_000.0
+"""The time of every view, in seconds since the epoch."""
+_DAY = 86_400.0
+
+
+# ------------------------------------------------------------------------------------------------------- Raft logs
+
+def log_views(*, max_segments: int = 24) -> Views[LogView]:
+    """Raft logs of any number of segments, the snapshot anywhere or not taken yet.
+
+    The judge requires that each candidate is in one valid group or left out with a reason, that no group rewrites one
+    wholly live segment, and that compactions come to rest.
+
+    Args:
+        max_segments: the most segments of a log.
+    """
+    return Views(_logs_of_candidates(max_segments) | _logs(max_segments), _judge_log, (NOW,))
+
+
+_PAYLOAD_BYTES = (0, 1, 26, 1024, 70_000)
+_ALIKE = ((4, 4), (256, 1), (128, 64))
+"""Entries and live entries of segments that are all alike."""
+
+
+def segment_limits() -> st.SearchStrategy[SegmentLimits]:
+    """Small and large limits, also some that a single segment already exceeds."""
+    return st.builds(SegmentLimits, max_entries=st.sampled_from([1, 16, 128, 4096]),
+                     max_bytes=st.sampled_from([1, 5_000, 1_000_000, 64_000_000]))
+
+
+@st.composite
+def _segment(draw: st.DrawFn, ref: SegmentRef, min_live: int) -> SegmentStats:
+    """Dense, sparse, in between, or all dead; entries of one size, or of sizes as uneven as can be."""
+    entries = draw(st.integers(1, 256))
+    most = min(entries, ref.last - ref.first + 1)
+    live = draw(st.integers(min_live, most) | st.sampled_from([min_live, most]))
+    each = draw(st.sampled_from(_PAYLOAD_BYTES))
+    live_bytes, dead_bytes = live * each, (entries - live) * each
+    if each and draw(st.booleans()):
+        # All the weight on one side: the many live entries tiny, or the dead ones.
+        live_bytes, dead_bytes = (live, dead_bytes) if draw(st.booleans()) else (live_bytes, entries - live)
+    return SegmentStats(ref=ref, entries=entries, data_bytes=live_bytes + dead_bytes, live_entries=live,
+                        live_bytes=live_bytes, format=draw(st.sampled_from(["native", "ra2"])))
+
+
+@st.composite
+def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int = 24) -> tuple[SegmentStats, ...]:
+    """Segments of one log, oldest to newest, with gaps between their numbers and between their ranges.
+
+    Args:
+        min_live: the fewest live entries of a segment, 0 or 1.
+        max_segments: the most segments.
+    """
+    segments: list[SegmentStats] = []
+    number = last = 0
+    alike = draw(st.none() | st.sampled_from(_ALIKE))
+    for _ in range(draw(st.integers(0, max_segments))):
+        number += draw(st.sampled_from([1, 1, 1, 5]))
+        first = last + draw(st.sampled_from([1, 1, 100]))
+        if alike is None:
+            last = first + draw(st.integers(0, 255))
+            segments.append(draw(_segment(SegmentRef(number, first, last), min_live)))
+        else:
+            entries, live = alike
+            last = first + entries - 1
+            segments.append(SegmentStats(ref=SegmentRef(number, first, last), entries=entries, data_bytes=26 * entries,
+                                         live_entries=live, live_bytes=26 * live))
+    return tuple(segments)
+
+
+@st.composite
+def _logs(draw: st.DrawFn, max_segments: int) -> LogView:
+    segments = draw(segment_sequences(max_segments=max_segments))
+    ends = [segment.ref.last for segment in segments]
+    end = ends[-1] if ends else 0
+    snapshot = draw(st.none() | st.just(end) | st.integers(0, end) | st.sampled_from([0, *ends]))
+    return LogView(segments=segments, snapshot_index=snapshot, limits=draw(segment_limits()))
+
+
+@st.composite
+def _logs_of_candidates(draw: st.DrawFn, max_segments: int) -> LogView:
+    """Logs in which a policy may choose every segment but the newest, and each has something live."""
+    segments = draw(segment_sequences(min_live=1, max_segments=max_segments))
+    number, last = (segments[-1].number, segments[-1].ref.last) if segments else (0, 0)
+    newest = SegmentStats(ref=SegmentRef(number + 1, last + 1, last + 1), entries=1, data_bytes=1, live_entries=1,
+                          live_bytes=1)
+    return LogView(segments=(*segments, newest), snapshot_index=last, limits=draw(segment_limits()))
+
+
+def _judge_log(policy: LogPolicy, view: LogView, now: float, choice: Any) -> None:
+    note(f"{policy.name} chose {choice}")
+    try:
+        chosen: LogChoice = checked_choice(choice, view, policy=policy.name)
+    except InvalidInput as error:
+        raise AssertionError(str(error)) from error
+    by_number = {segment.number: segment for segment in view.candidates}
+    for group in chosen.groups:
+        assert is_worthwhile([by_number[number] for number in group]), (
+            f"{policy.name}: segment {group[0]} is wholly live, a rewrite of it alone changes nothing; leave it out "
+            f"(is_worthwhile)")
+    for left in chosen.left_out:
+        assert left.reason, (
+            f"{policy.name}: segment {left.number} is left out without a reason; plans show it to operators")
+    _comes_to_rest(policy.name, view, lambda log: plan_for(log, policy, now), lambda log, plan: plan.forecast(log),
+                   lambda log: (len(log.segments), sum(map(stored_dead_bytes, log.segments))))
+
+
+def _comes_to_rest(name: str, view: ViewT, plan_for_view: Callable[[ViewT], Any],
+                   forecast_of: Callable[[ViewT, Any], ViewT], size_of: Callable[[ViewT], tuple[int, int]]) -> None:
+    while not (plan := plan_for_view(view)).is_empty:
+        after = forecast_of(view, plan)
+        (segments, dead), before = size_of(after), size_of(view)
+        assert (segments, dead) < before, (
+            f"{name}: this plan makes no progress: it would leave {segments} segments with {dead:,} dead bytes, and "
+            f"be made again. Take nothing that frees no segment and holds nothing dead: {plan!r}")
+        view = after
+
+
+# ------------------------------------------------------------------------------------------------------ blob stores
+
+def blob_views(*, max_segments: int = 12, comes_to_rest: bool = True) -> Views[BlobView]:
+    """Blob stores: any number of segments at any positions, some of them not eligible; nearly empty and full.
+
+    The judge requires that a choice takes eligible segments, each once, and that compactions come to rest.
+
+    Args:
+        max_segments: the most sealed segments of a store; there is one more, which is written to.
+        comes_to_rest: `False` for a policy that also rewrites segments that are wholly valid, as `CompactAll` does
+            without `skip_valid`.
+    """
+    def judge(policy: BlobPolicy, view: BlobView, now: float, choice: Any) -> None:
+        _judge_blob_choice(policy, view, now, choice)
+        if comes_to_rest:
+            _comes_to_rest(policy.name, view, lambda store: plan_for_choice(store, policy.choose(store, now), policy,
+                                                                            now),
+                           lambda store, plan: forecast(plan, store), _blob_size)
+
+    return Views(_blob_stores(max_segments), judge, (NOW,))
+
+
+_LIFE_SECONDS = (0.0, 60.0, 3_600.0, _DAY, 30 * _DAY)
+_FADING = ((), (), ((0.0, 1),), ((3_600.0, 2),), ((3_600.0, 1),), ((60.0, 3), (_DAY, 2), (30 * _DAY, 1)))
+"""In how many seconds something of a segment dies, and the part of what is left by then: a half, a third, all."""
+
+
+@st.composite
+def _sealed_segment(draw: st.DrawFn, name: SegmentName, room_bytes: int, fill_bytes: int) -> SegmentView:
+    """Empty, wholly valid, just at the edge of what an output takes, or in between."""
+    used = draw(st.sampled_from([room_bytes, room_bytes, fill_bytes, 0]) | st.integers(0, room_bytes))
+    edges = [0, 0, used, min(fill_bytes, used), min(fill_bytes // 2, used), min(fill_bytes // 2 + 1, used)]
+    valid = draw(st.sampled_from(edges) | st.integers(0, used))
+    dying: list[Dying] = []
+    left = valid
+    for seconds, part in draw(st.sampled_from(_FADING)):
+        size = left // part
+        left -= size
+        dying.append(Dying(NOW + seconds, size))
+    return SegmentView(name=name, used_bytes=used, valid_bytes=valid, eligible=draw(st.integers(0, 9)) < 9,
+                       last_modified=NOW - draw(st.sampled_from(_LIFE_SECONDS)), dying=tuple(dying))
+
+
+@st.composite
+def _blob_stores(draw: st.DrawFn, max_segments: int) -> BlobView:
+    header, reserve = draw(st.sampled_from([(20, 80), (0, 0), (18, 400)]))
+    segment_bytes = draw(st.sampled_from([1_000, 999, 1_048_576]))
+    room = segment_bytes - header
+    steps = draw(st.lists(st.sampled_from([1, 1, 1, 3]), max_size=max_segments))
+    names = [SegmentName(position, draw(st.integers(0, 2))) for position in accumulate(steps)]
+    segments = [draw(_sealed_segment(name, room, room - reserve)) for name in names]
+    segments.append(SegmentView(name=SegmentName(sum(steps) + 1, 0), used_bytes=0, valid_bytes=0, eligible=False))
+    capacity = segment_bytes * (len(segments) + draw(st.sampled_from([0, 0, 1, 20])))
+    times = st.sampled_from([NOW, NOW - _DAY, NOW - 7 * _DAY, 0.0])
+    history = draw(st.builds(LastPlans, since=times, last_full_at=st.none() | times,
+                             last_middle_range_at=st.none() | times))
+    return BlobView(store=draw(st.sampled_from(["disk1/7", "disk2/7", ""])), capacity_bytes=capacity,
+                    segment_bytes=segment_bytes, header_bytes=header, max_blob_bytes=reserve,
+                    used_bytes=segment_bytes * len(names), reference_time=NOW - 7 * _DAY,
+                    retention_seconds=7 * _DAY, segments=tuple(segments), history=history)
+
+
+def _judge_blob_choice(policy: BlobPolicy, view: BlobView, now: float, choice: Any) -> None:
+    note(f"{policy.name} chose {choice!r}")
+    assert isinstance(choice, BlobChoice), (
+        f"{policy.name}: choose() returned {choice!r}; return a BlobChoice, an empty one that says why if nothing is "
+        f"worth it")
+    try:
+        plan_for_choice(view, choice, policy, now)
+    except InvalidInput as error:
+        raise AssertionError(f"{policy.name}: {error}. Take segments of view.eligible and no others") from error
+
+
+def _blob_size(view: BlobView) -> tuple[int, int]:
+    return len(view.segments), sum(segment.used_bytes - segment.valid_bytes for segment in view.segments)
+
+
+# ------------------------------------------------------------------------------------------------- staging branches
+
+def branch_pressures() -> Views[BranchPressure]:
+    """Counts of the sensor of a staging repository: nothing, a little, very much.
+
+    The judge requires that a policy wants nothing on a branch without counts, wants a compaction under the highest
+    counts, and still wants it when a count is higher: the sensor may miss the moment between two calls.
+    """
+    counts = st.integers(0, 20) | st.sampled_from([999, 1_000, 10_000]) | st.integers(0, _MOST_COUNTED)
+    return Views(st.builds(BranchPressure, deletes=counts, sealed_tokens=st.integers(0, 20) | st.integers(0, 10_000),
+                           tombstones_listed=counts), _judge_pressure, (NOW,))
+
+
+_MOST_COUNTED = 1_000_000_000
+_HIGHEST = BranchPressure(deletes=_MOST_COUNTED, sealed_tokens=10_000, tombstones_listed=_MOST_COUNTED)
+_COUNTS = ("deletes", "sealed_tokens", "tombstones_listed")
+
+
+def _judge_pressure(policy: SensePolicy, view: BranchPressure, now: float, choice: Any) -> None:
+    assert isinstance(choice, StagingChoice), (
+        f"{policy.name}: choose() returned {choice!r}; return a StagingChoice, also to say that nothing is to be done")
+    assert policy.choose(BranchPressure(), now).is_empty, (
+        f"{policy.name}: it wants to compact a branch on which nothing was counted. Every new branch would be "
+        f"compacted at once, for nothing; return an empty choice below a threshold of at least 1")
+    assert not policy.choose(_HIGHEST, now).is_empty, (
+        f"{policy.name}: it does not want to compact under {_HIGHEST}: tombstones would pile up for ever. Want it from "
+        f"some count on")
+    for count in _COUNTS:
+        for more in (1, 2, 1_000):
+            higher = attrs.evolve(view, **{count: getattr(view, count) + more})
+            assert choice.is_empty or not policy.choose(higher, now).is_empty, (
+                f"{policy.name}: it wants to compact at {view}, and not at {higher}. The sensor may miss the moment "
+                f"between two calls, and the branch would never be compacted; compare with >=")
+
+
+def branch_views() -> Views[StagingView]:
+    """Staging branches for the policy of a repository: nothing staged, a little, much; compacted before, or never."""
+    tokens = st.integers(0, 10).map(lambda count: tuple(StagingToken(f"stg-{each:032x}") for each in range(count)))
+    records = st.builds(BranchRecord, staging_token=st.just(StagingToken(f"stg-{99:032x}")), sealed_tokens=tokens,
+                        compaction_started_at=st.none() | st.floats(0, 2e9))
+    counts, sizes = st.integers(0, 5_000), st.integers(0, 1 << 30)
+    return Views(st.builds(StagingView, repository=st.just("main"), branch=st.just("main"), record=records, puts=counts,
+                           tombstones=counts, longest_run=counts, staged_bytes=sizes, all_seen=st.booleans(),
+                           ranges=counts, ranges_touched=counts, bytes_touched=sizes))
+
+
+# --------------------------------------------------------------------------------------------------- scheduler jobs
+
+def job_views(*, max_jobs: int = 12) -> Views[AssignmentView]:
+    """Jobs of up to three levels and four tenants, some of whom have had turns; also none.
+
+    The judge requires that a choice names jobs of the view, each once, and no more than there is room for.
+
+    Args:
+        max_jobs: the most jobs of a view.
+    """
+    jobs = st.builds(
+        WaitingJob, name=st.uuids().map(str), tenant=st.sampled_from(_TENANTS), shard=st.just(0),
+        level=st.integers(0, 2), blocks=st.integers(1, 20), size_bytes=st.integers(0, 1 << 30),
+        added_at=st.integers(0, 2_000_000_000).map(float), failures=st.integers(0, 3))
+    return Views(st.builds(
+        _assignment_view, st.lists(jobs, max_size=max_jobs, unique_by=lambda job: job.name),
+        st.integers(1, max_jobs + 3), st.integers(0, 3),
+        st.lists(st.integers(0, 4 * _STRIDE), min_size=len(_TENANTS), max_size=len(_TENANTS))), _judge_jobs)
+
+
+_TENANTS = "ABCD"
+_STRIDE = 1 << 20
+"""How far one turn moves a tenant's virtual time."""
+
+
+def _assignment_view(jobs: list[WaitingJob], capacity: int, leased: int, virtual: Sequence[int]) -> AssignmentView:
+    levels = []
+    for number in sorted({job.level for job in jobs}):
+        ready = tuple(job for job in jobs if job.level == number and not job.failures)
+        again = tuple(job for job in jobs if job.level == number and job.failures)
+        turns = sorted((virtual[_TENANTS.index(tenant)], tenant) for tenant in {job.tenant for job in ready})
+        tenants = tuple(TenantLine(tenant, time, tuple(job for job in ready if job.tenant == tenant))
+                        for time, tenant in turns)
+        levels.append(LevelView(number, len(jobs) % 7, ready, again, tenants))
+    return AssignmentView(capacity=capacity, levels=tuple(levels), queued=len(jobs) + leased, leased=leased)
+
+
+def _judge_jobs(policy: AssignmentPolicy, view: AssignmentView, _: float, choice: Any) -> None:
+    assert isinstance(choice, JobChoice), f"{policy.name}: choose() returned {choice!r}; return a JobChoice"
+    known = {job.name for level in view.levels for jobs in (level.ready, level.again) for job in jobs}
+    strange = [name for name in choice.jobs if name not in known]
+    assert not strange, f"{policy.name}: {strange} are not of the view; take names from view.levels"
+    assert len(set(choice.jobs)) == len(choice.jobs), f"{policy.name}: a job is named twice in {choice.jobs}"
+    assert len(choice.jobs) <= view.capacity, (
+        f"{policy.name}: {len(choice.jobs)} jobs for a capacity of {view.capacity}; cut them to view.capacity: a poll "
+        f"that gets more fails")

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a scheduler, as values: random histories for Hypothesis, and a service that lives through them.
+
+>>> from compactlib.scheduler import LevelConfig
+>>> world = SchedulerHistory(SchedulerConfig(levels=(LevelConfig(max_blocks=20),)))
+>>> for step in (Arrive(20), Poll(1), Poll(1), Report((Said(0, JobStatus.SUCCESS),))):
+...     world.step(step)
+>>> world.finish()
+>>> sorted(world.done)[:3], len(world.done)
+(['b0', 'b1', 'b10'], 20)
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import attrs
+from hypothesis import strategies as st
+
+from compactlib.errors import AuditFailed
+from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
+from compactlib.scheduler.model.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Requeued, Retain, Tick
+from compactlib.scheduler.model.values import (
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    JobPhase,
+    JobStatus,
+    NoOutput,
+)
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+from compactlib.scheduler.plan.policy import AssignmentPolicy
+from compactlib.scheduler.service.service import SchedulerService
+
+
+@attrs.frozen
+class Pass:
+    """The leader's clock moves on, or back: a new leader's may be behind.
+
+    Attributes:
+        seconds: how far.
+    """
+
+    seconds: float
+
+
+@attrs.frozen
+class Arrive:
+    """New blocks are written.
+
+    Attributes:
+        count: how many.
+        tenant: whose.
+        shard: where.
+    """
+
+    count: int
+    tenant: str = "A"
+    shard: int = 0
+
+
+@attrs.frozen
+class Poll:
+    """A worker without jobs asks for some.
+
+    Attributes:
+        capacity: how many at most.
+    """
+
+    capacity: int
+
+
+@attrs.frozen
+class Said:
+    """What a worker says of one job that it was given once, and may have lost since.
+
+    Attributes:
+        which: which of the jobs that were ever given out, counted from the first, modulo their number.
+        status: what it says.
+        result: of a success: a block, nothing because all was expired, or nothing because the sources are gone.
+    """
+
+    which: int
+    status: JobStatus
+    result: Literal["output", "empty", "missing"] = "output"
+
+
+@attrs.frozen
+class Report:
+    """A worker reports and asks for more.
+
+    Attributes:
+        said: about which jobs what; may repeat itself.
+        capacity: how many jobs it takes.
+        cleaned: whether it also reports all tombstones given out as deleted.
+    """
+
+    said: tuple[Said, ...]
+    capacity: int = 0
+    cleaned: bool = False
+
+
+@attrs.frozen
+class DoTick:
+    """The leader looks after leases and retries."""
+
+
+@attrs.frozen
+class RequeueOne:
+    """An operator queues a job of the quarantine again.
+
+    Attributes:
+        which: which, in the order of names, modulo their number.
+    """
+
+    which: int
+
+
+@attrs.frozen
+class DropOld:
+    """Retention drops what is old.
+
+    Attributes:
+        age_seconds: from which age on.
+    """
+
+    age_seconds: float
+
+
+SchedulerStep: TypeAlias = Pass | Arrive | Poll | Report | DoTick | RequeueOne | DropOld
+"""One thing that happens to a scheduler."""
+
+
+def scheduler_steps() -> st.SearchStrategy[SchedulerStep]:
+    """Single steps. Shrinks to no time that passes."""
+    said = st.builds(
+        Said, st.integers(0, 20), st.sampled_from([JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.SUCCESS,
+                                                   JobStatus.IN_PROGRESS, JobStatus.FAILED, JobStatus.RELEASED]),
+        st.sampled_from(["output", "output", "empty", "missing"]))
+    return st.one_of(
+        st.builds(Pass, st.sampled_from([0.0, 1.0, 5.0, 10.0, 10.5, 30.0, -0.5, -8.0])),
+        st.builds(Arrive, st.integers(1, 5), st.sampled_from("AB"), st.integers(0, 1)),
+        st.builds(Poll, st.integers(0, 3)),
+        st.builds(Report, st.lists(said, min_size=1, max_size=3).map(tuple), st.integers(0, 2), st.booleans()),
+        st.just(DoTick()), st.builds(RequeueOne, st.integers(0, 3)),
+        st.builds(DropOld, st.sampled_from([20_000.0, 40_000.0])))
+
+
+def scheduler_histories(*, max_steps: int = 40) -> st.SearchStrategy[tuple[SchedulerStep, ...]]:
+    """Histories of a scheduler: blocks come, workers take jobs, lose them, report late, twice, wrongly or never.
+
+    Shrinks to the fewest steps.
+
+    Args:
+        max_steps: the most steps.
+    """
+    steps = scheduler_steps()
+    # Short and long histories; a list alone would give short ones only.
+    return (st.lists(steps, max_size=max_steps)
+            | st.lists(steps, min_size=max_steps // 2, max_size=max_steps)).map(tuple)
+
+
+@attrs.define
+class _Held:
+    """A job as a worker knows it: it may have lost it, and not know."""
+
+    name: str
+    token: int
+    sources: tuple[str, ...]
+    tenant: str
+    shard: int
+    level: int
+
+
+class SchedulerHistory:
+    """A real service that lives through steps, beside a plain model of who was given which job, and until when.
+
+    Args:
+        config: the service's.
+        policy: the service's; replicas that replay the log have another one.
+
+    Attributes:
+        service: the service.
+        done: the blocks that a job has taken effect on.
+        log: the commands so far, each with what it was to do.
+    """
+
+    def __init__(self, config: SchedulerConfig, policy: AssignmentPolicy | None = None) -> None:
+        self.config: SchedulerConfig = config
+        self.service: SchedulerService = SchedulerService(config, policy=policy)
+        self.done: set[str] = set()
+        self.log: list[tuple[Command, Operation]] = []
+        self._now = 1000.0
+        self._blocks = 0
+        self._workers: list[_Held] = []
+        # The model: job to (token, end of the lease) of the last assignment, while the job exists.
+        self._holder: dict[str, tuple[int, float]] = {}
+        self._tokens: dict[str, int] = {}
+        self._cleanup: list[str] = []
+
+    def step(self, step: SchedulerStep) -> None:
+        """Carry out one step, and check the answers and the state.
+
+        Raises:
+            AuditFailed: a rule of the scheduler was broken; the message says which.
+        """
+        match step:
+            case Pass():
+                self._now += step.seconds
+            case Arrive():
+                self._arrive(step)
+            case Poll():
+                self._poll(PollRequest((), step.capacity))
+            case Report():
+                updates = tuple(self._update(said) for said in step.said) if self._workers else ()
+                self._poll(PollRequest(updates, step.capacity, tuple(self._cleanup) if step.cleaned else ()))
+            case DoTick():
+                self._apply(Tick())
+            case RequeueOne():
+                self._requeue(step)
+            case DropOld():
+                self._apply(Retain(self._now - step.age_seconds))
+        self._check(step)
+
+    def finish(self) -> None:
+        """Replay the log on a replica, and load the state from its rows: both must be the same.
+
+        Raises:
+            AuditFailed: they are not.
+        """
+        expected = list(dump_rows(self.service.state))
+        replica = SchedulerService(self.config, policy=SmallestFirst())
+        for command, operation in self.log:
+            replica.apply(command, operation)
+        _require(list(dump_rows(replica.state)) == expected, "a replica that replays the log differs")
+        again = load_rows(dump_rows(self.service.state), self.config)
+        again.audit()
+        _require(list(dump_rows(again)) == expected, "what is loaded from the rows of the state has other rows")
+        command, request = Command(len(self.log) + 1, 1, self._now + 11), PollRequest((), 4)
+        loaded = SchedulerService(state=again, policy=self.service.policy)
+        _require(loaded.prepare(command, request) == self.service.prepare(command, request),
+                 "a service that was loaded would answer the next poll in another way")
+
+    # -------------------------------------------------------------------------------------------------- operations
+
+    def _apply(self, operation: Operation) -> object:
+        command = Command(len(self.log) + 1, 1, self._now)
+        self.log.append((command, operation))
+        return self.service.apply(command, operation)
+
+    def _arrive(self, step: Arrive) -> None:
+        names = [f"b{self._blocks + number}" for number in range(step.count)]
+        self._blocks += step.count
+        self._apply(AddBlocks(tuple(
+            BlockMeta(id=name, tenant=step.tenant, shard=step.shard, level=0, min_time=self._now, max_time=self._now)
+            for name in names)))
+
+    def _requeue(self, step: RequeueOne) -> None:
+        state = self.service.state
+        names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
+        if names:
+            name = names[step.which % len(names)]
+            if name in state.quarantine:
+                self._tokens.pop(name, None)
+            requeued, held = self._apply(Requeue((name,))), self._holder.get(name)
+            if isinstance(requeued, Requeued) and name in requeued.jobs:
+                _require(held is None or held[1] < self._now, f"{name} is queued again, its lease lasts until {held}")
+                self._holder.pop(name, None)
+
+    def _update(self, said: Said) -> StatusUpdate:
+        held = self._workers[said.which % len(self._workers)]
+        results = None
+        if said.status is JobStatus.SUCCESS:
+            output = BlockMeta(id=f"{held.name}@{held.token}", tenant=held.tenant, shard=held.shard,
+                               level=held.level + 1, min_time=self._now, max_time=self._now)
+            results = CompactedBlocks(
+                tenant=held.tenant, shard=held.shard, source_blocks=() if said.result == "missing" else held.sources,
+                new_blocks=(output,) if said.result == "output" else (),
+                no_output={"empty": NoOutput.EMPTY, "missing": NoOutput.MISSING}.get(said.result))
+        return StatusUpdate(held.name, held.token, said.status, results, "because")
+
+    def _poll(self, request: PollRequest) -> None:
+        command = Command(len(self.log) + 1, 1, self._now)
+        before = list(dump_rows(self.service.state))
+        update = self.service.prepare(command, request)
+        _require(update == self.service.prepare(command, request), "two equal polls were prepared in two ways")
+        _require(list(dump_rows(self.service.state)) == before, "preparing a poll changed the state")
+        self.log.append((command, update))
+        applied = self.service.apply(command, update)
+        if not isinstance(applied, Applied):
+            raise AuditFailed(f"a poll was refused: {applied!r}")
+        self._check_answers(request, applied.response)
+        self._take(applied.response, command, update)
+
+    # ------------------------------------------------------------------------------------------------------ checks
+
+    def _check_answers(self, request: PollRequest, response: PollResponse) -> None:
+        """What each update must be answered, by what the model knows of holders."""
+        seen: set[str] = set()
+        for said, answer in zip(request.status_updates, response.answers, strict=True):
+            _require(said.name == answer.name, f"{said.name} was reported, and {answer.name} is answered")
+            held = self._holder.get(said.name)
+            told = f"{said} was answered {answer}; by the model it is held by {held}"
+            if said.name in seen:
+                _require(answer.verdict in (Verdict.DUPLICATE, Verdict.NOT_FOUND), told)
+                continue
+            if held is None:
+                _require(answer.verdict in (Verdict.NOT_FOUND, Verdict.STALE_TOKEN, Verdict.WRONG_STATE), told)
+            elif said.token < held[0]:
+                _require(answer.verdict is Verdict.STALE_TOKEN, told)
+                _require(answer.holder_deadline == held[1], told)
+            elif said.status == JobStatus.IN_PROGRESS:
+                _require(answer.verdict is Verdict.ACCEPTED, told)
+                self._holder[said.name] = (held[0], self._now + self.config.lease_seconds)
+            else:
+                del self._holder[said.name]
+                self._take_effect(said, answer.verdict)
+            if answer.verdict is Verdict.ACCEPTED:
+                seen.add(said.name)
+
+    def _take_effect(self, said: StatusUpdate, verdict: Verdict) -> None:
+        if said.compacted_blocks is not None and verdict is Verdict.ACCEPTED:
+            for block_id in said.compacted_blocks.source_blocks:
+                _require(block_id not in self.done, f"block {block_id} took effect twice, with {said.name}")
+                self.done.add(block_id)
+
+    def _take(self, response: PollResponse, command: Command, update: PlanUpdate) -> None:
+        leases = {lease.name: lease for lease in response.assignments}
+        for plan in response.compaction_jobs:
+            lease = leases[plan.name]
+            held = self._holder.get(plan.name)
+            token = command.index + self.service.state.tokens_above
+            _require(lease.token == token, f"{plan.name} has token {lease.token} in entry {command.index}, not {token}")
+            _require(lease.token > self._tokens.get(plan.name, 0),
+                     f"the token of {plan.name} went back to {lease.token}")
+            _require(held is None or held[1] < self._now, f"{plan.name} was given away, its lease lasts until {held}")
+            self._tokens[plan.name] = lease.token
+            self._holder[plan.name] = (lease.token, lease.lease_expires_at)
+            self._workers.append(_Held(plan.name, lease.token, plan.source_blocks, plan.tenant, plan.shard,
+                                       plan.compaction_level))
+            self._cleanup += [tombstone.name for tombstone in plan.tombstones]
+        self._cleanup += [tombstone.name for tombstone in response.tombstones]
+        for gone in update.evicted_jobs:
+            self._holder.pop(gone.state.name, None)
+
+    def _check(self, step: SchedulerStep) -> None:
+        self.service.audit()
+        unaccounted = self.service.state.unaccounted_blocks()
+        _require(not unaccounted or bool(self.service.state.quarantine_dropped),
+                 f"after {step} blocks {[block.id for block in unaccounted]} wait for nothing")
+        limit = self.config.max_queue_size
+        _require(not limit or len(self.service.state.jobs) <= limit, f"after {step} more than {limit} jobs are queued")
+        for phase, state in self.service.jobs(self._now):
+            held = self._holder.get(state.name)
+            told = f"after {step} {state} is {phase}; by the model it is held by {held}"
+            _require((held is None) == (state.status is JobStatus.UNSPECIFIED), told)
+            if held is not None:
+                _require((state.token, state.lease_expires_at) == held, told)
+                _require((phase is JobPhase.IN_PROGRESS) == (self._now <= held[1]), told)
+
+
+def _require(holds: bool, told: str) -> None:
+    """Raise unless a rule holds; also under `python -O`."""
+    if not holds:
+        raise AuditFailed(told)
