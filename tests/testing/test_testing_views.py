@@ -18,7 +18,7 @@ from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups
 from compactlib.scheduler import AssignmentView, JobChoice
 from compactlib.staging import StagingChoice
 from compactlib.staging.compaction.sense_policies import BranchPressure
-from compactlib.testing import check_policy
+from compactlib.testing import Views, check_policy
 from compactlib.testing.views import blob_views, branch_pressures, job_views, log_views
 
 
@@ -104,7 +104,8 @@ def job_invents_one(view: AssignmentView) -> JobChoice:
     return JobChoice(("unknown",), "1 of them")
 
 
-VIEWS = {"log": log_views(), "blob": blob_views(), "branch": branch_pressures(), "job": job_views()}
+VIEWS: dict[str, Views[Any]] = {
+    "log": log_views(), "blob": blob_views(), "branch": branch_pressures(), "job": job_views()}
 
 
 @pytest.mark.parametrize(("kind", "how", "lesson"), [
@@ -148,7 +149,7 @@ def test_log_views_reach_the_edges(condition: Callable[[LogView], bool]) -> None
 
 def test_rest_of_the_kit_loads_without_hypothesis() -> None:
     program = ("import sys; sys.modules['hypothesis'] = None\n"
-               "from compactlib.testing import check_policy, check_kv_store, record, check_hazards\n"
+               "from compactlib.testing import Views, check_policy, check_kv_store, record, check_hazards\n"
                "from compactlib.errors import MissingDependency\n"
                "try:\n    import compactlib.testing.views\n"
                "except MissingDependency as error:\n    print(error)")

@@ -153,6 +153,6 @@ def _run(store: KVStore, work: Callable[[FaultyStore], object], check: Callable[
                                 tuple(faulty.acknowledged), returned, error))
     except BaseException as wrong:
         ended = f"raised {error!r}" if error is not None else f"returned {returned!r}"
-        wrong.add_note(f"{operation} had no answer ({fault.value.value}), then "
+        wrong.add_note(f"{operation} had no answer ({fault.value}), then "
                        f"{'all' if failing is None else failing} {'looks' if looks_fail else 'tries'} failed; {ended}")
         raise
