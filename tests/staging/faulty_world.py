@@ -235,7 +235,7 @@ def explore_faults(name: str, *faults: KVFault) -> int:
             assert run.trouble.met == undisturbed.trouble.requests[number - 1], "the work is not deterministic"
             check_run(run, after)
         except BaseException as wrong:
-            wrong.add_note(f"{name} with {fault.value.value!r} at request {number}: {run.trouble.met}; {run.error!r}")
+            wrong.add_note(f"{name} with {fault.value!r} at request {number}: {run.trouble.met}; {run.error!r}")
             raise
         count += 1
     return count
