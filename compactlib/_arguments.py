@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, wraps
-from inspect import signature
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from sys import float_info
 from types import NoneType, UnionType
@@ -13,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import InvalidInput
 
 AnswerT = TypeVar("AnswerT")
 ParamsP = ParamSpec("ParamsP")
@@ -40,43 +39,6 @@ def require_type(name: str, value: object, kind: type | tuple[type, ...], wanted
         kinds = kind if isinstance(kind, tuple) else (kind,)
         raise InvalidInput(f"{name} is {value!r:.100}; give "
                            f"{wanted or ' or '.join([each.__name__ for each in kinds] + ['None'] * or_none)}")
-
-
-def require_method(name: str, value: object, *methods: str, or_none: bool = False) -> None:
-    """Return if `value` has all these methods, or is `None`, where that may be.
-
-    Raises:
-        InvalidInput: it has not, or is a class and no object of it.
-    """
-    if or_none and value is None:
-        return
-    for method in methods:
-        # A class has its instances' methods too, and only `__call__` is its own.
-        is_class = isinstance(value, type) and method != "__call__"
-        if is_class or not callable(getattr(value, method, None)):
-            raise InvalidInput(f"{name} is {value!r:.100}; give an object with the method {method}()")
-
-
-def require_callable(name: str, value: object) -> None:
-    """Return if `value` can be called.
-
-    Raises:
-        InvalidInput: it cannot.
-    """
-    if not callable(value):
-        raise InvalidInput(f"{name} is {value!r:.100}; give a function")
-
-
-def iterated(name: str, values: Any) -> Iterator[Any]:
-    """The members of an iterable, one after the other; arrays of no dimension are none, though of that type.
-
-    Raises:
-        InvalidInput: it is no iterable.
-    """
-    try:
-        return iter(values)
-    except TypeError:
-        raise InvalidInput(f"{name} are {values!r:.100}; give an iterable") from None
 
 
 def require_names(name: str, value: object) -> None:
@@ -183,19 +145,6 @@ def is_above(limit: float, *, or_none: bool = False) -> Callable[[object, Any, A
     return check
 
 
-def require_policy(name: str, value: object, *, or_none: bool = False) -> None:
-    """Return if `value` is a `contract.Policy`, as far as can be seen, or is `None`, where that may be.
-
-    Raises:
-        InvalidInput: it has no name or no `choose`, or is a class and no object of it.
-    """
-    if or_none and value is None:
-        return
-    if isinstance(value, type) or not callable(getattr(value, "choose", None)) or not isinstance(
-            getattr(value, "name", None), str):
-        raise InvalidInput(f"{name} is {value!r:.100}; give a policy: an object with a name and choose(view, now)")
-
-
 def require_fields(one: attrs.AttrsInstance) -> None:
     """Return if every field of a value is of the type that is annotated.
 
@@ -212,44 +161,6 @@ def require_fields(one: attrs.AttrsInstance) -> None:
 def _fields_of(kind: type[attrs.AttrsInstance]) -> Sequence[tuple[str, Any]]:
     hints = get_type_hints(kind)
     return [(field.name, hints[field.name]) for field in attrs.fields(kind)]
-
-
-def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, AnswerT]:
-    """A call that ends in `InvalidInput`, and names the argument, where one is of another type than is annotated.
-
-    For calls that notice it themselves, and for `__attrs_post_init__`, whose arguments are the fields. The types are
-    looked at only once a `TypeError` or its like was raised, so a call that goes well costs no more than before. What
-    is raised although all arguments fit comes through.
-    """
-    @wraps(call)
-    def checked(*args: ParamsP.args, **kwargs: ParamsP.kwargs) -> AnswerT:
-        try:
-            return call(*args, **kwargs)
-        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
-            problem = None if isinstance(error, CompactlibError) else _misfit(call, args, kwargs)
-            if problem is None:
-                raise
-            raise InvalidInput(problem) from error
-
-    return checked
-
-
-def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Which argument does not fit; `None` if all do, or if that is unknown."""
-    checks_fields = call.__name__ == "__attrs_post_init__"
-    fields = {field.name: field.type for field in attrs.fields(type(args[0]))} if checks_fields else {}
-    try:
-        given = ({name: getattr(args[0], name) for name in fields} if checks_fields
-                 else signature(call).bind(*args, **kwargs).arguments)
-        hints = get_type_hints(type(args[0]) if checks_fields else call)
-    except (TypeError, NameError, AttributeError):
-        # Called with too many or too few arguments, or annotated with what only type checkers import.
-        return None
-    wanted = fields or call.__annotations__
-    for name, value in given.items():
-        if name in hints and not _fits(value, hints[name]):
-            return f"{name} is {value!r:.100}; give {wanted.get(name)}"
-    return None
 
 
 def _has_what_it_seems(value: Any, kind: type) -> bool:

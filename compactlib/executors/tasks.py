@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib._arguments import refuses_misfits, require_whole
+from compactlib._arguments import require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
@@ -173,7 +173,6 @@ class LocalExecutor:
         InvalidInput: `workers` is no number from 1 on.
     """
 
-    @refuses_misfits
     def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
                  clock: Clock | None = None) -> None:
         require_whole("workers", workers, 1)
@@ -181,7 +180,6 @@ class LocalExecutor:
         self._attempt_id = attempt_id
         self._clock: Clock = SystemClock() if clock is None else clock
 
-    @refuses_misfits
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
         """See `Executor.run`. With one worker, a task starts when its outcome is asked for.

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_type
+from compactlib._arguments import require_type
 from compactlib._closing import Closing
 from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
@@ -69,7 +69,6 @@ class LocalLog(Closing):
         StorageError: the disk refused.
     """
 
-    @refuses_misfits
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True) -> None:
         self._options = LogOptions() if options is None else options
         self._machine: CommandMachine | None = None
@@ -107,7 +106,6 @@ class LocalLog(Closing):
             Unsupported: a command was written by a later release.
             StorageError: the new term could not be noted; close the log, and open it again.
         """
-        require_method("machine", machine, "apply")
         with self._in_order():
             self._require_open()
             if self._machine is not None:
@@ -169,7 +167,6 @@ class LocalLog(Closing):
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`."""
-        require_method("make", make, "__call__")
         try:
             with self._in_order():
                 machine, clock = self._require_started()
@@ -239,7 +236,6 @@ class LocalLog(Closing):
 
     # -- keeping it small, and the rest
 
-    @refuses_misfits
     def compact(self, index: int) -> Done[Any] | Skipped | Failed:
         """See `CommandLog.compact`. Drops the segments that hold nothing later."""
         with self._in_order():

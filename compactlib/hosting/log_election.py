@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from compactlib._arguments import require_method
 from compactlib.catalog.log.replicated import Claim, decode_command, encode_command, is_command
 from compactlib.catalog.model.timestamp import milliseconds
 from compactlib.catalog.service.lease_election import ElectionListener
@@ -57,8 +56,6 @@ class LogElection(ServiceFace):
 
     def __init__(self, log: LeaderLog, node: str, listener: ElectionListener, *, every_seconds: float = 1.0,
                  observer: Observer | None = None, clock: Clock | None = None) -> None:
-        require_method("log", log, "propose")
-        require_method("listener", listener, "__call__")
         if not milliseconds(every_seconds, name="every_seconds"):
             raise InvalidInput(f"every_seconds is {every_seconds}; give more than 0")
         self._claim = encode_command(Claim(node))

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_names, require_seconds, require_type
+from compactlib._arguments import require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
@@ -136,11 +136,9 @@ class RaftCommandLog(Closing):
         settings: further settings of `pysyncobj.SyncObjConf`, by name; they win over what is chosen here.
     """
 
-    @refuses_misfits
     def __init__(self, address: str, peers: Sequence[str], *, folder: StrPath | None = None,
                  password: str | None = None, insecure: bool = False, wait_seconds: float = 10.0,
                  clock: Clock | None = None, files: Files | None = None, **settings: Any) -> None:
-        require_names("peers", peers)
         for each in (address, *peers):
             require_guarded("a node of a group", each.rpartition(":")[0].strip("[]"), guard="password=",
                             is_guarded=bool(password), insecure=insecure)
@@ -217,7 +215,6 @@ class RaftCommandLog(Closing):
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`: `make` runs in pysyncobj's thread. Two rounds to a majority, one for no command."""
-        require_method("make", make, "__call__")
         number = next(self._numbers)
         self._deciders[number] = make
         try:

@@ -16,7 +16,6 @@ from itertools import groupby
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
@@ -30,7 +29,6 @@ from compactlib.scheduler.fences.fence import LockingFence
 _DIGITS = 16
 
 
-@refuses_misfits
 def segment_block_id(number: int, token: int | None = None) -> str:
     """The id of a block that is a segment: `0000000000000007`, or `0000000000000007@52` as a job with token 52 left it.
 
@@ -42,7 +40,6 @@ def segment_block_id(number: int, token: int | None = None) -> str:
     return f"{number:0{_DIGITS}d}" if token is None else f"{number:0{_DIGITS}d}@{token}"
 
 
-@refuses_misfits
 def segment_of_block(block_id: str) -> int:
     """The number of the segment that a block is.
 
@@ -67,11 +64,6 @@ class TheseSegments:
     """
 
     numbers: tuple[int, ...]
-
-    def __attrs_post_init__(self) -> None:
-        require_type("numbers", self.numbers, tuple, "a tuple of segment numbers")
-        for number in self.numbers:
-            require_type("a segment's number", number, int, "a whole number")
 
     @property
     def name(self) -> str:

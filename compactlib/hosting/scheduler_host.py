@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from compactlib._arguments import refuses_misfits, require_names
 from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
@@ -117,7 +116,6 @@ class SchedulerHost(Closing):
         CompactlibError: what log or store raise.
     """
 
-    @refuses_misfits
     def __init__(self, log: CommandLog, kv: KVStore | None = None, config: SchedulerConfig | None = None, *,
                  partition: bytes = b"scheduler/snapshot", snapshot_every: int = 10_000, with_index: bool = True,
                  policy: AssignmentPolicy | None = None, observer: Observer | None = None, clock: Clock | None = None,
@@ -175,7 +173,6 @@ class SchedulerHost(Closing):
         self._snapshot_if_due()
         return result.response
 
-    @refuses_misfits
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """New blocks: into the metadata index and the compaction queue. The answer holds the outcome of each."""
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
@@ -188,13 +185,10 @@ class SchedulerHost(Closing):
         """Forget blocks whose newest data is older than `before`, seconds since the epoch."""
         return self._carry_out(Retain(before), Retained)
 
-    @refuses_misfits
     def requeue(self, names: Iterable[str]) -> Requeued:
         """Try jobs again that failed: in quarantine, or still queued; see `Requeue`."""
-        require_names("names", names)
         return self._carry_out(Requeue(tuple(names)), Requeued)
 
-    @refuses_misfits
     def configure(self, config: SchedulerConfig) -> Configured:
         """Other settings hold from now on, on every node and over restarts; see `Configure`. O(everything)."""
         return self._carry_out(Configure(config), Configured)
@@ -225,7 +219,6 @@ class SchedulerHost(Closing):
 
     # -- what looks at it
 
-    @refuses_misfits
     def look(self, at: Callable[[SchedulerService], AnswerT]) -> AnswerT:
         """What `at` finds in the scheduler, between two commands; everything it sees is durable.
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib._arguments import refuses_misfits, require_one_of, require_type
+from compactlib._arguments import require_one_of, require_type
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import (
     algebra as _indexset_algebra,
@@ -88,7 +88,6 @@ class IndexSet:
     # --- making one ---------------------------------------------------------------------------------------------
 
     @classmethod
-    @refuses_misfits
     def from_iterable(cls, indexes: Iterable[int], *, engine: Engine = "auto") -> IndexSet:
         """The set of `indexes`, in any order, repeated or not.
 
@@ -113,7 +112,6 @@ class IndexSet:
         return cls._of(joined(ordered, ordered))
 
     @classmethod
-    @refuses_misfits
     def from_sorted(cls, indexes: Iterable[int]) -> IndexSet:
         """The set of `indexes`, which ascend strictly.
 
@@ -128,7 +126,6 @@ class IndexSet:
         return cls._of(joined(values, values))
 
     @classmethod
-    @refuses_misfits
     def from_runs(cls, runs: Iterable[tuple[int, int]]) -> IndexSet:
         """The set of all members of `runs`, pairs `(first, last)`, both inclusive, in any order, overlapping or not.
 
@@ -250,40 +247,33 @@ class IndexSet:
         """All members, ascending. Cost: O(members) in C."""
         return self._firsts.tolist() if self._lasts is self._firsts else list(self)
 
-    @refuses_misfits
     def overlaps(self, first: int, last: int) -> bool:
         """Whether a member lies in `first..last`, both inclusive; an empty range has none. Cost: O(log runs)."""
         run = bisect_left(self._lasts, first)
         return first <= last and run < len(self._firsts) and self._firsts[run] <= last
 
-    @refuses_misfits
     def overlaps_set(self, other: IndexSet) -> bool:
         """Whether the two sets share a member. Cost: O(runs where their ranges meet)."""
         return _indexset_algebra.overlap(self._runs, other._runs)
 
-    @refuses_misfits
     def isdisjoint(self, other: IndexSet) -> bool:
         """Whether the two sets share no member. Cost: as `overlaps_set`."""
         return not self.overlaps_set(other)
 
-    @refuses_misfits
     def issubset(self, other: IndexSet) -> bool:
         """Whether every member is one of `other`. Cost: as `intersection`."""
         return self.intersection(other)._count == self._count
 
     # --- taking a part ------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def at_least(self, index: int) -> IndexSet:
         """The members from `index` upwards. Cost: O(log runs), and a copy of the columns kept."""
         return self.between(index, MAX_INDEX)
 
-    @refuses_misfits
     def at_most(self, index: int) -> IndexSet:
         """The members up to and including `index`. Cost: as `at_least`."""
         return self.between(0, index)
 
-    @refuses_misfits
     def between(self, first: int, last: int) -> IndexSet:
         """The members in `first..last`, both inclusive; none if `first` exceeds `last`. Cost: as `at_least`.
 
@@ -292,7 +282,6 @@ class IndexSet:
         """
         return self._taking(_indexset_algebra.between(self._runs, first, last))
 
-    @refuses_misfits
     def chunks(self, size: int) -> Iterator[IndexSet]:
         """The members in sets of `size` each, ascending; the last one may be smaller. Each is made when asked for.
 
@@ -310,22 +299,18 @@ class IndexSet:
 
     # --- combining ----------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def union(self, *others: IndexSet) -> IndexSet:
         """The members of any of the sets. Cost: O(runs) for two, O(runs log sets) for more."""
         return self._taking(_indexset_algebra.union([self._runs, *(other._runs for other in others)]))
 
-    @refuses_misfits
     def intersection(self, other: IndexSet) -> IndexSet:
         """The members of both sets. Cost: O(runs where their ranges meet)."""
         return self._taking(_indexset_algebra.intersection(self._runs, other._runs))
 
-    @refuses_misfits
     def difference(self, other: IndexSet) -> IndexSet:
         """The members of this set that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
         return self._taking(_indexset_algebra.difference(self._runs, other._runs))
 
-    @refuses_misfits
     def overwritten_by(self, new: IndexSet) -> IndexSet:
         """What a log holds after `new` was written over it: the members below `new.first`, and all of `new`.
 

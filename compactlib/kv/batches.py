@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import CompactlibError
 from compactlib.kv.errors import KeyNotFound, PartlyWritten, TooLarge
 from compactlib.kv.parts.arguments import checked_cell, checked_partition, checked_put
@@ -30,7 +29,6 @@ _PIECES = 16
 """Pieces of larger things in one request: of 256 KiB each, 4 MiB together."""
 
 
-@refuses_misfits
 def get_many(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, Versioned]:
     """What a store holds of these cells; those that are not there are left out.
 
@@ -74,8 +72,6 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
         PartlyWritten: it ended after the first of several requests.
         CompactlibError: what the store raises for the first request.
     """
-    require_method("store", store, "set", "delete")
-    require_type("changes", changes, Mapping)
     waiting = list(changes.items())
     most = max(store.limits.max_transact, 1)
     if len(waiting) > most:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_type
+from compactlib._arguments import require_type
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
@@ -88,7 +88,6 @@ class SnapshotStore:
         Unsupported: it was written by another release.
     """
 
-    @refuses_misfits
     def __init__(self, kv: KVStore, partition: bytes, *, clock: Clock | None = None,
                  rng: random.Random | None = None) -> None:
         self._kv = kv
@@ -110,7 +109,6 @@ class SnapshotStore:
         head = self._head
         return 0 if head is None else head.index
 
-    @refuses_misfits
     def is_due(self, index: int, every: int) -> bool:
         """Whether command `index` is so far above the snapshot that it is time for the next one.
 
@@ -157,7 +155,6 @@ class SnapshotStore:
                                 f"{len(data)} bytes with CRC {crc32(data):#010x}")
         return Snapshot(head.index, data)
 
-    @refuses_misfits
     def save(self, index: int, data: bytes, *, replaces: Iterable[bytes] = ()) -> None:
         """Put a snapshot in the place of the last one, once it has been read back. O(size).
 

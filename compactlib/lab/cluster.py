@@ -18,7 +18,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
@@ -39,7 +38,6 @@ class SparkCosts:
     task_seconds: float = 0.0
     commit_seconds: float = 0.0
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not value >= 0:

@@ -18,7 +18,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab.results.experiments import Comparison, Experiment, run_experiments
 from compactlib.lab.results.measures import Measures, together
@@ -214,7 +213,6 @@ def tune(experiments: Iterable[Experiment], *, today: Experiment, least: str = "
     if not length:
         raise InvalidInput(f"the workload has {operations} operation(s); give at least {2 * HALF}")
     for name, limit in (limits or {}).items():
-        require_type(f"the limit of {name}", limit, (int, float), "the most that it may come to")
         if math.isnan(limit):
             raise InvalidInput(f"the limit of {name} is {limit!r}; give the most that it may come to")
 

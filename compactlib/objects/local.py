@@ -10,7 +10,6 @@ import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-from compactlib._arguments import require_callable, require_method
 from compactlib._closing import Closing
 from compactlib.errors import Closed, NotFound, ReadOnly, StorageError
 from compactlib.files.disk import (
@@ -66,8 +65,6 @@ class LocalObjects(Closing):
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex, create: bool = True) -> None:
-        require_method("files", files, "create", "link", "sync_folder", or_none=True)
-        require_callable("new_name", new_name)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._new_name = new_name

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from compactlib._arguments import require_callable
 from compactlib._closing import Closing
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
@@ -54,7 +53,6 @@ class RemoteObjects(Closing):
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         if conditions not in ("probe", "trusted", "unchecked"):
             raise InvalidInput(f"conditions is {conditions!r}; give 'probe', 'trusted' or 'unchecked'")
-        require_callable("new_name", new_name)
         try:
             import obstore
             from obstore import exceptions

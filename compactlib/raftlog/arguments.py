@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from compactlib._arguments import iterated, require_method
 from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset.index_set import IndexSet
 
@@ -31,7 +30,7 @@ def listed(name: str, values: Any, each: Callable[[Any], Any] | None = None) -> 
     Raises:
         InvalidInput: it is no iterable.
     """
-    members = iterated(name, values)
+    members = iter(values)
     return list(members if each is None else map(each, members))
 
 
@@ -72,8 +71,3 @@ def bytes_of(payload: Any, what: str = "a payload") -> bytes:
     except (TypeError, ValueError):
         raise InvalidInput(f"{what} is a {type(payload).__name__}; give bytes, or what has the buffer of bytes"
                            ) from None
-
-
-def require_budget(budget: object) -> None:
-    """Return if `budget` is one, or `None`; raises `InvalidInput` otherwise."""
-    require_method("the budget", budget, "lend", or_none=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id
@@ -48,12 +47,6 @@ class LogOptions:
     run_id: Callable[[], str] = new_attempt_id
 
     def __attrs_post_init__(self) -> None:
-        require_type("limits", self.limits, SegmentLimits)
-        require_policy("the policy", self.policy)
-        for name, value, method in (("the trigger", self.trigger, "wants_major"), ("files", self.files, "sync_folder"),
-                                    ("the clock", self.clock, "monotonic"), ("the observer", self.observer, "progress"),
-                                    ("run_id", self.run_id, "__call__")):
-            require_method(name, value, method)
         if whole("max_open_segments", self.max_open_segments) < 1:
             raise InvalidInput(f"max_open_segments is {self.max_open_segments}; at least 1 stays open")
         seconds: object = self.keep_links_seconds

@@ -15,7 +15,6 @@ from sys import float_info
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, CompactlibError, InvalidInput
 from compactlib.runtime.throttle import Throttle
@@ -42,8 +41,6 @@ class BudgetLimits:
     deadline: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        for name in ("bytes_per_second", "total_bytes", "deadline"):
-            require_type(name, getattr(self, name), (int, float), or_none=True)
         if self.total_bytes is not None and not self.total_bytes >= 0:
             raise InvalidInput(f"total_bytes is {self.total_bytes}; give 0 bytes or more")
         if self.bytes_per_second is not None and not 0 < self.bytes_per_second <= float_info.max:
@@ -98,7 +95,6 @@ class Budget:
         InvalidInput: as for `BudgetLimits`.
     """
 
-    @refuses_misfits
     def __init__(self, *, bytes_per_second: float | None = None, total_bytes: int | None = None,
                  deadline: float | None = None, clock: Clock | None = None) -> None:
         chosen: Clock = SystemClock() if clock is None else clock
@@ -131,7 +127,6 @@ class Budget:
         lent._cancelled = False
         return lent
 
-    @refuses_misfits
     def beside(self, limits: BudgetLimits) -> Budget:
         """A budget of its own limits and its own count, which ends when this one is cancelled.
 
@@ -181,14 +176,9 @@ class Budget:
                 nothing was granted.
             InvalidInput: `size` is negative.
         """
-        # As `refuses_misfits` would have it, without a call around what is asked before every chunk.
-        try:
-            # Numbers of NumPy would wrap around in the sums.
-            size = index(size)
-            may_be_spent = size >= 0
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"size is {size!r:.100}; give int") from error
-        if not may_be_spent:
+        # Numbers of NumPy would wrap around in the sums.
+        size = index(size)
+        if size < 0:
             raise InvalidInput(f"{size} bytes cannot be spent; give 0 or more")
         self.check()
         account = self._account
@@ -218,7 +208,6 @@ class Budget:
                 raise (self.refusal or error) from None
             raise
 
-    @refuses_misfits
     def charge(self, size: int) -> None:
         """Book `size` bytes that a worker elsewhere has already written; never waits and never refuses.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import threading
 
-from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import ClockJumped, InvalidInput
 from compactlib.runtime.observe import Observer, telling
@@ -42,7 +41,6 @@ class SteadyClock:
         InvalidInput: a bound is out of its range, or `last_known` is not finite.
     """
 
-    @refuses_misfits
     def __init__(self, clock: Clock | None = None, *, last_known: float | None = None,
                  max_jump_seconds: float = DEFAULT_MAX_JUMP_SECONDS, confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
                  observer: Observer | None = None) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 
@@ -36,14 +35,12 @@ class TokenBucket:
     level: float
     at: float
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for value in (self.bytes_per_second, self.burst_bytes):
             if not (value > 0 and math.isfinite(value)):
                 raise InvalidInput(f"a throttle needs a positive, finite rate and burst, found "
                                    f"{self.bytes_per_second} B/s and {self.burst_bytes} B")
 
-    @refuses_misfits
     def take(self, size: int, now: float) -> tuple[TokenBucket, float]:
         """Take `size` bytes at monotonic time `now`: the next state, and the seconds to wait before using them.
 
@@ -59,7 +56,6 @@ class TokenBucket:
         wait = max(0.0, -level / self.bytes_per_second)
         return TokenBucket(self.bytes_per_second, self.burst_bytes, level, max(self.at, now)), wait
 
-    @refuses_misfits
     def give_back(self, size: int) -> TokenBucket:
         """The state after `size` bytes that were taken turned out not to be needed."""
         return attrs.evolve(self, level=min(self.burst_bytes, self.level + size))
@@ -95,7 +91,6 @@ class Throttle:
         InvalidInput: the rate or the burst is not positive and finite, or `saved_bytes` not in 0 .. burst.
     """
 
-    @refuses_misfits
     def __init__(self, bytes_per_second: float, *, burst_bytes: float | None = None,
                  saved_bytes: float | None = None, clock: Clock | None = None) -> None:
         burst = bytes_per_second / 10 if burst_bytes is None else burst_bytes

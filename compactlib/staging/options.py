@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, require_one_of, require_type
+from compactlib._arguments import is_whole, require_one_of
 from compactlib.errors import InvalidInput
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
@@ -27,10 +27,6 @@ def _is_seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     require_one_of(attribute.name, value, OnNewSealed)
-
-
-def _is_bool(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    require_type(attribute.name, value, bool)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,5 +67,5 @@ class StagingOptions:
     on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
     grace_seconds: float = attrs.field(default=3600.0, validator=_is_seconds)
     orphan_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)
-    owns_ranges: bool = attrs.field(default=False, validator=_is_bool)
+    owns_ranges: bool = False
     range_grace_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)

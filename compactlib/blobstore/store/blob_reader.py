@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last_plans
@@ -122,12 +121,8 @@ class BlobReader(Closing):
 
     def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
                  clock: Clock | None = None, name: str | None = None) -> None:
-        require_type("config", config, BlobStoreConfig, "a BlobStoreConfig, or None", or_none=True)
-        require_type("name", name, str, "text, or None", or_none=True)
         self._policy: BlobPolicy = StatsBased() if policy is None else policy
-        require_policy("policy", self._policy)
         self._clock: Clock = SystemClock() if clock is None else clock
-        require_method("clock", self._clock, "now", "monotonic")
         self._folder = local_path(folder)
         self._name = os.path.basename(self._folder) if name is None else name
         self._config = BlobStoreConfig() if config is None else config
@@ -290,7 +285,6 @@ class BlobReader(Closing):
             StorageError: that cannot be read.
             Closed: the reader is closed.
         """
-        require_method("budget", budget, "check", "lend", or_none=True)
         return self._view(self._policy, budget)
 
     def _view(self, policy: BlobPolicy, budget: Budget | None = None) -> BlobView:
@@ -329,7 +323,6 @@ class BlobReader(Closing):
             Exception: what the policy raised.
         """
         chosen = self._policy if policy is None else policy
-        require_policy("policy", chosen)
         self._opened()
         if view is not None:
             check_view(view)
@@ -354,7 +347,6 @@ class BlobReader(Closing):
             Closed: the reader is closed.
         """
         limit = Budget() if budget is None else budget
-        require_method("budget", limit, "spend")
         for _ in range(_LOOKS):
             self.refresh()
             report = self._verified(limit)

@@ -8,7 +8,6 @@ import os
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.index.index_segment import ENDS_OR_REVIVES
 from compactlib.blobstore.model.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
@@ -68,9 +67,6 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         StorageError: the disk refused. After each of these errors there is no copy; if the disk refuses even that, it
             is left, whole or with `.copying` behind it.
     """
-    require_type("source", source, (BlobStore, BlobReader), "a BlobStore or a BlobReader")
-    require_type("config", config, BlobStoreConfig, "a BlobStoreConfig")
-    require_method("budget", budget, "spend", or_none=True)
     disk: Files = LocalFiles() if files is None else files
     path = local_path(folder)
     unfinished = path + _UNFINISHED

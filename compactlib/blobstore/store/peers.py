@@ -14,7 +14,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_names
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import Clock, SystemClock
@@ -51,7 +50,6 @@ class PeerTokens:
                  clock: Clock | None = None) -> None:
         if ignore_idle_seconds < 0:
             raise InvalidInput(f"ignore_idle_seconds is {ignore_idle_seconds}; give 0 (never) or more")
-        require_names("peers", peers)
         self._incarnation = incarnation
         self._ignore_idle_seconds = ignore_idle_seconds
         self._clock: Clock = SystemClock() if clock is None else clock

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
@@ -133,19 +132,12 @@ class BlobStore(Closing):
             raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not a {type(config).__name__}")
         chosen: BlobPolicy = _default_policy() if policy is None else policy
         asked = Questions() if questions is None else questions
-        require_policy("policy", chosen)
-        require_type("questions", asked, Questions)
-        require_type("create", create, bool)
         if not is_a(name, str, type(None)):
             raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
         self._folder = local_path(folder)
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
         require_forecast(self._config, chosen)
-        require_method("files", files, "sync_folder", or_none=True)
-        require_method("clock", clock, "monotonic", or_none=True)
-        require_method("observer", observer, "event", or_none=True)
-        require_method("new_incarnation", new_incarnation, "__call__", or_none=True)
         self._files: Files = files if files is not None else LocalFiles()
         has_own_clock = clock is None
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -493,7 +485,6 @@ class BlobStore(Closing):
 
     @questions.setter
     def questions(self, questions: Questions) -> None:
-        require_type("questions", questions, Questions)
         self._compactions.questions = questions
 
     @property
@@ -516,7 +507,6 @@ class BlobStore(Closing):
             StorageError: the file of the last plans cannot be read.
             Closed: the store is closed, or was meanwhile.
         """
-        require_method("budget", budget, "lend", or_none=True)
         self.require_mine()
         with self._ended_by_closing():
             return self._compactions.view(budget=budget)
@@ -582,7 +572,6 @@ class BlobStore(Closing):
 
     def _check_policy(self, policy: BlobPolicy | None) -> None:
         if policy is not None:
-            require_policy("policy", policy)
             require_forecast(self._config, policy)
 
     def _run(self, task: StoreTask, **arguments: Any) -> BlobCompactionOutcome:
@@ -625,7 +614,6 @@ class BlobStore(Closing):
         Raises:
             Closed: the store is closed.
         """
-        require_method("budget", budget, "lend", or_none=True)
         return reclaim(self, budget, erases=self._config.hard_delete)
 
     @property
@@ -645,7 +633,6 @@ class BlobStore(Closing):
         Raises:
             Closed: the store is closed.
         """
-        require_method("budget", budget, "lend", or_none=True)
         return hard_delete(self, budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
@@ -660,7 +647,6 @@ class BlobStore(Closing):
             Closed: the store is closed, or was meanwhile.
             Busy: compactions took segments away under it again and again.
         """
-        require_method("budget", budget, "lend", or_none=True)
         self.require_mine()
         with self._ended_by_closing():
             return verify(self, budget=budget)
@@ -710,8 +696,6 @@ class BlobStore(Closing):
 
     def give_up(self, who: str, is_going: Callable[[IndexEntry], bool] | None) -> None:
         """From now on take the content of these PUTs for gone; see `swap.CompactableStore`."""
-        require_type("who", who, str)
-        require_method("is_going", is_going, "__call__", or_none=True)
         log = self._opened()
         with log.lock:
             if is_going is None:
@@ -728,7 +712,6 @@ class BlobStore(Closing):
             CorruptData: a segment to add is not readable; nothing was switched.
         """
         gone, new = _all_named(remove), _all_named(add)
-        require_type("index_starts", index_starts, Mapping, or_none=True)
         log = self._opened()
         self._lock_file.require_mine()
         loaded = log.load(new, index_starts)

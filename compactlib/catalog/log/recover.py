@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.log.keys import update_key
 from compactlib.catalog.log.log_model import LogState
@@ -25,7 +24,6 @@ UPDATES_BETWEEN = 1000
 _MAX_LOOKS = 100
 
 
-@refuses_misfits
 def recover_history(log: UpdateLog) -> RetainedVersions:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 

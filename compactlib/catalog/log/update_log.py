@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.errors import (
     CatalogMoved,
@@ -104,11 +103,9 @@ class UpdateLog:
         InvalidInput: a limit is less than 1 kB, or the store cannot change several keys at once.
     """
 
-    @refuses_misfits
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
                  max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, rng: random.Random | None = None,
                  clock: Clock | None = None) -> None:
-        require_method("rng", rng, "getrandbits", or_none=True)
         whole("chunk_bytes", chunk_bytes, lowest=1024)
         whole("max_record_bytes", max_record_bytes, lowest=1024)
         if store.limits.max_transact < 8:
@@ -211,7 +208,6 @@ class UpdateLog:
             raise RecordMissing(key=keys.update_key(expected).decode(), version=expected,
                                 expected=f"versions {first} to {last} without a gap")
 
-    @refuses_misfits
     def snapshot(self, version: int) -> Catalog:
         """The snapshot with which the log begins.
 
@@ -225,7 +221,6 @@ class UpdateLog:
                                 found="an update")
         return found
 
-    @refuses_misfits
     def updates_above(self, version: int) -> int | None:
         """The lowest version above this one that has a record; `None` if there is none. For recovery and audits."""
         found = next(iter(self.records.from_version(version + 1, few=True)), None)
@@ -255,7 +250,6 @@ class UpdateLog:
 
     # --- appending ----------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def append(self, update: Update) -> Appended | LostRace:
         """Append a version if the log ends with the one before it; the first may have any number. One read, one write.
 
@@ -330,7 +324,6 @@ class UpdateLog:
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def save_snapshot(self, catalog: Catalog, *, term: int | None = None, conditions: Sequence[Condition] = (),
                       fence: CommitFence | None = None,
                       pace: Callable[[int], object] | None = None) -> SnapshotSaved | AlreadyCompacted:
@@ -425,7 +418,6 @@ class UpdateLog:
         put_pieces(self.store, self.partition, paced())
         return record, tuple(pieces), sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
 
-    @refuses_misfits
     def snapshot_bytes(self, catalog: Catalog) -> tuple[int, bool]:
         """How many bytes a snapshot of this version takes in the store, with its keys; and whether that is exact.
 

@@ -19,7 +19,6 @@ from typing import Any, final
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.varints import decode_varints, encode_varints
 
@@ -72,7 +71,6 @@ class HostedPartitions:
         object.__setattr__(self, "_masks", tuple(shared.setdefault(mask, mask) for mask in masks))
 
     @classmethod
-    @refuses_misfits
     def of(cls, partitions: Mapping[int, Iterable[int]]) -> HostedPartitions:
         """From lists of partitions; a table without partitions is left out.
 
@@ -82,7 +80,6 @@ class HostedPartitions:
         return cls.from_masks({table: mask_of(hosted) for table, hosted in partitions.items()})
 
     @classmethod
-    @refuses_misfits
     def from_masks(cls, masks: Mapping[int, int]) -> HostedPartitions:
         """From bitmaps; an empty one is left out.
 
@@ -108,13 +105,11 @@ class HostedPartitions:
         object.__setattr__(made, "_masks", masks)
         return made
 
-    @refuses_misfits
     def mask(self, table: int) -> int:
         """The table's bitmap; 0 if nothing of it is hosted. O(log tables)."""
         at = bisect_left(self._tables, table)
         return self._masks[at] if at < len(self._tables) and self._tables[at] == table else 0
 
-    @refuses_misfits
     def has(self, table: int, partition: int) -> bool:
         """Whether this partition is hosted."""
         return partition >= 0 and bool(self.mask(table) >> partition & 1)
@@ -154,7 +149,6 @@ class HostedPartitions:
         return len(head).to_bytes(4, "little") + head + b"".join(bitmaps)
 
     @classmethod
-    @refuses_misfits
     def from_bytes(cls, data: bytes | bytearray | memoryview, *, path: str = "hosted partitions") -> HostedPartitions:
         """The map that `to_bytes` was given.
 

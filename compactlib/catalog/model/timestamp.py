@@ -19,7 +19,6 @@ import threading
 from sys import float_info
 from typing import TypeAlias
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
@@ -144,7 +143,6 @@ class HybridClock:
         InvalidInput: the skew is negative or not finite.
     """
 
-    @refuses_misfits
     def __init__(self, clock: Clock, *, max_skew_seconds: float = 0.5, observer: Observer | None = None) -> None:
         self.max_skew_ms: int = milliseconds(max_skew_seconds, name="max_skew_seconds")
         self._observer = observer
@@ -159,7 +157,6 @@ class HybridClock:
         """The physical clock, held against the monotonic one."""
         return self._steady
 
-    @refuses_misfits
     def known(self, time: Timestamp) -> None:
         """Give the clock a time that a store was seen at in an earlier life; the first call counts.
 
@@ -188,7 +185,6 @@ class HybridClock:
         """The time to look things up at; never refused, and while a jump is in doubt as if there had been none."""
         return max(int(self._steady.steady() * 1000) << LOGICAL_BITS, self._last, LOWEST)
 
-    @refuses_misfits
     def expiry(self, *, moves_on: bool = True) -> Timestamp:
         """The time up to which things may be taken as expired, and below which nothing new will be needed.
 
@@ -208,7 +204,6 @@ class HybridClock:
             self._last = max(self._last + 1, time)
             return self._last
 
-    @refuses_misfits
     def ahead_ms(self, time: Timestamp) -> int:
         """By how many milliseconds a timestamp runs ahead of the physical clock; negative if it lies behind."""
         return physical_ms(time) - int(self._steady.steady() * 1000)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.catalog.model.partitions import HostedPartitions, mask_of, partitions_of
 from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
 from compactlib.errors import InvalidInput
@@ -74,9 +73,6 @@ class Topology:
     epoch: int = 0
 
     def __attrs_post_init__(self) -> None:
-        require_type("nodes", self.nodes, frozenset, "a frozenset of NodeId")
-        for node in self.nodes:
-            require_type("a node of the topology", node, NodeId, "a NodeId")
         names = sorted(node.name for node in self.nodes)
         twice = [name for name, after in pairwise(names) if name == after]
         if twice:

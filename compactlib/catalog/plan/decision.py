@@ -15,7 +15,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_method
 from compactlib.catalog.errors import DuplicateReport, EmptyTopology, TimeBeforeHistory
 from compactlib.catalog.log.log_sizes import LogSizes
 from compactlib.catalog.model.timestamp import HIGHEST, Timestamp
@@ -154,7 +153,6 @@ def bound_of(given: CatalogView) -> Timestamp | None:
 
 def _checked(given: CatalogView) -> Mapping[str, NodeReport]:
     """The reports by node name."""
-    require_method("given", given, "to_dicts")
     if not given.topology.nodes:
         raise EmptyTopology("a decision needs at least one node in the topology; wait until it is known")
     reports: dict[str, NodeReport] = {}

@@ -7,7 +7,6 @@ the invariant that it keeps, (a) to (e).
 
 from __future__ import annotations
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.model.values import Factor, Unavailable
 from compactlib.catalog.plan.decision import CatalogView
@@ -15,7 +14,6 @@ from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.versions import RetainedVersions
 
 
-@refuses_misfits
 def check_target(given: CatalogView, target: int) -> None:
     """Check that cutting history to `target` takes nothing from a node that reported, and that all nodes that must have
     reported did.

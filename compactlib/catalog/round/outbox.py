@@ -7,7 +7,6 @@ from math import isfinite
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.round.effects import CancelCall, CancelTimer, Effect, Note, Send, SetTimer
 from compactlib.catalog.round.messages import Message
 from compactlib.errors import InvalidInput
@@ -42,7 +41,6 @@ class NodeOptions:
     interval_seconds: float | None = 300.0
     min_interval_seconds: float = 0.0
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if value is None or (name == "min_interval_seconds" and value == 0):

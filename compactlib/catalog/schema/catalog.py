@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.model.timestamp import LOWEST, Timestamp
 from compactlib.catalog.schema.descriptors import Descriptor, Index, Schema, Table, Zone
@@ -83,7 +82,6 @@ class Catalog:
     building: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
 
     @classmethod
-    @refuses_misfits
     def of(cls, descriptors: Iterable[Descriptor], *, version: int, commit: Timestamp, activation: Timestamp,
            next_id: int, default_zone: int | None) -> Catalog:
         """The catalog of these objects, each after what it belongs to. O(n).
@@ -124,7 +122,6 @@ class Catalog:
         home = self.find_schema(schema)
         return None if home is None else self.names.get(f"relation {home.id} {name}")
 
-    @refuses_misfits
     def table(self, table_id: int) -> Table:
         """The table of this id.
 
@@ -136,7 +133,6 @@ class Catalog:
             raise ObjectNotFound(kind="table", key=str(table_id), version=self.version)
         return found
 
-    @refuses_misfits
     def index(self, index_id: int) -> Index:
         """The index of this id.
 
@@ -150,7 +146,6 @@ class Catalog:
 
     # --- the next version ---------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
               next_id: int) -> Catalog:
         """The catalog after these changes; the same on every node and at every replay. O(changes log n)."""
@@ -293,7 +288,6 @@ class GrowingCatalog:
     are its own from then on, so only what nobody else holds may be given.
     """
 
-    @refuses_misfits
     def __init__(self, catalog: Catalog) -> None:
         """One that begins as this catalog. O(objects)."""
         self.version: int = catalog.version

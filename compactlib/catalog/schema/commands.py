@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_fields
+from compactlib._arguments import require_fields
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.model.partitions import MAX_PARTITIONS
 from compactlib.catalog.schema.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone
@@ -59,7 +59,6 @@ class PlannedUpdate:
     next_id: int
 
 
-@refuses_misfits
 def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
     """Check a batch, each command against the catalog that those before it leave. Changes nothing.
 

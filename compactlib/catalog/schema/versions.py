@@ -15,7 +15,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Protocol, final
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
@@ -51,7 +50,6 @@ class RetainedVersions:
 
     __slots__ = ("_activations", "_end", "_steps", "_versions")
 
-    @refuses_misfits
     def __init__(self, steps: Iterable[Catalog | Step] = (EMPTY,)) -> None:
         self._steps: list[Catalog | Step] = []
         self._versions: list[int] = []
@@ -97,7 +95,6 @@ class RetainedVersions:
         """The last registered version, possibly not yet active."""
         return self._versions[self._end - 1]
 
-    @refuses_misfits
     def catalog(self, version: int) -> Catalog:
         """The catalog of exactly this version. O(log n), but O(`recover.UPDATES_BETWEEN`) where it is not made yet.
 
@@ -109,7 +106,6 @@ class RetainedVersions:
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
         return self._made(at)
 
-    @refuses_misfits
     def at(self, time: Timestamp) -> Catalog:
         """The catalog in force at `time`; one that becomes active exactly then is. As `catalog`.
 
@@ -129,13 +125,11 @@ class RetainedVersions:
         """When this version becomes active; see `catalog`."""
         return self.catalog(version).activation
 
-    @refuses_misfits
     def has(self, version: int) -> bool:
         """Whether exactly this version is retained."""
         at = bisect_left(self._versions, version, 0, self._end)
         return at < self._end and self._versions[at] == version
 
-    @refuses_misfits
     def below(self, version: int) -> int | None:
         """The highest retained version strictly below this one; `None` if there is none."""
         at = bisect_left(self._versions, version, 0, self._end)
@@ -147,7 +141,6 @@ class RetainedVersions:
     def __iter__(self) -> Iterator[Catalog]:
         return map(self._made, range(self._end))
 
-    @refuses_misfits
     def between(self, first: Timestamp, last: Timestamp) -> list[Catalog]:
         """The catalogs in force at some moment from `first` to `last`, both inclusive; at least one.
 
@@ -162,7 +155,6 @@ class RetainedVersions:
 
     # --- the next value -----------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def with_catalog(self, catalog: Catalog) -> RetainedVersions:
         """These with one version more, or with a version that it has replaced.
 
@@ -188,7 +180,6 @@ class RetainedVersions:
         """These without what lies below `version`, which must be retained. O(versions kept)."""
         return self.from_catalog(self.catalog(version))
 
-    @refuses_misfits
     def from_catalog(self, catalog: Catalog) -> RetainedVersions:
         """A version, and what lies above it here. O(versions kept)."""
         return RetainedVersions([catalog, *self._steps[bisect_right(self._versions, catalog.version, 0, self._end):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import BelowLowWatermark
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
@@ -26,14 +25,12 @@ class IndexBuilds:
         watermark: the node's low watermark: what lies below it may be cut, unless the index is being built ever since.
     """
 
-    @refuses_misfits
     def __init__(self, view: Callable[[], RetainedVersions], watermark: LowWatermark) -> None:
         self._view = view
         self._watermark = watermark
         self._lock = threading.Lock()
         self._builds: dict[int, tuple[Timestamp, int]] = {}
 
-    @refuses_misfits
     def begin(self, index_id: int, version: int) -> None:
         """A build of this index begins and reads this catalog version until `end`.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Need, NodeId, NodeReport, Unavailable
@@ -57,7 +56,6 @@ class LocalNeeds:
             them is asked first, the others in this order: what may begin at the low watermark is asked after it.
     """
 
-    @refuses_misfits
     def __init__(self, node: NodeId, view: Callable[[], RetainedVersions], *, transactions: TransactionSource,
                  partitions: PartitionSource | None = None, sources: Sequence[NeedSource] = ()) -> None:
         self.node = node

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed
 from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
 from compactlib.catalog.log import keys
@@ -69,7 +68,6 @@ class Pins:
         # How many pins there were at most, and the epoch from which on they were counted.
         self._counted: tuple[int, int] = MAX_PINS, 0
 
-    @refuses_misfits
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
         """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_type
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import StaleIncarnation
 from compactlib.catalog.log import keys
@@ -72,7 +71,6 @@ class PublishedTimes:
         InvalidInput: the node has no name, or the store cannot change several keys at once.
     """
 
-    @refuses_misfits
     def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
                  clock: Clock | None = None) -> None:
         printed("the node's name, under which the published times are kept,", node)
@@ -120,7 +118,6 @@ class PublishedTimes:
         checked_timestamp(created_at)
         if inherited is not None:
             checked_timestamp(inherited)
-        require_type("history", history, RetainedVersions, "a RetainedVersions", or_none=True)
         whole("table", table, lowest=0)
         mask_of((whole("partition", partition),))
         whole("incarnation, which only this life of the partition has,", incarnation, lowest=1)
@@ -191,7 +188,6 @@ class PublishedTimes:
         life, time = unseal_fields(key, found.value, RecordType.PUBLISHED, "incarnation", "time")
         return checked_timestamp(time) if life == incarnation else 0
 
-    @refuses_misfits
     def remove(self, table: int, partition: int, incarnation: int) -> None:
         """The partition is gone from this node; one that is not registered in this life is no error.
 
@@ -209,7 +205,6 @@ class PublishedTimes:
 
     # --- times --------------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def applied(self, table: int, partition: int, incarnation: int, *, index: int, time: Timestamp) -> None:
         """A replicated command with this time was applied at this raft index; a replay of a flushed one is ignored.
 
@@ -223,7 +218,6 @@ class PublishedTimes:
             if index > max(known.flushed_index, known.applied[0]):
                 known.applied = index, max(known.applied[1], time)
 
-    @refuses_misfits
     def begin_flush(self, table: int, partition: int, incarnation: int) -> FlushTicket:
         """Call before a flush begins: the ticket holds what was applied until now, and the flush will cover.
 
@@ -234,7 +228,6 @@ class PublishedTimes:
             index, time = self._known(table, partition, incarnation).applied
         return FlushTicket(table, partition, incarnation, index, time)
 
-    @refuses_misfits
     def flushed(self, tickets: Iterable[FlushTicket]) -> int:
         """Call after a flush has succeeded, and never after one that failed; returns how many times rose.
 
@@ -263,7 +256,6 @@ class PublishedTimes:
                         known.published = max(known.published, ticket.time)
         return len(rising)
 
-    @refuses_misfits
     def publish(self, table: int, partition: int, incarnation: int, time: Timestamp) -> None:
         """For storage that has nothing to flush: publish a time at once; a lower one than before is ignored.
 
@@ -326,7 +318,6 @@ class PublishedTimes:
 
     # --- looking ------------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def published(self, table: int, partition: int) -> Timestamp | None:
         """The partition's published time; `None` if it is not registered."""
         with self._lock:
@@ -346,7 +337,6 @@ class PublishedTimes:
             table=lowest[1][0], partitions=(lowest[1][1],)))
         return need, HostedPartitions.from_masks(masks)
 
-    @refuses_misfits
     def unreadable(self, history: RetainedVersions, since: Timestamp) -> list[tuple[int, int, int]]:
         """The partitions registered here whose table was dropped and cannot be read any more: table, partition,
         incarnation, in order.

@@ -15,7 +15,6 @@ from typing import Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import HIGHEST, Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
@@ -77,7 +76,6 @@ class _ChangePoints:
         return safe if self.deleted is None else self.deleted - 1
 
 
-@refuses_misfits
 def rebalance_minimum(view: RetainedVersions, placement: Placement) -> tuple[Timestamp, int | None]:
     """The lowest time that a rebalance may still need, and the zone that needs it; `safe` and `None` if none does.
 
@@ -157,23 +155,19 @@ class PlacementTracker:
         self._lock = threading.Lock()
         self._zones: dict[int, ZoneProgress] = {}
 
-    @refuses_misfits
     def started(self, zone: int, change: Timestamp) -> None:
         """The rebalance for this change was started for all partitions of the zone."""
         self._edit(zone, lambda known: attrs.evolve(known, trigger=max(known.trigger or 0, change)))
 
-    @refuses_misfits
     def moving(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition has begun to move to the assignments of this change."""
         self._edit(zone, lambda known: attrs.evolve(known, pending={**known.pending, partition: change},
                                                     planned=_later(known.planned, partition, change)))
 
-    @refuses_misfits
     def plans(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition will move to the assignments of this change as soon as it has those that it moves to now."""
         self._edit(zone, lambda known: attrs.evolve(known, planned={**known.planned, partition: change}))
 
-    @refuses_misfits
     def settled(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition has the assignments of this change."""
         def edit(known: ZoneProgress) -> ZoneProgress:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import BelowLowWatermark
 from compactlib.catalog.log import keys
@@ -62,7 +61,6 @@ class LowWatermark:
         RecordDamaged, RecordTooNew: the kept value cannot be read.
     """
 
-    @refuses_misfits
     def __init__(self, store: KVStore, node: str, clock: HybridClock, *, data_availability_seconds: float = 600.0,
                  earliest: Timestamp | None = None, partition: bytes = b"catalog") -> None:
         printed("the node's name, under which the low watermark is kept,", node)
@@ -194,7 +192,6 @@ class LowWatermark:
 
     # --- readers ------------------------------------------------------------------------------------------------
 
-    @refuses_misfits
     def lock(self, reader: Hashable, time: Timestamp) -> None:
         """Keep the low watermark from passing `time` until `unlock(reader)`. O(1).
 
@@ -211,7 +208,6 @@ class LowWatermark:
                 raise InvalidInput(f"reader {reader!r} holds a lock already; give each reader a name of its own")
             self._readers[reader] = time
 
-    @refuses_misfits
     def unlock(self, reader: Hashable) -> None:
         """End a reader; one that holds no lock is no error. The last one below a pending value puts it in force."""
         self._no_longer_blocks(reader)

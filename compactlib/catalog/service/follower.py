@@ -7,7 +7,6 @@ nudges it, for instance on a notification that a host's store does have. One loo
 
 from __future__ import annotations
 
-from compactlib._arguments import require_method, require_type
 from compactlib.catalog.model.timestamp import milliseconds
 from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import Clock
@@ -42,8 +41,6 @@ class LogFollower(ServiceFace):
                  observer: Observer | None = None, clock: Clock | None = None) -> None:
         if not milliseconds(interval_seconds, name="interval_seconds"):
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
-        require_type("service", service, CatalogService, "a CatalogService")
-        require_method("clock", clock, "monotonic", or_none=True)
         self._catalog = service
         self._service = WorkService("the follower of the catalog", event="catalog_follow_failed", clock=clock,
                                     observer=observer, retry_seconds=min(interval_seconds, _LONGEST_DELAY_SECONDS),

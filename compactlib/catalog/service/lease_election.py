@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_method
 from compactlib.catalog.arguments import printed
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.records import RecordType, seal_fields, unseal_fields
@@ -77,12 +76,9 @@ class LeaseElection(ServiceFace):
     def __init__(self, store: KVStore, node: str, listener: ElectionListener, *, lease_seconds: float = 15.0,
                  partition: bytes = b"catalog", observer: Observer | None = None, clock: Clock | None = None,
                  rng: random.Random | None = None) -> None:
-        require_method("store", store, "get", "set_if")
         printed("the node's name", node)
-        require_method("listener", listener, "__call__")
         if not milliseconds(lease_seconds, name="lease_seconds"):
             raise InvalidInput(f"lease_seconds is {lease_seconds}; give more than 0")
-        require_method("clock", clock, "monotonic", or_none=True)
         self._store = store
         self._node = node
         self._listener = listener

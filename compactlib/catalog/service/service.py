@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.errors import (
@@ -103,10 +102,6 @@ class CatalogService(Closing):
 
     def __init__(self, log: UpdateLog, clock: HybridClock, *, delay_seconds: float = 0.5,
                  policy: CatalogPolicy | None = None, observer: Observer | None = None) -> None:
-        require_type("log", log, UpdateLog, "an UpdateLog")
-        require_type("clock", clock, HybridClock, "a HybridClock")
-        require_type("observer", observer, Observer, "an Observer", or_none=True)
-        require_policy("policy", policy, or_none=True)
         self.log = log
         self.clock = clock
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
@@ -157,7 +152,6 @@ class CatalogService(Closing):
         Raises:
             InvalidInput: it cannot be called.
         """
-        require_method("listener", listener, "__call__")
         self._replica.listen(listener)
 
     # --- changing -----------------------------------------------------------------------------------------------
@@ -299,7 +293,6 @@ class CatalogService(Closing):
         Raises:
             InvalidInput: it is no `ClusterSource`.
         """
-        require_method("source", source, "conditions", "topology", "reports", "assignments", "low_watermark")
         self._compaction.source = source
 
     def view(self, *, budget: Budget | None = None, reports: Sequence[NodeReport] | None = None,
@@ -326,12 +319,8 @@ class CatalogService(Closing):
             InvalidInput: an argument is of another type.
         """
         self._compaction.require_open()
-        _require_budget(budget)
-        for name, value, kind in (("topology", topology, Topology), ("assignments", assignments, Assignments),
-                                  ("low_watermark", low_watermark, int), ("term", term, int)):
-            require_type(name, value, kind, f"a {kind.__name__}", or_none=True)
-        told = _all_of("reports", reports, NodeReport)
-        held = _all_of("conditions", conditions, Condition)
+        told = None if reports is None else tuple(reports)
+        held = None if conditions is None else tuple(conditions)
         with self._compaction.asking(budget) as asked:
             try:
                 return self._compaction.view(asked, reports=told, topology=topology, assignments=assignments,
@@ -349,8 +338,6 @@ class CatalogService(Closing):
             Closed: the service was closed.
         """
         self._compaction.require_open()
-        require_policy("policy", policy, or_none=True)
-        require_type("view", view, CatalogView, "a CatalogView, as view() gives it", or_none=True)
         found, asked = self.view() if view is None else view, policy or self._compaction.policy
         return plan_of(found, asked, chosen(found, asked) if may_cut(found) else None, self.log)
 
@@ -375,12 +362,6 @@ class CatalogService(Closing):
             Closed: the service was closed.
         """
         self._compaction.require_open()
-        require_type("plan", plan, CatalogPlan, "a CatalogPlan, as plan() gives it", or_none=True)
-        require_policy("policy", policy, or_none=True)
-        _require_budget(budget)
-        require_type("observer", observer, Observer, "an Observer", or_none=True)
-        require_method("executor", executor, "run", or_none=True)
-        require_method("fence", fence, "guard", or_none=True)
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
         return self._compaction.compact(plan, policy, budget, observer, fence)
@@ -392,7 +373,6 @@ class CatalogService(Closing):
             Closed: the service was closed.
         """
         self._compaction.require_open()
-        _require_budget(budget)
         return self._compaction.reclaim(budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
@@ -403,7 +383,6 @@ class CatalogService(Closing):
             Busy: the log was cut again and again while it was read.
         """
         self._compaction.require_open()
-        _require_budget(budget)
         with self._compaction.asking(budget) as asked:
             return verify_log(self.log, self.history, asked)
 
@@ -470,17 +449,3 @@ class CatalogStatus(Printed):
     def _summary(self) -> str:
         return (f"versions {self.earliest} to {self.latest}{', busy' if self.is_busy else ''}"
                 + (f"; {self.failures} failures, the last: {self.last_error}" if self.failures else ""))
-
-
-def _require_budget(budget: Budget | None) -> None:
-    require_type("budget", budget, Budget, "a Budget", or_none=True)
-
-
-def _all_of(name: str, values: Sequence[ValueT] | None, kind: type[ValueT]) -> tuple[ValueT, ...] | None:
-    if values is None:
-        return None
-    require_method(name, values, "__iter__")
-    found = tuple(values)
-    for one in found:
-        require_type(name, one, kind, f"a list of {kind.__name__}")
-    return found

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from compactlib._arguments import require_method, require_type
 from compactlib.catalog.model.timestamp import milliseconds
 from compactlib.catalog.model.values import Assignments
 from compactlib.catalog.sense.published import PublishedTimes
@@ -58,14 +57,8 @@ class CatalogUpkeep(ServiceFace):
                  assignments: Callable[[], Assignments] | None = None,
                  destroy: Callable[[int, int], object] | None = None, interval_seconds: float = 60.0,
                  observer: Observer | None = None, clock: Clock | None = None) -> None:
-        require_type("catalog", catalog, CatalogService, "a CatalogService")
-        require_type("watermark", watermark, LowWatermark, "a LowWatermark")
-        require_type("published", published, PublishedTimes, "a PublishedTimes", or_none=True)
         if not milliseconds(interval_seconds, name="interval_seconds"):
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
-        require_method("assignments", assignments, "__call__", or_none=True)
-        require_method("destroy", destroy, "__call__", or_none=True)
-        require_method("clock", clock, "monotonic", or_none=True)
         self._catalog = catalog
         self._watermark = watermark
         self._published = published

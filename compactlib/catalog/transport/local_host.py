@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Assignments, NodeReport, Topology
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport
@@ -52,7 +51,6 @@ class LocalHost:
         fence: entered around each cut.
     """
 
-    @refuses_misfits
     def __init__(self, service: CatalogService, needs: LocalNeeds, *, watermark: LowWatermark,
                  membership: MembershipLookup, assignments: AssignmentLookup, publish: ZonePublisher,
                  guards: Guards = tuple, fence: CommitFence | None = None) -> None:

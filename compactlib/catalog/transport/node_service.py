@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from compactlib._arguments import require_method, require_type
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import HostFailed
 from compactlib.catalog.model.timestamp import Timestamp
@@ -81,12 +80,6 @@ class CompactionService(AsyncServiceFace):
 
     def __init__(self, me: NodeId, host: CatalogHost, transport: Transport, *, options: NodeOptions | None = None,
                  clock: Clock | None = None, observer: Observer | None = None, host_threads: int = 8) -> None:
-        require_type("me", me, NodeId, "a NodeId")
-        require_method("host", host, "report", "zones", "publish", "confirm", "plan", "compact")
-        require_method("transport", transport, "start", "send", "close")
-        require_type("options", options, NodeOptions, "NodeOptions", or_none=True)
-        require_method("clock", clock, "monotonic", or_none=True)
-        require_type("observer", observer, Observer, "an Observer", or_none=True)
         whole("host_threads", host_threads, lowest=1)
         self._work = AsyncWork(f"node {me}", event="catalog_node_failed", threads=host_threads, observer=observer)
         self._node = CatalogNode(me, options)
@@ -159,7 +152,6 @@ class CompactionService(AsyncServiceFace):
         Raises:
             Closed: the service is not running.
         """
-        require_type("topology", topology, Topology, "a Topology")
         self._hand_in(TopologyIs(topology))
 
     def watermark_moved(self, time: Timestamp | None = None) -> None:
@@ -172,7 +164,6 @@ class CompactionService(AsyncServiceFace):
         Raises:
             Closed: the service is not running.
         """
-        require_type("time", time, int, "a timestamp", or_none=True)
         self._hand_in(Triggered(Trigger.WATERMARK_MOVED))
 
     async def compact_now(self) -> RoundOutcome:

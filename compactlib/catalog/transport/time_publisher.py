@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compactlib._arguments import require_method
 from compactlib.catalog.log.replicated import LowestTime, encode_command
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.round.messages import ZoneResult, short_text
@@ -29,7 +28,6 @@ class TimePublisher:
     """
 
     def __init__(self, primary: PrimaryLookup) -> None:
-        require_method("primary", primary, "__call__")
         self._primary = primary
 
     def __call__(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_above_zero, require_method, require_type
+from compactlib._arguments import require_above_zero
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput, Stale, Unsupported
 from compactlib.hosting.errors import NotLeader
@@ -125,17 +125,11 @@ class SchedulerApplication:
         InvalidInput: an argument is of another type than it should be, or a token is too short.
     """
 
-    @refuses_misfits
     def __init__(self, scheduler: Served, *, tokens: Mapping[str, str] | None = None,
                  sealer: TokenSealer | None = None, nodes: Mapping[str, str] | None = None,
                  metrics: PrometheusObserver | None = None, limits: HttpLimits | None = None, insecure: bool = False,
                  clock: Clock | None = None, observer: Observer | None = None) -> None:
-        require_method("scheduler", scheduler, "poll", "add_blocks", "look")
-        require_type("sealer", sealer, TokenSealer, "a TokenSealer", or_none=True)
-        require_type("metrics", metrics, PrometheusObserver, "a PrometheusObserver", or_none=True)
-        require_type("limits", limits, HttpLimits, "HttpLimits", or_none=True)
         for name, token in (tokens or {}).items():
-            require_type(f"the token of {name!r}", token, str, "text")
             if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable():
                 raise InvalidInput(f"the token of {name!r} has {len(token)} characters; give at least "
                                    f"{MIN_TOKEN_CHARS} printable ones of ASCII, chosen at random")

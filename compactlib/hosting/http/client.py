@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds, require_type
+from compactlib._arguments import require_seconds
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, InvalidInput, MissingDependency, Unsupported
@@ -86,12 +86,9 @@ class SchedulerClient(Closing):
         InvalidInput: there is no address, or it is none, or would send what is said to strangers; the token is none.
     """
 
-    @refuses_misfits
     def __init__(self, addresses: Sequence[str], *, token: str | None = None, tls: ssl.SSLContext | None = None,
                  insecure: bool = False, compact: bool = False, timeout_seconds: float = 30.0,
                  clock: Clock | None = None, rng: random.Random | None = None) -> None:
-        require_type("addresses", addresses, (list, tuple), "a list of addresses")
-        require_type("tls", tls, ssl.SSLContext, "an SSLContext", or_none=True)
         if token is not None and not _is_token(token):
             # Not shown here, as an error of the connection would.
             raise InvalidInput("the token is no text, or has a space or a line's end around it, or other characters "
@@ -129,10 +126,8 @@ class SchedulerClient(Closing):
             NoAnswer: it may have been carried out. Poll again.
             Closed: the client was closed.
         """
-        require_type("request", request, PollRequest, "a PollRequest")
         return self._ask("/v1/poll", request, PollResponse, may_repeat=False)
 
-    @refuses_misfits
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """New blocks: into the metadata index and the compaction queue.
 
@@ -144,8 +139,6 @@ class SchedulerClient(Closing):
             Closed: the client was closed.
         """
         given = tuple(blocks)
-        for block in given:
-            require_type("blocks", block, BlockMeta, "a BlockMeta each")
         return self._ask("/v1/add_blocks", AddBlocks(given), BlocksAdded, may_repeat=True)
 
     def status(self) -> dict[str, Any]:
@@ -351,7 +344,6 @@ def _is_token(given: object) -> bool:
 
 
 def _checked(address: str, insecure: bool) -> str:
-    require_type("an address", address, str, "text")
     try:
         url = urlsplit(address)
         host, port = url.hostname or "", url.port

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from email.utils import formatdate
 from typing import Any
 
-from compactlib._arguments import refuses_misfits, require_names, require_type
+from compactlib._arguments import require_names
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import MissingDependency
 from compactlib.hosting.http.application import CLIENT_STATE, HttpLimits, Receive, SchedulerApplication, Scope, Send
@@ -67,11 +67,9 @@ class HttpServer(AsyncServiceFace):
         InvalidInput: an argument is of another type than it should be, or strangers would be answered.
     """
 
-    @refuses_misfits
     def __init__(self, application: SchedulerApplication, *, listen: Address, tls: ssl.SSLContext | None = None,
                  clients: Collection[str] = (), insecure: bool = False, clock: Clock | None = None,
                  observer: Observer | None = None) -> None:
-        require_type("application", application, SchedulerApplication, "a SchedulerApplication")
         require_address("listen", listen)
         require_names("clients", clients)
         asks_for_names = tls is not None and tls.verify_mode is ssl.CERT_REQUIRED

@@ -7,7 +7,6 @@ import asyncio
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.replication.errors import FrameDamaged
@@ -37,7 +36,6 @@ class Hello:
 
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
-            require_type(name, value, str, "text")
             size = len(value.encode("utf-8", "surrogatepass"))
             if size > _MAX_NAME_BYTES:
                 raise InvalidInput(f"{name} has {size} bytes; at most {_MAX_NAME_BYTES} fit")

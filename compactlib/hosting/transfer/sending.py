@@ -13,7 +13,6 @@ from contextvars import copy_context
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
 from compactlib.hosting.transfer.lines import Hello, read_message
@@ -291,9 +290,6 @@ class SnapshotClient:
         require_address("address", address)
         require_guarded("a snapshot", address[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
         require_mutual("tls", tls)
-        require_type("follower", follower, str, "text", or_none=True)
-        require_type("limits", limits, TransferLimits, "TransferLimits", or_none=True)
-        require_type("max_transfers", max_transfers, int, "a whole number")
         if max_transfers < 1:
             raise InvalidInput(f"max_transfers is {max_transfers}; give at least 1")
         if tls is not None and not me:
@@ -334,9 +330,6 @@ class SnapshotClient:
             StorageError: the disk refused.
             InvalidInput: an argument is of another type than it should be.
         """
-        require_method("log", log, "pin")
-        require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
-        require_type("term", term, int, "a whole number")
         if not self._calls:
             # Of this event loop, which may be another one than before.
             self._turns = asyncio.Semaphore(self._max_transfers)

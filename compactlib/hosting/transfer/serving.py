@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from compactlib._arguments import require_method, require_names, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.hosting.transfer.lines import Hello, hello_length
@@ -81,10 +80,6 @@ class SnapshotServer(AsyncServiceFace):
         require_address("listen", listen)
         require_guarded("the snapshot server", listen[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
         require_mutual("tls", tls)
-        require_type("limits", limits, TransferLimits, "TransferLimits", or_none=True)
-        require_type("cluster", cluster, str, "text")
-        require_names("senders", senders)
-        require_type("door", door, DoorLimits, "DoorLimits", or_none=True)
         self._work = AsyncWork(f"the snapshot server on {listen[0]}", event=SERVER_FAILED, observer=observer)
         self._listen = listen
         self._limits = TransferLimits() if limits is None else limits
@@ -131,11 +126,6 @@ class SnapshotServer(AsyncServiceFace):
             Busy: it is being removed, and what was being put in force has not ended.
             StorageError: what an earlier transfer has left cannot be read.
         """
-        require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
-        require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
-        require_type("term", term, int, "a whole number")
-        for name, call in (("applied", applied), ("installed", installed), ("term_seen", term_seen or installed)):
-            require_method(name, call, "__call__")
         if log.log_id in self._logs:
             raise InvalidInput(f"the log {log.log_id!r} was added before; remove it first")
         if log.log_id in self._leaving:

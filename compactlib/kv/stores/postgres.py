@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds
+from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -70,7 +70,6 @@ class PostgresStore(TransactionalStore):
         MissingDependency: psycopg is not installed.
     """
 
-    @refuses_misfits
     def __init__(self, conninfo: str, *, table: str = "compactlib_kv", busy_seconds: float = 10.0,
                  page_size: int = 1000) -> None:
         try:

@@ -17,9 +17,6 @@ import attrs
 from compactlib._arguments import (
     is_seconds,
     is_whole,
-    refuses_misfits,
-    require_method,
-    require_policy,
     require_whole,
 )
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, flag, fraction, whole
@@ -105,11 +102,10 @@ class BlobSettings:
         if not 2 <= self.segments <= MAX_SEGMENTS:
             raise InvalidInput(f"capacity_bytes {self.capacity_bytes} is a log of {self.segments} segments; give 2 to "
                                f"{MAX_SEGMENTS}")
-        for name, method in (("placement", "placer"), ("survivors", "place")):
+        for name in ("placement", "survivors"):
             if isinstance(given := getattr(self, name), type):
                 raise InvalidInput(f"{name} is the class {given.__name__}; give one that is made of it: "
                                    f"{given.__name__}()")
-            require_method(name, given, method, or_none=True)
         classes = getattr(self.placement, "classes", None)
         if self.placement is not None and not (isinstance(classes, int) and classes >= 1):
             raise InvalidInput(f"placement is {self.placement!r:.100}, whose classes are {classes!r}; give it "
@@ -161,7 +157,6 @@ class BlobSettings:
         return cls(capacity_bytes=segments * size, segment_bytes=size, **values)
 
     @classmethod
-    @refuses_misfits
     def for_workload(cls, workload: Workload, utilisation: float = 0.8, *, segments: int = 400, seed: int = 0,
                      **more: Any) -> BlobSettings:
         """A log just large enough that what lives at one time is at most such a part of it. Reads the workload once.
@@ -263,7 +258,6 @@ class BlobReplay:
                  store: str = "lab") -> None:
         self.log: BlobLog = BlobLog(settings, name=store)
         self.operations: int = 0
-        require_policy("policy", policy)
         self._policy = copy.deepcopy(policy)
         self._settings = settings
         self._retention_ms = round(settings.deleted_retention_seconds * 1000)

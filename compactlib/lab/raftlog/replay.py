@@ -13,7 +13,7 @@ from array import array
 
 import attrs
 
-from compactlib._arguments import is_whole, require_method, require_type
+from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError
 from compactlib.lab.results.measures import Measures
@@ -57,10 +57,6 @@ class RaftLogSettings:
     delete_bytes: int = attrs.field(default=16, validator=is_whole())
     intervals: int = attrs.field(default=20, validator=is_whole(1))
     capacity_bytes: int = attrs.field(default=0, validator=is_whole())
-
-    def __attrs_post_init__(self) -> None:
-        require_type("limits", self.limits, SegmentLimits)
-        require_method("trigger", self.trigger, "wants_major", or_none=True)
 
     def replay(self, workload: Workload, policy: LogPolicy, *, seed: int,
                observer: Observer | None = None) -> ReplayReport:

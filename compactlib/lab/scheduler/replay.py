@@ -13,7 +13,7 @@ from random import Random
 
 import attrs
 
-from compactlib._arguments import is_seconds, is_whole, require_policy
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler.world import SchedulerLoad, SchedulerWorld, WorldNumbers, changes
 from compactlib.report import PolicyRecord
@@ -43,9 +43,6 @@ class SchedulerSettings:
     patience_seconds: float = attrs.field(default=86_400.0, validator=is_seconds())
     intervals: int = attrs.field(default=20, validator=is_whole(1))
     capacity_bytes: int = attrs.field(default=0, validator=is_whole())
-
-    def __attrs_post_init__(self) -> None:
-        require_policy("assignment", self.assignment)
 
     def replay(self, workload: SchedulerLoad, policy: SchedulerConfig, *, seed: int,
                observer: Observer | None = None) -> SchedulerReport:

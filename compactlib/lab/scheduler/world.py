@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, StatusUpdate, Verdict
@@ -64,7 +63,6 @@ class SchedulerLoad:
     hang_rate: float = 0.0
     failure_rate: float = 0.0
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name in ("blocks", "blocks_per_second", "burst_blocks", "tenants", "block_bytes", "kept_part", "workers",
                      "bytes_per_second", "poll_seconds", "tick_seconds"):

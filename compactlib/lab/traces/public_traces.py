@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from compactlib._arguments import require_names, require_type
 from compactlib.errors import InvalidInput
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 from compactlib.lab.traces.traces import Request, RowTrace, opened, tick_field
@@ -89,8 +88,6 @@ class BlockTrace(RowTrace):
     tick_seconds: float | None = tick_field(default=None)
 
     def __attrs_post_init__(self) -> None:
-        require_type("layout", self.layout, BlockLayout, "a BlockLayout")
-        require_names("volumes", self.volumes)
         if self.page_bytes < _SECTOR_BYTES or self.page_bytes % _SECTOR_BYTES:
             raise InvalidInput(f"page_bytes is {self.page_bytes}; give a multiple of 512, the size of a block")
 

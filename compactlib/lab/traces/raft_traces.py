@@ -21,7 +21,6 @@ from typing import ClassVar, TypeAlias
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.traces.traces import path_text, pieces_of
@@ -53,7 +52,6 @@ class LogTrace(ABC):
     operations: ClassVar[int] = 0
     _suffix: ClassVar[str]
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if not 0 < self.per_second < float("inf"):
             raise InvalidInput(f"per_second is {self.per_second}; give how many entries come in a second")

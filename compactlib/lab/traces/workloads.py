@@ -13,7 +13,6 @@ from typing import ClassVar, Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.lab.traces.operations import DELETE, FOREVER, MAX_KEYS, MAX_RECORD_BYTES, PUT, READ, Operations
 
@@ -63,7 +62,6 @@ class Synthetic(ABC):
 
     name: ClassVar[str]
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         self._check()
 
@@ -418,7 +416,6 @@ class WithReads:
     of: Workload
     reads: float = 0.1
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.reads < 1:
             raise InvalidInput(f"reads is {self.reads}; a part of the operations reads, 0 to less than 1")

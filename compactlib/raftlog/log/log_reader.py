@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib._arguments import require_policy
 from compactlib._closing import Closing
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, InvalidInput, NotFound
@@ -243,7 +242,6 @@ class LogReader(Closing):
             Exception: whatever the policy raised.
         """
         self._reads.require_open()
-        require_policy("the policy", policy, or_none=True)
         return plan_for(self.view() if view is None else self._reads.require_own(view),
                         SeedPolicy() if policy is None else policy, SystemClock().now(),
                         bytes_available=room_in(LocalFiles(), self._folder))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from compactlib.clock import Clock
 from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.arguments import require_budget, whole
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.view import DamagedSegment, LogView
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
@@ -246,7 +246,6 @@ class SegmentReadPath:
             BudgetSpent: the budget refused.
             Closed: the log was closed.
         """
-        require_budget(budget)
         looks = 0
         while True:
             view = self._view_of(*look(), limits, budget, Breather(clock))
@@ -286,7 +285,6 @@ class SegmentReadPath:
     def verify(self, budget: Budget | None, leftovers: Callable[[], Sequence[str]]) -> VerifyReport:
         """See `LogReader.verify`, and `examine` for the arguments."""
         self.require_open()
-        require_budget(budget)
         seen = Examination()
         self.examine(seen, budget, leftovers)
         wal = wal_of(self._folder)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib._closing import Closing
 from compactlib.errors import CorruptData, NotFound
 from compactlib.raftlog.arguments import require_ascending
@@ -27,7 +26,6 @@ class ReadPart:
     indexes: tuple[int, ...]
 
 
-@refuses_misfits
 def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[ReadPart, ...]:
     """Share out ascending `indexes` to the segments. O(log segments) a part, and a copy of `indexes`; pure.
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from compactlib._arguments import iterated, require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
 from compactlib.errors import (
@@ -33,7 +32,7 @@ from compactlib.files.disk import StrPath, list_folder, local_path, make_missing
 from compactlib.files.folder_lock import FolderLock
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import index_set, require_budget, whole
+from compactlib.raftlog.arguments import index_set, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.compaction.plan.feasible import require_fitting
 from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
@@ -137,12 +136,10 @@ class SegmentLog(Closing):
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True,
                  beside: Beside | None = None) -> None:
-        require_type("create", create, bool)
         self._folder = local_path(folder)
         if beside is None and wal_of(self._folder) is not None:
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
                               f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
-        require_type("the options", options, LogOptions, or_none=True)
         # Else its store has the entries too, and writes them again.
         self._is_alone = beside is None
         self._beside = Beside() if beside is None else beside
@@ -268,7 +265,7 @@ class SegmentLog(Closing):
                 self._require_above_snapshot(run[0])
                 self._tail.put_run(*run)
                 return
-            for entry in iterated("the entries", entries):
+            for entry in entries:
                 try:
                     index, term, payload = entry
                 except (TypeError, ValueError):
@@ -477,7 +474,6 @@ class SegmentLog(Closing):
             Exception: whatever the policy or the trigger raised.
         """
         self._reads.require_open()
-        require_policy("the policy", policy, or_none=True)
         return self._planned(self.view() if view is None else self._reads.require_own(view), policy)
 
     def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
@@ -527,10 +523,6 @@ class SegmentLog(Closing):
                 was committed before stays.
         """
         self._reads.require_open()
-        require_policy("the policy", policy, or_none=True)
-        require_method("the executor", executor, "run", or_none=True)
-        require_method("the observer", observer, "progress", or_none=True)
-        require_method("the fence", fence, "guard", or_none=True)
         if plan is not None:
             self._require_own(plan, policy)
 
@@ -594,7 +586,6 @@ class SegmentLog(Closing):
               ) -> Done[_ReportT] | Skipped | Failed:
         """Own the log, finish what was interrupted, look, plan, and carry the plan out."""
         self._reads.require_open()
-        require_budget(budget)
         with self._owner.begin(budget) as run:
             outcome = self._busy() if run is None else self._worked(run, made, carried_out)
             ended(outcome, run)
@@ -746,7 +737,6 @@ class SegmentLog(Closing):
             Closed: the log was closed.
         """
         self._reads.require_open()
-        require_budget(budget)
         with self._owner.begin(budget) as run:
             if run is None:
                 return self._busy()

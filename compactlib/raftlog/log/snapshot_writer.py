@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
 from compactlib.errors import InvalidInput, Stale
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -148,11 +147,6 @@ class SnapshotWriter:
     def __init__(self, log: SnapshotTaker, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
                  when: SnapshotTrigger | None = Applied(), checkpoint_when: SnapshotTrigger | None = None,
                  look_seconds: float | None = 5.0) -> None:
-        require_method("the log", log, "snapshot", "checkpoint")
-        require_method("applied", applied, "__call__")
-        require_method("copy", copy, "__call__")
-        require_method("when", when, "wants_snapshot", or_none=True)
-        require_method("checkpoint_when", checkpoint_when, "wants_snapshot", or_none=True)
         _require_seconds("look_seconds", look_seconds)
         self._log = log
         self._applied = applied
@@ -194,7 +188,6 @@ class SnapshotWriter:
                            f"for one")
         kind, why = wanted
         copied = self._copy()
-        require_type("what copy() gave", copied, MachineCopy, "a MachineCopy")
         pieces = _Paced(copied.pieces, budget)
         live = index_set("the live indexes", copied.live)
         try:

@@ -20,12 +20,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
 from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, report_of
@@ -143,11 +141,6 @@ class LogCompactionWorker(ServiceFace):
                  every_seconds: float | None = PERIOD_SECONDS, clock: Clock | None = None) -> None:
         if not callable(getattr(log, "lease", None)):
             raise InvalidInput(f"the log is {log!r:.100}; give a SegmentLog, or the `segments` of a RaftLog")
-        require_method("the server", server, "__call__", or_none=True)
-        require_type("snapshots", snapshots, SnapshotWriter, "a SnapshotWriter", or_none=True)
-        require_method("the executor", executor, "run", or_none=True)
-        require_method("the observer", observer, "event", or_none=True)
-        require_budget(budget)
         self._service = WorkService(f"the worker of the log in {log.folder}", event=WORKER_FAILED, budget=budget,
                                     observer=observer, clock=clock)
         # Damage stays so; another try may find another executor, or room.
@@ -209,7 +202,6 @@ class LogCompactionWorker(ServiceFace):
         Raises:
             InvalidInput: it is none.
         """
-        require_policy("the policy", policy, or_none=True)
         if policy is not None and not isinstance(policy, DropDead):
             self._policy = policy
         strength = _OWN_RULE if policy is None else _DROPS if isinstance(policy, DropDead) else _POLICY

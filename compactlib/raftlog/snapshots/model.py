@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet
@@ -63,7 +62,6 @@ class SnapshotManifest:
             value = whole(f"a snapshot's {name}", getattr(self, name))
             if not 0 <= value <= _MAX_U32:
                 raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {_MAX_U32}")
-        require_type("a snapshot's cluster", self.cluster, bytes, "bytes")
         if len(self.cluster) > MAX_CLUSTER_BYTES:
             raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib._arguments import require_method, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale, StorageError
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import bytes_of, index_set, listed, require_budget, whole
+from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -146,9 +145,6 @@ class RaftLog(Closing):
         self._require_open()
         if applied is not None and whole("the last index applied", applied) < -1:
             raise InvalidInput(f"the last index applied is {applied}; give it, or -1 if none was")
-        require_method("the snapshot store", snapshots, "latest", or_none=True)
-        require_method("the worker", worker, "__call__", or_none=True)
-        require_method("on_confirmed", on_confirmed, "__call__", or_none=True)
         if snapshots is not None:
             with self._changing_snapshot():
                 self._owner()
@@ -324,7 +320,6 @@ class RaftLog(Closing):
         """What a leader sends next to a follower that has answered so: `answer.next_index`, or, if this log has entries
         of the term that conflicts, what is behind the last of them: those the follower has too. O(log entries).
         """
-        require_type("the answer", answer, AppendAnswer)
         return self._reads.next_index(answer, self.contiguous_through)
 
     # -- appending
@@ -455,7 +450,6 @@ class RaftLog(Closing):
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
-        require_type("apart", apart, bool)
         entries = listed("the entries", entries, checked_entry)
         if not entries:
             return
@@ -620,7 +614,6 @@ class RaftLog(Closing):
         if (state is None) != (self._snapshots is None):
             raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
                                "RaftLog.attach")
-        require_method("the state", state, "__iter__", or_none=True)
         _require_index(index)
         with self._changing_snapshot():
             found = self._caught_up()
@@ -650,7 +643,6 @@ class RaftLog(Closing):
             LiveAboveSnapshot, LiveIndexMissing, StorageError: nothing changed.
         """
         live_set = index_set("the live indexes", live)
-        require_method("the state", state, "__iter__")
         _require_index(index)
         with self._changing_snapshot():
             self._caught_up()
@@ -754,7 +746,6 @@ class RaftLog(Closing):
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
             StorageError, LogStopped, Closed: as `sync`.
         """
-        require_type("the snapshot", meta, SnapshotMeta)
         with self._changing_snapshot():
             self._require_open()
             self._owner()
@@ -812,7 +803,6 @@ class RaftLog(Closing):
             LiveIndexMissing: the log does not hold one of them, or it is dead.
             Closed: the log was closed.
         """
-        require_type("what is to be pinned", indexes, IndexSet)
         self._require_open()
         # No snapshot may come between the look at the row and the pin.
         with self._snapshotting:
@@ -894,7 +884,6 @@ class RaftLog(Closing):
         """Work on the segments, which end with this object's close, although the store keeps them."""
         self._require_open()
         self._owner()
-        require_budget(budget)
         with self._work_owner.begin(budget) as run:
             if run is None:
                 self._require_open()

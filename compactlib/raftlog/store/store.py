@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
 from compactlib._closing import Closing
 from compactlib.errors import (
     AuditFailed,
@@ -35,7 +34,6 @@ from compactlib.errors import (
 )
 from compactlib.files.disk import Files, StrPath, local_path, make_missing_folder, sync_names
 from compactlib.files.folder_lock import FolderLock
-from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
@@ -107,8 +105,6 @@ class StoreOptions:
     snapshots_of: Callable[[str], SnapshotStore] | None = None
 
     def __attrs_post_init__(self) -> None:
-        require_type("log", self.log, LogOptions)
-        require_method("snapshots_of", self.snapshots_of, "__call__", or_none=True)
         for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
                             ("max_memtable_entries", 1), ("keep_trailing", 0)):
             value = getattr(self, name)
@@ -147,8 +143,6 @@ class RaftLogStore(Closing):
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
-        require_type("create", create, bool)
-        require_type("the options", options, StoreOptions, or_none=True)
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files
         self._observer: Observer = telling(self._options.log.observer)
@@ -349,8 +343,6 @@ class RaftLogStore(Closing):
             StorageError: the disk refused.
             Closed: the store was closed.
         """
-        require_type("the log id", log_id, str)
-        require_type("create", create, bool)
         with self._changing:
             self._require_open()
             found = self._logs.get(log_id)
@@ -399,7 +391,6 @@ class RaftLogStore(Closing):
             Busy: called from within a compaction of the log.
             Closed: the store was closed.
         """
-        require_type("the log id", log_id, str)
         with self._outbox, self._outbox.held(), self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)
@@ -540,7 +531,6 @@ class RaftLogStore(Closing):
             Closed: the store was closed.
         """
         self._require_open()
-        require_budget(budget)
         seen = Examination()
         for log_id in sorted({*self._logs, *self._damaged}):
             log, error = self._logs.get(log_id), self._damaged.get(log_id)

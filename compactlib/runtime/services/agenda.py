@@ -23,7 +23,6 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.services.ranking import Key, Ranking
@@ -220,7 +219,6 @@ class Agenda:
         InvalidInput: a time is out of its range.
     """
 
-    @refuses_misfits
     def __init__(self, *, retry_seconds: float = 60.0, max_retry_seconds: float = 6 * 3_600.0) -> None:
         if not 0 < retry_seconds <= max_retry_seconds < float("inf"):
             raise InvalidInput(f"retry_seconds {retry_seconds}, max_retry_seconds {max_retry_seconds}: give a time "
@@ -262,7 +260,6 @@ class Agenda:
     def __contains__(self, name: str) -> bool:
         return name in self._items
 
-    @refuses_misfits
     def __getitem__(self, name: str) -> Item:
         """One piece of work.
 
@@ -371,7 +368,6 @@ class Agenda:
         """
         self._changing(name).next_due_at = at
 
-    @refuses_misfits
     def request(self, name: str, strength: int = 1, *, joins: bool = False) -> Accepted | Refused:
         """Request work, ahead of all that is due by time. While it waits, the strongest counts.
 

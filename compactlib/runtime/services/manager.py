@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -131,14 +130,6 @@ class CompactionManager(ServiceFace):
                 argument is not what it should be.
             StorageError: its disk cannot be found out.
         """
-        require_type("name", name, str, "text")
-        require_type("disk", disk, str, "text, or nothing", or_none=True)
-        require_method("policy", policy, "choose", or_none=True)
-        require_method("executor", executor, "run", or_none=True)
-        require_method("fence", fence, "guard", or_none=True)
-        require_method("new_budget", new_budget, "__call__", or_none=True)
-        for what, flag in (("enabled", enabled), ("is_open", is_open)):
-            require_type(what, flag, bool, "True or False")
         for method in ("compact", "reclaim", "status"):
             if not callable(getattr(store, method, None)):
                 raise InvalidInput(f"{store!r:.100} has no {method}(); give what offers compactlib.contract.Compaction")
@@ -166,7 +157,6 @@ class CompactionManager(ServiceFace):
                 # Not due by time: it follows what was requested.
                 work.then = lambda: self._service.request(sliced)
 
-    @refuses_misfits
     def _known(self, name: str) -> tuple[str, ...]:
         """The names of the work of one store; an unknown name is its own. An interrupt may have left one of two."""
         return tuple(filter(self._service.knows, self._names.get(name, ()))) or (name,)

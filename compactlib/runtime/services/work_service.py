@@ -28,7 +28,6 @@ from typing import Any, Self, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -145,9 +144,6 @@ class WorkService:
     def __init__(self, what: str, *, event: str, recovered: str = "", retry_seconds: float = 0.1,
                  max_retry_seconds: float = 60.0, clock: Clock | None = None, budget: Budget | None = None,
                  observer: Observer | None = None) -> None:
-        require_method("clock", clock, "monotonic", "sleep", or_none=True)
-        require_type("observer", observer, Observer, "an Observer", or_none=True)
-        require_type("budget", budget, Budget, "a Budget", or_none=True)
         self._what = what
         self._event = event
         self._recovered = recovered

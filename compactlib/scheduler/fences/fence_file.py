@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from compactlib._arguments import refuses_misfits, require_seconds
+from compactlib._arguments import require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import (
@@ -79,7 +79,6 @@ class FileFence:
         StorageError: the folder cannot be made.
     """
 
-    @refuses_misfits
     def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0, create: bool = True) -> None:
         require_seconds("wait_seconds", wait_seconds)

@@ -18,7 +18,6 @@ import re
 import struct
 from collections.abc import Mapping
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 
 MIN_KEY_BYTES = 16
@@ -43,7 +42,6 @@ class TokenSealer:
         InvalidInput: no key, too many, one that is too short or badly named, or `current` names none.
     """
 
-    @refuses_misfits
     def __init__(self, keys: Mapping[str, bytes], *, current: str | None = None) -> None:
         if not 1 <= len(keys) <= MAX_KEYS:
             raise InvalidInput(f"{len(keys)} keys were given; a sealer takes 1 to {MAX_KEYS}")

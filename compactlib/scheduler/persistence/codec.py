@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from sys import float_info
 from typing import Any, TypeAlias
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.config import SchedulerConfig
@@ -134,7 +133,6 @@ def _plain(value: Any) -> Plain:
         raise InvalidInput(f"{value!r:.200} cannot be stored: {error}") from error
 
 
-@refuses_misfits
 def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Operation]:
     """A command with an operation; the inverse of `encode_command`.
 
@@ -163,7 +161,6 @@ def encode_message(message: Message) -> bytes:
     return encode_record(RecordKind.MESSAGE, [_plain(message)])
 
 
-@refuses_misfits
 def decode_message(data: bytes, place: str = "a message") -> Message:
     """The inverse of `encode_message`.
 

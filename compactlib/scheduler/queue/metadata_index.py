@@ -21,7 +21,6 @@ from typing import TypeAlias
 import attrs
 from sortedcontainers import SortedDict
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone, check_span
 from compactlib.scheduler.queue.tombstones import Tombstones
@@ -150,7 +149,6 @@ class MetadataIndex:
         InvalidInput: the span is less than 1.
     """
 
-    @refuses_misfits
     def __init__(self, partition_seconds: int = PARTITION_SECONDS) -> None:
         if partition_seconds < 1:
             raise InvalidInput(f"partition_seconds is {partition_seconds}; give whole seconds >= 1")
@@ -169,27 +167,23 @@ class MetadataIndex:
     def __len__(self) -> int:
         return self._size
 
-    @refuses_misfits
     def get(self, tenant: str, shard: int, block_id: str) -> BlockMeta | None:
         """The block of this id, if there is one. O(1)."""
         group = self._groups.get((tenant, shard))
         return None if group is None else group.by_id.get(block_id)
 
-    @refuses_misfits
     def find(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
         """The blocks of these ids, in the order given; those that are not there are left out. O(ids)."""
         group = self._groups.get((tenant, shard))
         known = {} if group is None else group.by_id
         return tuple([known[block_id] for block_id in block_ids if block_id in known])
 
-    @refuses_misfits
     def missing(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[str, ...]:
         """Those of the ids that are not there, in the order given. O(ids)."""
         group = self._groups.get((tenant, shard))
         known = {} if group is None else group.by_id
         return tuple([block_id for block_id in block_ids if block_id not in known])
 
-    @refuses_misfits
     def add(self, block: BlockMeta, tombstones: Tombstones | None = None) -> AddOutcome:
         """Add a block, unless its id is known, or it waits for deletion, or it is too old. O(log n).
 
@@ -229,7 +223,6 @@ class MetadataIndex:
             return self._shard_dropped_until.get(shard, -math.inf)
         return self._dropped_until.get((tenant, shard), -math.inf)
 
-    @refuses_misfits
     def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
         """Remove the blocks that are there; returns them. O(log n) a block."""
         group = self._groups.get((tenant, shard))
@@ -250,7 +243,6 @@ class MetadataIndex:
         self._size -= len(removed)
         return tuple(removed)
 
-    @refuses_misfits
     def replace(self, tenant: str, shard: int, source_blocks: Iterable[str],
                 new_blocks: Iterable[BlockMeta]) -> ReplaceOutcome:
         """Put new blocks in place of others, all or nothing. O(log n) a block.
@@ -349,7 +341,6 @@ class MetadataIndex:
             return math.inf
         return -math.inf if _TIMELESS in group.partitions else _min_time(group.partitions.peekitem(0)[1].in_order()[0])
 
-    @refuses_misfits
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
         """Remove every block of the tenant and shard that begins in the span; returns them. O(log n) a block.
 
@@ -368,7 +359,6 @@ class MetadataIndex:
         """For each tenant and shard that has lost something to retention: up to when, seconds. To be stored."""
         return dict(self._dropped_until)
 
-    @refuses_misfits
     def restore_dropped_until(self, dropped: Mapping[tuple[str, int], float]) -> None:
         """What `dropped_until` gave."""
         self._dropped_until, self._shard_dropped_until = {}, {}

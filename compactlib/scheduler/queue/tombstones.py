@@ -20,7 +20,6 @@ from itertools import chain, islice
 import attrs
 from sortedcontainers import SortedDict
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
 
@@ -92,7 +91,6 @@ class Tombstones:
         InvalidInput: the delay is negative.
     """
 
-    @refuses_misfits
     def __init__(self, cleanup_delay_seconds: float = 900.0) -> None:
         if not cleanup_delay_seconds >= 0:
             raise InvalidInput(f"cleanup_delay_seconds is {cleanup_delay_seconds}; give 0 or more")
@@ -123,7 +121,6 @@ class Tombstones:
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    @refuses_misfits
     def add(self, command: Command, tombstone: Tombstone) -> bool:
         """Keep a tombstone; `False` if there is one of this name, and nothing changed (a command applied twice).
 
@@ -158,7 +155,6 @@ class Tombstones:
         self._insert(kept)
         return True
 
-    @refuses_misfits
     def restore(self, entries: Iterable[TombstoneEntry]) -> None:
         """Replace everything by stored entries, in any order.
 
@@ -172,7 +168,6 @@ class Tombstones:
                                    f"{entry.position}, is stored twice, or shares its place with another one")
             self._insert(_kept(entry))
 
-    @refuses_misfits
     def covers(self, block: BlockMeta) -> bool:
         """Whether the block is to be deleted: by its id, or because its `min_time` lies in a span that goes.
 
@@ -194,12 +189,10 @@ class Tombstones:
                 return block
         return None
 
-    @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Whether a tombstone names the block. O(1)."""
         return block_id in self._blocks.get(tenant, {}).get(shard, ())
 
-    @refuses_misfits
     def due(self, now: float, limit: int, skip: Set[str] = frozenset()) -> tuple[Tombstone, ...]:
         """What may be leased at `now`: older than the delay, and under no lease (both strictly). Changes nothing.
 
@@ -228,7 +221,6 @@ class Tombstones:
                 found.append(kept.tombstone)
         return tuple(found)
 
-    @refuses_misfits
     def lease(self, name: str, until: float) -> None:
         """A worker deletes it until then, seconds. Unknown names are ignored: it was confirmed meanwhile."""
         kept = self._entries.get(name)
@@ -244,7 +236,6 @@ class Tombstones:
             self._line_up(sorted(self._entries.values(), key=_order_of))
         self._tidy()
 
-    @refuses_misfits
     def confirm(self, name: str) -> bool:
         """Its objects are gone: forget it. `False` if there is none of this name. O(log n + its blocks)."""
         kept = self._entries.pop(name, None)
@@ -271,7 +262,6 @@ class Tombstones:
         self.confirm(oldest.name)
         return oldest.tombstone
 
-    @refuses_misfits
     def cut(self, now: float, lease_end: float) -> None:
         """No tombstone is younger than `now`, and no lease ends after `lease_end`, seconds. O(n)."""
         for kept in self._entries.values():

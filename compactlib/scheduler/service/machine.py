@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.scheduler.config import SchedulerConfig
@@ -46,7 +45,6 @@ class SchedulerMachine:
         has_settings: whether the settings in force came from the log or a loaded state.
     """
 
-    @refuses_misfits
     def __init__(self, config: SchedulerConfig, *, with_index: bool = True,
                  policy: AssignmentPolicy | None = None) -> None:
         self._policy = policy
@@ -82,7 +80,6 @@ class SchedulerMachine:
         self._encoded = payload, operation
         return payload
 
-    @refuses_misfits
     def apply(self, command: Command, payload: bytes) -> ApplyResult | SchedulerConfig:
         """See `CommandMachine.apply`; for settings, these."""
         encoded = self._encoded
@@ -122,7 +119,6 @@ class SchedulerMachine:
         """The whole state and its settings. O(state)."""
         return encode_state(self.service.state)
 
-    @refuses_misfits
     def load(self, data: bytes) -> None:
         """Become the state that gave these bytes, under its settings. O(state).
 
@@ -132,7 +128,6 @@ class SchedulerMachine:
         self.service = self._serve(decode_state(data, "a scheduler's snapshot"))
         self.has_settings = True
 
-    @refuses_misfits
     def restore(self, snapshots: SnapshotStore) -> None:
         """Become the state of the snapshot in force, if there is one. O(state).
 

@@ -16,7 +16,6 @@ from typing import Literal
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_policy, require_type
 from compactlib.report import Table
 from compactlib.runtime.observe import Observer, telling
 from compactlib.scheduler.apply.apply import carry_out, carry_out_at_once
@@ -54,7 +53,6 @@ class SchedulerService:
         policy: as given.
     """
 
-    @refuses_misfits
     def __init__(self, config: SchedulerConfig | None = None, *,
                  index: MetadataIndex | Literal["default"] | None = "default",
                  policy: AssignmentPolicy | None = None, observer: Observer | None = None,
@@ -62,7 +60,6 @@ class SchedulerService:
         if state is None:
             state = SchedulerState(config or SchedulerConfig(), MetadataIndex() if index == "default" else index)
         self.state: SchedulerState = state
-        require_policy("policy", policy, or_none=True)
         self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)
         self._is_deaf = type(self._observer) is Observer
@@ -164,7 +161,6 @@ class SchedulerService:
 
     def jobs(self, now: float) -> Iterator[tuple[JobPhase, JobState]]:
         """All queued jobs by priority, each with its phase at a time. O(n log n)."""
-        require_type("now", now, (int, float), "seconds since the epoch")
         queue = self.state.jobs
         return ((queue.phase(state, now), state) for state in queue.in_order(now))
 
@@ -180,7 +176,6 @@ class SchedulerService:
         """The jobs that were given up, the oldest first; re-queue them with the operation `Requeue`."""
         return tuple(self.state.quarantine.values())
 
-    @refuses_misfits
     def job(self, name: str) -> tuple[JobState, JobPlan]:
         """One queued job.
 
@@ -197,7 +192,6 @@ class SchedulerService:
 
         O(levels + jobs whose lease has run out + jobs that failed too often).
         """
-        require_type("now", now, (int, float), "seconds since the epoch")
         phases = self.state.jobs.phases(now)
         return [{"level": number, **{phase.value: phases[number][phase] for phase in JobPhase},
                  **attrs.asdict(level.counts)} for number, level in self.state.jobs.levels.items()]

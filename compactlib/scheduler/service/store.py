@@ -23,7 +23,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
@@ -94,7 +93,6 @@ class StoredScheduler:
         CompactlibError: what the store raises.
     """
 
-    @refuses_misfits
     def __init__(self, kv: KVStore, config: SchedulerConfig | None = None, *, partition: bytes = PARTITION,
                  clock: Clock | None = None, rng: random.Random | None = None, checkpoint_every: int = 1000,
                  with_index: bool = True, policy: AssignmentPolicy | None = None,
@@ -192,14 +190,12 @@ class StoredScheduler:
                 if result is not None:
                     return result
 
-    @refuses_misfits
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """New blocks: into the metadata index and the compaction queue; raises as `apply` does."""
         result = self.apply(AddBlocks(tuple(blocks)))
         assert isinstance(result, BlocksAdded)
         return result
 
-    @refuses_misfits
     def look(self, at: Callable[[SchedulerService], AnswerT]) -> AnswerT:
         """What `at` finds in the scheduler, between two commands; everything it sees is durable.
 

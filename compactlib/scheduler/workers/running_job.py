@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler.errors import JobLost
@@ -20,7 +19,6 @@ _PURPOSE = b"compactlib scheduler output 1"
 _RANDOM_BITS = 80
 
 
-@refuses_misfits
 def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number: int = 0) -> str:
     """The id of a block that the job writes: a ULID with the time of the first source (0 if that has none).
 

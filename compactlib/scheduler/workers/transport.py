@@ -11,7 +11,6 @@ from typing import Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
 
@@ -43,7 +42,6 @@ class SealedPolls:
         self._inner = inner
         self._sealer = sealer
 
-    @refuses_misfits
     def poll(self, request: PollRequest) -> PollResponse:
         """See `Transport.poll`."""
         genuine = [self._is_genuine(update) for update in request.status_updates]

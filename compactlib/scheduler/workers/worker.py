@@ -17,7 +17,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -84,7 +83,6 @@ class WorkerOptions:
     jitter: float = 0.1
     patience_seconds: float = 300.0
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         has_room = self.capacity >= 1 and self.cleanup_capacity >= 1
         has_times = 0 < self.poll_seconds <= self.max_poll_seconds < math.inf and 0 <= self.jitter <= 1
@@ -139,23 +137,16 @@ class Worker(ServiceFace):
     def __init__(self, transport: Transport, execute: Execute, *, cleanup: Cleanup | None = None,
                  options: WorkerOptions | None = None, clock: Clock | None = None, observer: Observer | None = None,
                  budget: Budget | None = None, rng: random.Random | None = None) -> None:
-        require_method("transport", transport, "poll")
-        require_method("execute", execute, "__call__")
-        require_method("cleanup", cleanup, "__call__", or_none=True)
         self._options = options = WorkerOptions() if options is None else options
-        require_type("options", options, WorkerOptions, "WorkerOptions, or None")
         self._transport = transport
         self._execute = execute
         self._cleanup = cleanup
         self._clock: Clock = SystemClock() if clock is None else clock
-        require_method("clock", self._clock, "now", "monotonic", "sleep")
         self._budget = Budget(clock=self._clock) if budget is None else budget
-        require_type("budget", self._budget, Budget, "a Budget, or None")
         # What its observer does is its own doing, on whatever thread.
         self._mark = Run(self._budget)
         self._observer = self._mark.observer(observer)
         self._rng = random.Random() if rng is None else rng
-        require_method("rng", self._rng, "random")
         self._service = WorkService("the worker", event=WORKER_FAILED, clock=self._clock, budget=self._budget,
                                     retry_seconds=min(0.1, options.poll_seconds),
                                     max_retry_seconds=options.max_poll_seconds, observer=self._observer)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 import pyarrow as pa
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.files.disk import local_path
 from compactlib.indexset.index_set import IndexSet
@@ -52,7 +51,6 @@ class SourceOptions(TableOptions):
     own: ClassVar[Columns] = (("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"),
                               ("length", "bigint"), ("live", "boolean"))
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if self.first > self.last:
             raise InvalidInput(f"first is {self.first}, which lies above last, {self.last}")

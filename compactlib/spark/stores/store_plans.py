@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.blobstore.errors import NotAStore as NotABlobStore
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.kv.errors import NotAStore as NotAKeyValueStore
@@ -39,7 +38,6 @@ class StoreWork:
     weight: float
     reason: str = ""
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if not self.weight >= 0:
             raise InvalidInput(f"the weight of a store's work is {self.weight}; give 0 or more")

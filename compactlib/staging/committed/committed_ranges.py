@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib._arguments import iterated, require_callable, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.report import VerifyReport
@@ -75,13 +74,6 @@ class CommittedRanges:
                  cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
                  clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
                  near: ObjectStore | None = None, near_bytes: int = 10 << 30) -> None:
-        require_method("the object store", objects, "create", "get", "list")
-        require_method("near", near, "create", "get", "list", "delete", or_none=True)
-        require_type("near_bytes", near_bytes, int)
-        require_method("the range format", range_format, "encode", "decode", or_none=True)
-        require_method("the clock", clock, "now", or_none=True)
-        require_method("background", background, "submit", or_none=True)
-        require_type("the rule", rule, SplitRule, or_none=True)
         self._rule: SplitRule = SplitRule() if rule is None else rule
         self._background: Executor | None = background
         self._clock: Clock = SystemClock() if clock is None else clock
@@ -114,9 +106,6 @@ class CommittedRanges:
             NilValue: a change is neither a `Record` nor `TOMBSTONE`.
             BudgetSpent: the budget ran out; nothing is published.
         """
-        changes = iterated("the changes", changes)
-        require_type("the budget", budget, Budget, or_none=True)
-        require_type("the observer", observer, Observer, or_none=True)
         return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
                      background=self._background, observer=observer).run(base)
 
@@ -130,7 +119,7 @@ class CommittedRanges:
     def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that have one. Opens each range at most once."""
         lookup = RangeLookup(self._files, self._metarange(metarange_id))
-        found = {key: lookup.get(key) for key in sorted(set(iterated("the keys", keys)))}
+        found = {key: lookup.get(key) for key in sorted(set(keys))}
         return {key: record for key, record in found.items() if record is not None}
 
     def scan(self, metarange_id: MetaRangeId | None, start: bytes = b"") -> RangeScan:
@@ -154,7 +143,6 @@ class CommittedRanges:
             MergeConflict: keys were changed differently on both sides, and the strategy is `"fail"`.
             BudgetSpent: as for `apply`.
         """
-        require_type("the budget", budget, Budget, or_none=True)
         return merge_metaranges(self._files, self._rule, self._metarange(base), self._metarange(source),
                                 self._metarange(destination), destination, strategy,
                                 Budget() if budget is None else budget, self._background)
@@ -226,10 +214,6 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """
-        require_callable("live", live)
-        require_callable("require_owner", require_owner)
-        require_type("grace_seconds", grace_seconds, (int, float))
-        require_type("the budget", budget, Budget, or_none=True)
         return RangeCollector(self._files, self._clock, live, grace_seconds, budget, require_owner).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
@@ -244,8 +228,6 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out.
         """
-        require_type("live", live, LiveMetaRanges)
-        require_type("the budget", budget, Budget, or_none=True)
         verifier = RangeVerifier(self._files, Budget() if budget is None else budget)
         for metarange_id in sorted(live.needed):
             verifier.verify(metarange_id)
@@ -269,7 +251,6 @@ class CommittedRanges:
             self._files.tier.audit()
 
     def _metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
-        require_type("the metarange", metarange_id, str, or_none=True)
         return self._files.read_metarange(metarange_id, self._rule)
 
     def __repr__(self) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped
@@ -104,11 +103,6 @@ class Compactions:
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> CompactionOutcome:
         """See `Repository.compact`."""
-        require_method("the executor", executor, "run", or_none=True)
-        require_method("the fence", fence, "guard", or_none=True)
-        require_policy("the policy", policy, or_none=True)
-        require_type("the observer", observer, Observer, or_none=True)
-        require_type("the budget", budget, Budget, or_none=True)
         if plan is not None:
             self._require_mine(plan, branch, policy)
         with self.owner.begin(budget, branch) as run:

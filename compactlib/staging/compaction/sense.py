@@ -16,7 +16,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_callable, require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
@@ -139,10 +138,6 @@ class CompactionSensor:
 
     def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None, buffer: int = 1000,
                  max_branches: int = 10_000) -> None:
-        require_policy("the policy", policy, or_none=True)
-        require_method("the clock", clock, "now", or_none=True)
-        require_type("buffer", buffer, int)
-        require_type("max_branches", max_branches, int)
         if not 1 <= buffer <= MAX_BUFFER or max_branches < 1:
             raise InvalidInput(f"a buffer of {buffer} triggers for {max_branches} branches; give at least 1 of each, "
                                f"and a buffer of at most {MAX_BUFFER}")
@@ -162,7 +157,6 @@ class CompactionSensor:
 
         What it raises is logged, and breaks no read and no write. Listening again does nothing.
         """
-        require_callable("the listener", listener)
         with self._lock:
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
@@ -174,7 +168,6 @@ class CompactionSensor:
 
     def events(self, repository: str) -> StagingEvents:
         """What the operations of a repository report to."""
-        require_type("the repository", repository, str)
         return _RepositoryEvents(self, repository)
 
     def take(self) -> CompactionTrigger | None:
@@ -193,10 +186,6 @@ class CompactionSensor:
             record: its record.
             tombstones: how many each of its tokens holds; what was counted here meanwhile is among them.
         """
-        require_type("the repository", repository, str)
-        require_type("the branch", branch, str)
-        require_type("the record", record, BranchRecord)
-        require_type("tombstones", tombstones, Mapping)
 
         def count(counts: _Counts) -> None:
             counts.told, counts.sealed_told = {}, 0
@@ -207,8 +196,6 @@ class CompactionSensor:
 
     def pressure(self, repository: str, branch: str) -> BranchPressure:
         """What is counted for a branch now, reported or not."""
-        require_type("the repository", repository, str)
-        require_type("the branch", branch, str)
         with self._lock:
             counts = self._branches.get((repository, branch))
             return BranchPressure() if counts is None else counts.pressure

@@ -8,11 +8,11 @@ branch (`StagingView`), and that decides what is done: see `policies.py`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, require_policy, require_type
+from compactlib._arguments import is_whole
 from compactlib.contract import Policy
 from compactlib.report import Printed
 from compactlib.staging.compaction.plan import StagingChoice
@@ -35,12 +35,6 @@ class BranchPressure(Printed):
 
 SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]
 """Decides, from counts alone, whether a branch should be looked at."""
-
-
-def _policies(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    require_type("policies", value, tuple)
-    for policy in value:
-        require_policy("each policy", policy)
 
 
 def _reached(count: int, what: str, threshold: int) -> StagingChoice:
@@ -109,7 +103,7 @@ class AnyOf:
     """
 
     policies: tuple[SensePolicy, ...] = attrs.field(
-        default=(DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy()), validator=_policies)
+        default=(DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy()))
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from compactlib._arguments import refuses_misfits, require_type
 from compactlib.kv.store import Exists
 from compactlib.runtime.budget import Budget
 from compactlib.staging.model.names import CommitId, branch_key
@@ -214,14 +213,9 @@ class Branch:
             TooManyTries: others changed the branch under every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD stays.
         """
-        require_type("the message", message, str)
-        require_type("metadata", metadata, Mapping, or_none=True)
-        require_type("allow_empty", allow_empty, bool)
-        require_type("the budget", budget, Budget, or_none=True)
         return commit_module.commit(self._context, self._name, CommitRequest(
             message=message, metadata=metadata or {}, allow_empty=allow_empty, budget=budget))
 
-    @refuses_misfits
     def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
               strategy: MergeStrategy = "fail") -> MoveOutcome:
         """Bring what the HEAD of another branch, or a commit, has since the two parted.
@@ -237,7 +231,6 @@ class Branch:
                               strategy=strategy)
         return self._move(builder.merge(resolve(self._context, source)), "merge")
 
-    @refuses_misfits
     def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                strategy: MergeStrategy = "fail") -> MoveOutcome:
         """Undo what a commit changed against its first parent, in a new commit.
@@ -249,7 +242,6 @@ class Branch:
                               strategy=strategy)
         return self._move(builder.revert(commit_of(self._context, commit)), "revert")
 
-    @refuses_misfits
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> MoveOutcome:
         """Do again what a commit changed against its first parent, in a new commit.
@@ -285,7 +277,6 @@ class Branch:
             CommitNotFound: there is no such commit.
             MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
         """
-        require_type("discard", discard, bool)
 
         def next_head(_: CommitId | None) -> CommitId | None:
             return resolve_present(self._context, ref)

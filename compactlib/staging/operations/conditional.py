@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compactlib._arguments import require_callable, require_type
 from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Exists
 from compactlib.runtime.look import look_until_seen
@@ -52,7 +51,6 @@ def write_if(context: StagingContext, branch: str, key: bytes, change: Change, e
         TooManyTries: others changed the branch or the key under every try.
         OutcomeUnknown: the store gave no answer, and whether the write happened cannot be seen any more.
     """
-    require_type("expected", expected, (Record, Exists), or_none=True)
     staged = Staged(change, context.tokens.draw_write_id())
 
     def decide(record: Record | None) -> Staged | None:
@@ -78,7 +76,6 @@ def update(context: StagingContext, branch: str, key: bytes, change: Callable[[R
     Raises:
         TooManyTries, OutcomeUnknown: as `write_if`.
     """
-    require_callable("change", change)
     write_id = context.tokens.draw_write_id()
 
     def decide(record: Record | None) -> Staged | None:

@@ -11,7 +11,6 @@ from typing import Protocol, Self
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.staging.committed.ranges.range_cursor import RangeScan
 from compactlib.staging.model.values import Record
@@ -46,10 +45,6 @@ class ListRequest:
     max_scanned: int = 100_000
 
     def __attrs_post_init__(self) -> None:
-        require_type("the prefix", self.prefix, bytes)
-        require_type("the delimiter", self.delimiter, bytes)
-        require_type("after", self.after, bytes, or_none=True)
-        require_type("the limit", self.limit, int)
         if not 1 <= self.limit <= MAX_LIST_LIMIT:
             raise InvalidInput(f"a page of {self.limit} entries was asked for; give 1 to {MAX_LIST_LIMIT:,}")
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from compactlib._arguments import iterated, require_type
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference, MetaRangeId, Record, check_key
@@ -133,7 +132,7 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
         TooManyKeys: more than `MAX_BATCH_KEYS`.
         InvalidInput: one is empty, too long, or not bytes.
     """
-    given = tuple(iterated("keys", keys))
+    given = tuple(keys)
     if len(given) > MAX_BATCH_KEYS:
         raise TooManyKeys(count=len(given), limit=MAX_BATCH_KEYS)
     for key in given:
@@ -189,7 +188,6 @@ class CommittedView:
 
     def records(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Record]]:
         """Every record whose key begins so, in order."""
-        require_type("the prefix", prefix, bytes)
         behind = upper_bound(prefix)
         for key, record in self.context.committed.scan(self.metarange_id, prefix):
             if behind is not None and key >= behind:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from compactlib._arguments import require_type
 from compactlib.kv import SlowDown
 from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Skipped
@@ -108,7 +107,6 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
     Raises:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
     """
-    require_type("the prefix", prefix, bytes)
     if not prefix:
         return reset(context, branch)
     prepared: dict[StagingToken, ResetStats] = {}

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from compactlib._arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.errors import PartlyWritten
@@ -158,7 +157,6 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
         PartlyWritten: it ended between the requests that the store needs for so many.
         TooManyTries: the staging token was replaced under every try. Values may be visible.
     """
-    require_type("items", items, Mapping)
     if len(items) > MAX_BATCH_KEYS:
         raise TooManyKeys(count=len(items), limit=MAX_BATCH_KEYS)
     for key in items:

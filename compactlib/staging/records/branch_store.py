@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
@@ -443,7 +442,6 @@ class BranchStore:
 
     def list(self, prefix: str = "") -> Iterator[FoundBranch]:
         """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
-        require_type("the prefix", prefix, str)
         # What is not valid Unicode begins no name.
         with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
             for entry in entries:

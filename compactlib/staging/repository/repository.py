@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 
-from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
@@ -80,15 +79,6 @@ class Repository(Closing):
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  events: StagingEvents | None = None, observer: Observer | None = None, create: bool = True) -> None:
-        require_method("the store", store, "get", "set_if", "scan")
-        require_method("the committed layer", committed, "apply", "ranges_of", "collect")
-        require_policy("the policy", policy, or_none=True)
-        require_method("stores", stores, "open", or_none=True)
-        require_method("the clock", clock, "now", "monotonic", "sleep", or_none=True)
-        require_type("options", options, StagingOptions, or_none=True)
-        require_type("rng", rng, Random, or_none=True)
-        require_type("events", events, StagingEvents, or_none=True)
-        require_type("the observer", observer, Observer, or_none=True)
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
@@ -124,7 +114,6 @@ class Repository(Closing):
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        require_type("the budget", budget, Budget, or_none=True)
         with self._compactions.reading(budget) as lent:
             return self._compactions.view(self._name_of(branch), budget=lent)
 
@@ -138,7 +127,6 @@ class Repository(Closing):
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        require_type("the budget", budget, Budget, or_none=True)
         with self._compactions.reading(budget) as lent:
             return tombstones_of(self._context, self._name_of(branch), lent)
 
@@ -156,8 +144,6 @@ class Repository(Closing):
             BranchNotFound, TooManyTries, Closed: as for `view`.
         """
         self._compactions.require_open()
-        require_policy("the policy", policy, or_none=True)
-        require_type("the view", view, StagingView, or_none=True)
         if view is None:
             view = self.view(branch="main" if branch is None else branch)
         elif branch is not None and self._name_of(branch) != view.branch:
@@ -191,7 +177,6 @@ class Repository(Closing):
             BranchNotFound: there is no such branch.
             Closed: it was closed.
         """
-        require_type("the plan", plan, StagingPlan, or_none=True)
         if branch is None:
             branch = "main" if plan is None else plan.view.branch
         return self._compactions.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
@@ -215,7 +200,6 @@ class Repository(Closing):
         Raises:
             Closed: it was closed.
         """
-        require_type("the budget", budget, Budget, or_none=True)
         with self._compactions.owner.begin(budget, _RECLAIM) as run:
             if run is None:
                 self._compactions.require_open()
@@ -244,7 +228,6 @@ class Repository(Closing):
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        require_type("the budget", budget, Budget, or_none=True)
         with self._compactions.reading(budget) as lent:
             return verify(self._context, lent)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import iterated, require_method, require_policy, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound
 from compactlib.kv import KVStore
@@ -76,19 +75,9 @@ class StagingWorker(ServiceFace):
                  policy: StagingPolicy | None = None, executor: Executor | None = None,
                  reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, surveys: bool = True,
                  clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
-        require_type("the sensor", sensor, CompactionSensor, or_none=True)
-        require_policy("the policy", policy, or_none=True)
-        require_method("the executor", executor, "run", or_none=True)
-        require_method("the clock", clock, "monotonic", or_none=True)
-        require_type("the budget", budget, Budget, or_none=True)
-        require_type("the observer", observer, Observer, or_none=True)
-        require_type("reclaim_seconds", reclaim_seconds, (int, float), or_none=True)
-        require_type("surveys", surveys, bool)
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
-        given = tuple(iterated("repositories", repositories))
-        for repository in given:
-            require_type("each repository", repository, Repository)
+        given = tuple(repositories)
         self._sensor = CompactionSensor(clock=clock) if sensor is None else sensor
         self._policy = policy
         self._executor = executor
@@ -124,8 +113,6 @@ class StagingWorker(ServiceFace):
         Raises:
             InvalidInput: there is a repository of this name, or an argument is not what it should be.
         """
-        require_type("the name", name, str)
-        require_type("events", events, StagingEvents, or_none=True)
         others = () if events is None else (events,)
         repository = Repository(
             store, committed, name=name, policy=policy, options=options, stores=stores, clock=self._clock, rng=rng,
@@ -141,7 +128,6 @@ class StagingWorker(ServiceFace):
         Raises:
             InvalidInput: there is another one of this name.
         """
-        require_type("the repository", repository, Repository)
         name = repository.name
         with self._lock:
             known = self._repositories.get(name)
@@ -170,7 +156,6 @@ class StagingWorker(ServiceFace):
         Raises:
             NotFound: there is no repository of this name.
         """
-        require_type("the name", name, str)
         with self._lock:
             if name not in self._repositories:
                 known = ", ".join(map(repr, self._repositories)) or "none"

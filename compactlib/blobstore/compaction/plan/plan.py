@@ -19,7 +19,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, SegmentView
 from compactlib.blobstore.compaction.progress.compaction_format import most_log_bytes
@@ -193,7 +192,6 @@ class BlobPlan(Printed):
                 f"{about}{self.bytes_to_copy:,} bytes, frees {about}{self.bytes_freed:,}, {sure}: {self.why}")
 
 
-@refuses_misfits
 def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available: int | None = None) -> BlobPlan:
     """What `policy` makes of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
 
@@ -202,11 +200,9 @@ def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available:
     Raises:
         InvalidInput: it is no policy, or its choice is none; see `plan_for_choice`.
     """
-    require_policy("policy", policy)
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
 
-@refuses_misfits
 def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now: float, *,
                     bytes_available: int | None = None) -> BlobPlan:
     """The plan that carries out `choice`, cost and benefit reckoned by the rules of `BlobView`. O(segments).
@@ -360,7 +356,6 @@ def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -
     return -(-valid // room), (valid - 1) // (room - largest + 1) + 1
 
 
-@refuses_misfits
 def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
     """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
 

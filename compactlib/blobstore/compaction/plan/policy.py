@@ -25,7 +25,7 @@ from zlib import crc32 as _hash
 
 import attrs
 
-from compactlib._arguments import is_seconds, is_whole, refuses_misfits, require_one_of
+from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
@@ -317,7 +317,6 @@ def check_view(view: object) -> None:
         raise InvalidInput(f"a policy chooses from a BlobView, not from {type(view).__name__}; take one with view()")
 
 
-@refuses_misfits
 def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
     """As `shut_gate`, of this gate alone."""
     check_view(view)
@@ -327,7 +326,6 @@ def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
     return ""
 
 
-@refuses_misfits
 def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     """Why a store is left alone whatever its segments hold, as the `why` of an empty choice; `""` if it is not.
 
@@ -350,7 +348,6 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     return ""
 
 
-@refuses_misfits
 def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advice: str = "") -> BlobChoice:
     """The choice of nothing, because nothing frees as many segments as a policy asks for.
 
@@ -369,7 +366,6 @@ def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advi
                           f"to free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
 
 
-@refuses_misfits
 def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
     """The first so many of `ordered` that are sure to free `segments` together; none if not even all of them are.
 
@@ -381,7 +377,6 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
     return ()
 
 
-@refuses_misfits
 def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
     """The first so many of `ordered` that are sure to free `least` to `most` segments and leave the least room free in
     their outputs, for each segment that they free; none if not even all of them free `least`.
@@ -418,7 +413,6 @@ def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Itera
             yield taken, valid, view.benefit(len(taken), valid)
 
 
-@refuses_misfits
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
     """Sorted by valid bytes; of equals, in log order."""
     # In two passes: most come in log order, and a pair for each would be made, and kept an eye on.

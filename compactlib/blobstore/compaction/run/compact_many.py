@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import attrs
 
-from compactlib._arguments import iterated, require_method
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, LeftSegment, PlannedSegment
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
@@ -72,7 +71,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
         Exception: what a policy or a fence has raised that is none of the library's errors; what was under way goes
             on with the next compaction.
     """
-    tasks = [_checked(item) for item in iterated("the stores and plans", work)]
+    tasks = [_checked(item) for item in work]
     return run_many(tasks, executor=executor, budget=budget, observer=observer, fence=fence)
 
 
@@ -104,10 +103,6 @@ class StoreTask:
 def run_many(tasks: Sequence[StoreTask], *, executor: Executor | None = None, budget: Budget | None = None,
              observer: Observer | None = None, fence: CommitFence | None = None) -> Mapping[str, BlobCompactionOutcome]:
     """See `compact_many`."""
-    require_method("executor", executor, "run", or_none=True)
-    require_method("budget", budget, "lend", or_none=True)
-    require_method("observer", observer, "event", or_none=True)
-    require_method("fence", fence, "guard", or_none=True)
     if len({task.store.folder for task in tasks}) != len(tasks):
         raise InvalidInput("two plans are for one store; carry out one after the other")
     for task in tasks:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib._arguments import require_id, require_seconds, require_type
+from compactlib._arguments import require_id, require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
@@ -105,7 +105,6 @@ class DynamoStore:
             from botocore import config, exceptions, parsers
         except ImportError:
             raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
-        require_type("table", table, str)
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)

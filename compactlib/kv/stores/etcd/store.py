@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds
+from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
 from compactlib.kv.parts.arguments import (
@@ -76,7 +76,6 @@ class EtcdStore:
         MissingDependency: etcd3gw is not installed.
     """
 
-    @refuses_misfits
     def __init__(self, host: str = "localhost", port: int = 2379, *, root: bytes = b"compactlib/",
                  protocol: str = "http", ca_cert: str | None = None, cert: tuple[str, str] | None = None,
                  timeout_seconds: float = 10.0, page_size: int = 1000) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds
+from compactlib._arguments import require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
@@ -92,7 +92,6 @@ class SqliteStore(TransactionalStore):
         StorageError: the disk refused; `ConnectFailed` if the file cannot be opened.
     """
 
-    @refuses_misfits
     def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
                  page_size: int = 1000, create: bool = True, read_only: bool = False, files: Files | None = None,
                  clock: Clock | None = None) -> None:

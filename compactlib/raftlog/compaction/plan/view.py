@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
@@ -52,15 +51,8 @@ class LogView(Printed):
     damaged: tuple[DamagedSegment, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        require_type("limits", self.limits, SegmentLimits, "SegmentLimits")
-        require_type("folder", self.folder, str, "text")
         if self.snapshot_index is not None:
             whole("snapshot_index", self.snapshot_index)
-        for name, kind in (("segments", SegmentStats), ("damaged", DamagedSegment)):
-            members = getattr(self, name)
-            require_type(name, members, tuple, f"a tuple of {kind.__name__}")
-            for member in members:
-                require_type(f"one of {name}", member, kind, f"a {kind.__name__}")
         for segment in self.segments:
             _check_counts(segment)
         for older, newer in pairwise(self.segments):

@@ -17,7 +17,6 @@ from typing import Final
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.staging.model.values import Record
@@ -51,8 +50,6 @@ class SplitRule:
     raggedness: int = 50_000
 
     def __attrs_post_init__(self) -> None:
-        for name in ("min_bytes", "max_bytes", "raggedness"):
-            require_type(name, getattr(self, name), int)
         if not 0 <= self.min_bytes <= self.max_bytes <= UNLIMITED or self.max_bytes < 1:
             raise InvalidInput(f"min_bytes is {self.min_bytes} and max_bytes {self.max_bytes}; 0 <= min_bytes <= "
                                f"max_bytes and 1 <= max_bytes <= {UNLIMITED} must hold")

@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from compactlib._arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
 from compactlib.runtime.lru import Lru
@@ -59,13 +58,11 @@ class RangeFiles:
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex, tier: RangeTier | None = None) -> None:
-        require_type("the prefix", prefix, str)
         if prefix and not prefix.endswith("/"):
             raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
         self.objects: ObjectStore = objects
         self.prefix: str = prefix
         self.range_format: RangeFormat = range_format
-        require_type("cache_bytes", cache_bytes, int)
         self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
         self.new_name: Callable[[], str] = new_name
         self.tier: RangeTier | None = tier

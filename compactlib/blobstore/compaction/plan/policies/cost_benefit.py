@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
@@ -53,7 +52,6 @@ class CostBenefit:
         valid = min(segment.valid_bytes / (view.segment_bytes - view.header_bytes), 1.0)
         return (1 - valid) * max(now - segment.last_modified, 0.0) / (1 + valid)
 
-    @refuses_misfits
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. O(n log n) for n segments."""
         if shut := shut_gate(view, self.min_used_fraction):

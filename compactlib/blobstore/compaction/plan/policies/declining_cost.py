@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import is_above, is_whole, refuses_misfits
+from compactlib._arguments import is_above, is_whole
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
@@ -68,7 +68,6 @@ class DecliningCost:
     name: ClassVar[str] = "declining_cost"
     needs_forecast: ClassVar[bool] = True
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if self.max_reclaimed_segments is not None and self.max_reclaimed_segments < self.min_reclaimed_segments:
             raise InvalidInput(f"max_reclaimed_segments is {self.max_reclaimed_segments}; give at least "
@@ -107,7 +106,6 @@ class DecliningCost:
             best = max(best, (price - then / (1 - then)) / seconds)
         return best
 
-    @refuses_misfits
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. O(n log n) for n segments, and the length of their forecasts."""
         if shut := shut_gate(view, self.min_used_fraction):

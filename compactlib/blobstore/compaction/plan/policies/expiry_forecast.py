@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
@@ -63,7 +62,6 @@ class ExpiryForecast:
         valid = segment.valid_bytes_at(now)
         return valid - segment.valid_bytes_at(now + self.horizon_seconds) > self.max_dying_fraction * valid
 
-    @refuses_misfits
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. O(n log n) for n segments, and the length of their forecasts."""
         if shut := shut_gate(view, self.min_used_fraction):

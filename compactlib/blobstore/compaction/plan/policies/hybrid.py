@@ -7,16 +7,11 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, check_view, seconds
 
 _DAY = 86_400.0
-
-
-def _is_policy(_: object, field: attrs.Attribute[BlobPolicy], value: object) -> None:
-    require_policy(field.name, value)
 
 
 @attrs.frozen(kw_only=True)
@@ -34,11 +29,11 @@ class Hybrid:
         spread_seconds: up to so much later, at a time of each store's own, so that they do not all come due at once.
 
     Raises:
-        InvalidInput: a time is negative or not finite, or one of the two is no policy.
+        InvalidInput: a time is negative or not finite.
     """
 
-    usual: BlobPolicy = attrs.field(factory=StatsBased, validator=_is_policy)
-    thorough: BlobPolicy = attrs.field(factory=lambda: CompactAll(skip_valid="ends"), validator=_is_policy)
+    usual: BlobPolicy = attrs.field(factory=StatsBased)
+    thorough: BlobPolicy = attrs.field(factory=lambda: CompactAll(skip_valid="ends"))
     every_seconds: float = seconds(6 * _DAY)
     spread_seconds: float = seconds(0.0)
 
@@ -56,7 +51,6 @@ class Hybrid:
         last = history.since if history.last_full_at is None else history.last_full_at
         return last + self.every_seconds + view.spread(self.spread_seconds)
 
-    @refuses_misfits
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. What the policy in turn takes."""
         due_for = now - self.due_at(view)

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies.seed import DEFAULT_MAX_SOURCES
@@ -64,7 +63,6 @@ class CostPolicy:
 
     name: ClassVar[str] = "cost"
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         limit = self.max_bytes_copied_per_byte_freed
         if not (isfinite(limit) and limit > 0):

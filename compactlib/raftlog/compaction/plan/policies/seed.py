@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policy import (
@@ -52,7 +51,6 @@ class SeedPolicy:
 
     name: ClassVar[str] = "seed"
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if whole("max_sources", self.max_sources) < 1:
             raise InvalidInput(f"max_sources is {self.max_sources}; a group has at least one member")
