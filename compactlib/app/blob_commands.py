@@ -4,7 +4,6 @@ compacted by that process, which is asked to; else by this one, with the retenti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from compactlib.app.executors import started_executor
@@ -43,17 +42,6 @@ class BlobStoreAt(StoreAt):
             status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
         data = {"folder": self.path, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage}
         return Answer(data, (status.table().title, view.table(), *(f"damaged: {each}" for each in damage)))
-
-    def levels(self) -> Mapping[str, Any]:
-        """The store's, and how far a compaction has come."""
-        with self._reader() as reader:
-            status, view, log = reader.status(), reader.view(), reader.look.compaction
-            valid = sum(each.valid_bytes for each in view.segments)
-            return {"segments": status.segments, "records": status.records, "live_bytes": valid,
-                    "dead_bytes": sum(each.used_bytes for each in view.segments) - valid,
-                    "free_bytes": status.capacity_bytes - status.used_bytes, "compaction": status.compaction,
-                    "done": "" if log is None else
-                    f"{sum(len(cycle.sources) for cycle in log.committed)}/{len(log.victims)}"}
 
     def planned(self) -> BlobPlan:
         """With the retention that was given, or that its owner has left there."""

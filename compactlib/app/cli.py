@@ -23,7 +23,6 @@ from compactlib.app.executors import EXECUTORS
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.stores import Asked
 from compactlib.app.terminal import Answer, show
-from compactlib.app.watching import watch
 from compactlib.app.workload import DEFAULT_MAX_BYTES
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData
 
@@ -97,8 +96,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return serve(ServeSettings(**{field: getattr(arguments, field) for field in attrs.fields_dict(ServeSettings)}))
     asked = Asked(**{name: value for name, value in vars(arguments).items() if name in attrs.fields_dict(Asked)})
-    if arguments.command == "watch":
-        return watch(asked, times=arguments.times, every_seconds=arguments.every, as_json=arguments.json)
     answer: Answer = getattr(store_at(asked), arguments.command)()
     return show(answer, as_json=arguments.json)
 
@@ -114,8 +111,7 @@ def _parser() -> argparse.ArgumentParser:
                        ("plan", "what a compaction would do, and why; changes nothing"),
                        ("why", "why that much is compacted, or nothing; changes nothing"),
                        ("compact", "give back what is dead"),
-                       ("verify", "read and check everything; changes nothing"),
-                       ("watch", "a few numbers again and again, until Ctrl-C; changes nothing")):
+                       ("verify", "read and check everything; changes nothing")):
         _add_store(name, verbs.add_parser(name, help=does))
     _add_serve(verbs.add_parser("serve", help="a scheduler over HTTP, with its metrics and a page"))
     return parser
@@ -154,10 +150,6 @@ def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
         _add_workers(parser)
         parser.add_argument("--rate", metavar="SIZE", type=_size, help="write at most so many bytes a second")
         parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="write at most so many bytes in all")
-    if name == "watch":
-        parser.add_argument("--times", metavar="N", type=int, help="look so often (default: until Ctrl-C)")
-        parser.add_argument("--every", metavar="SECONDS", type=float, default=1.0,
-                            help="wait so long between looks (default: 1)")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
 import attrs
 
-from compactlib.errors import StorageError
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import LogReader, LogView, SegmentLimits
@@ -119,17 +117,6 @@ def limits_of(reader: LogReader) -> SegmentLimits:
     with SegmentReader(os.path.join(reader.folder, segment_name(refs[-1].number))) as newest:
         header = newest.loaded.header
     return SegmentLimits() if header is None else header.limits
-
-
-def writing_bytes(folder: str) -> int:
-    """How much a compaction has written that is not in place yet."""
-    written = 0
-    for private in filter(is_private_folder, list_folder(folder)):
-        # What is in place by now is not there any more.
-        with contextlib.suppress(StorageError):
-            path = os.path.join(folder, private)
-            written += sum(_size(os.path.join(path, name)) or 0 for name in list_folder(path))
-    return written
 
 
 def _meaning(folder: str, name: str) -> str:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
 
 from compactlib.app.executors import started_executor
-from compactlib.app.inspection import inspect_log, limits_of, writing_bytes
+from compactlib.app.inspection import inspect_log, limits_of
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar
 from compactlib.errors import CorruptData, InvalidInput, StorageError
@@ -54,15 +54,6 @@ class RaftLogAt(StoreAt):
             seen = inspect_log(reader)
         segments, others = seen.tables()
         return Answer(seen.to_dict(), (segments, *(("", others) if others.rows else ())))
-
-    def levels(self) -> Mapping[str, Any]:
-        """Sums over the segments."""
-        with LogReader(self.path) as reader:
-            segments, snapshot = reader.view().segments, reader.snapshot
-            return {"segments": len(segments), "entries": sum(each.entries for each in segments),
-                    "live_bytes": sum(each.live_bytes for each in segments),
-                    "dead_bytes": sum(each.dead_bytes for each in segments),
-                    "snapshot": None if snapshot is None else snapshot.index, "writing_bytes": writing_bytes(self.path)}
 
     def planned(self) -> LogPlan:
         """Under the limits of the log's newest segment."""
@@ -147,12 +138,6 @@ class RaftLogStoreAt(StoreAt):
         title = (f"{self.path}: {len(rows):,} logs with one write-ahead log; look at one by its folder, "
                  f"{os.path.join(self.path, LOGS_FOLDER, 'LOG')}")
         return Answer({"folder": self.path, "logs": rows}, (Table.from_dicts(rows, title=title),))
-
-    def levels(self) -> Mapping[str, Any]:
-        """Sums over the logs."""
-        rows = self._of_each(RaftLogAt.levels)
-        return {"logs": len(rows), **{name: sum(row[name] for row in rows) for name in (
-            "segments", "entries", "live_bytes", "dead_bytes", "writing_bytes")}}
 
     def planned(self) -> Any:
         """Refused: which log?"""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -125,12 +124,6 @@ class RepositoryAt(KVStoreAt):
                 "registered_tokens": survey.registered_tokens, "dropped_tokens": survey.dropped_tokens}
         return Answer(data, (Table.from_dicts(rows, title=f"{self.path}: {survey.table().title}"),))
 
-    def levels(self) -> Mapping[str, Any]:
-        """Sums over the branches."""
-        survey = self._survey()
-        return {"branches": len(survey.branches), "sealed": sum(each.sealed_tokens for each in survey.branches),
-                "tokens": survey.registered_tokens, "dropped": survey.dropped_tokens}
-
     def planned(self) -> StagingPlan:
         """Of one branch."""
         with self.reading() as store, self._opened(store) as repository:
@@ -178,14 +171,6 @@ class CatalogAt(KVStoreAt):
                  f"{sum(sizes.values()):,} bytes")
         return Answer({"path": self.path, "earliest": history.earliest, "latest": history.latest, "versions": rows},
                       (Table.from_dicts(rows, title=title),))
-
-    def levels(self) -> Mapping[str, Any]:
-        """The versions, and what they take."""
-        with self._opened() as service:
-            view = service.view()
-        sizes = {} if view.sizes is None else view.sizes.records
-        return {"earliest": view.history.earliest, "latest": view.history.latest, "versions": len(view.history),
-                "record_bytes": sum(sizes.values())}
 
     def planned(self) -> CatalogPlan:
         """Without the reports of the nodes: which gate is shut."""
@@ -258,16 +243,6 @@ class SchedulerAt(KVStoreAt):
                  f"{len(service.state.tombstones):,} tombstones, after command {service.state.applied_index:,}")
         return Answer(data, (Table.from_dicts(rows, title=title), "", jobs))
 
-    def levels(self) -> Mapping[str, Any]:
-        """How many jobs are in which phase."""
-        now = SystemClock().now()
-        service = self._machine().service
-        phases = Counter(phase for phase, _ in service.jobs(now))
-        return {"commands": service.state.applied_index, "jobs": sum(phases.values()),
-                "leased": phases[JobPhase.IN_PROGRESS], "expired": phases[JobPhase.LEASE_EXPIRED],
-                "excluded": phases[JobPhase.EXCLUDED], "tombstones": len(service.state.tombstones),
-                "given_up": len(service.quarantine())}
-
     def planned(self) -> NextPoll:
         """What a worker with room for everything would get now."""
         policy = self.policy_of((ByPriority(), SmallestFirst(), FairTenants()))
@@ -320,10 +295,6 @@ class SqliteFileAt(KVStoreAt):
     def _which(self) -> InvalidInput:
         return InvalidInput(f"{self.path} holds {len(self.stores):,} stores; say which one by --partition NAME, see "
                             f"compactlib inspect {self.path}")
-
-    def levels(self) -> Mapping[str, Any]:
-        """Refused: which store?"""
-        raise self._which()
 
     def planned(self) -> Any:
         """Refused: which store?"""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -91,10 +91,6 @@ class StoreAt(ABC):
     @abstractmethod
     def verified(self) -> VerifyReport:
         """Everything read and checked."""
-
-    @abstractmethod
-    def levels(self) -> Mapping[str, Any]:
-        """The few numbers that `watch` shows: names to values, all short."""
 
     def compacted(self) -> Outcome[Any]:
         """What a compaction by this process came to.

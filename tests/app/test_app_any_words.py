@@ -24,7 +24,7 @@ OPTIONS = {"--partition": WORDS, "--branch": WORDS, "--retention": NUMBERS, "--m
            "--workers": ("0", "1", "-1", "x"), "--executor": ("local", "x"),
            "--policy": (*(policy for kind in KINDS for policy in kind.policies), "x")}
 OF_A_PLAN = ("--partition", "--branch", "--retention", "--policy")
-OF_A_COMMAND = {"inspect": OF_A_PLAN[:1], "verify": OF_A_PLAN[:1], "watch": OF_A_PLAN[:1], "plan": OF_A_PLAN,
+OF_A_COMMAND = {"inspect": OF_A_PLAN[:1], "verify": OF_A_PLAN[:1], "plan": OF_A_PLAN,
                 "why": OF_A_PLAN, "compact": (*OPTIONS,)}
 
 
@@ -55,8 +55,6 @@ def test_any_words_end_in_an_exit_code_and_a_line(tmp_path: Path, capsys: pytest
         known = OF_A_COMMAND[command]
         for option in rng.sample(known, rng.randint(0, min(2, len(known)))):
             words += [option, rng.choice(OPTIONS[option])]
-        if command == "watch":
-            words += ["--times", rng.choice(("1", "2", "0", "x")), "--every", rng.choice(("0", "1e300", "nan", "-1"))]
         try:
             code: object = main(words)
         except SystemExit as exit_code:

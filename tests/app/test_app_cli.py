@@ -402,7 +402,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"compactlib {compactlib.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", "demo", "inspect", "plan", "why", "compact", "verify", "watch"])
+@pytest.mark.parametrize("command", ["", "demo", "inspect", "plan", "why", "compact", "verify"])
 def test_each_command_has_help_that_fits(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
@@ -518,7 +518,7 @@ def test_streams_that_are_closed_change_no_exit_code_and_get_no_byte_into_the_lo
 
 def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     known: set[str] = set()
-    for command in ("demo", "inspect", "plan", "why", "compact", "verify", "watch", "serve"):
+    for command in ("demo", "inspect", "plan", "why", "compact", "verify", "serve"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known.update(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))

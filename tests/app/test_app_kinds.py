@@ -21,9 +21,7 @@ import pytest
 from compactlib.app import raft_logs
 from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
-from compactlib.app.raft_logs import RaftLogAt
 from compactlib.app.stores import Asked
-from compactlib.app.watching import watch
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, StatsBased
 from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
 from compactlib.clock import ManualClock, SystemClock
@@ -32,8 +30,8 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
-from compactlib.raftlog import LogReader, RaftLogStore, SeedPolicy, SegmentLog
-from compactlib.runtime import Observer, OnRequest, Progress
+from compactlib.raftlog import LogReader, RaftLogStore
+from compactlib.runtime import OnRequest
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
 from compactlib.scheduler.persistence.codec import MAGIC, RECORDS, VERSION
 from compactlib.staging import CommittedRanges, Repository, SplitRule
@@ -150,15 +148,14 @@ def test_each_policy_that_is_named_is_the_one_that_chooses(tmp_path: Path, capsy
                 assert data(capsys, "why", path, "--policy", policy)["policy"] == policy
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify", "watch"])
+@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_look_changes_no_byte_and_its_answer_is_also_data(kind: str, command: str, tmp_path: Path,
                                                            capsys: pytest.CaptureFixture[str]) -> None:
     path = MAKERS[kind](tmp_path)
-    options = ["--times", "1"] if command == "watch" else []
     before = all_bytes(tmp_path)
-    code, out, err = answer(capsys, command, path, *options)
-    as_data, json_out, _ = answer(capsys, command, path, *options, "--json")
+    code, out, err = answer(capsys, command, path)
+    as_data, json_out, _ = answer(capsys, command, path, "--json")
     assert all_bytes(tmp_path) == before
     if kind == "store of raft logs" and command in ("plan", "why"):
         assert code == as_data == 2
@@ -169,14 +166,14 @@ def test_a_look_changes_no_byte_and_its_answer_is_also_data(kind: str, command: 
     json.loads(json_out)
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify", "watch", "compact"])
+@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify", "compact"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_what_a_terminal_of_80_columns_shows_fits_it(kind: str, command: str, tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     path = MAKERS[kind](tmp_path)
     monkeypatch.setattr("compactlib.app.terminal._columns", lambda stream: 80)
-    assert main([command, str(path), *(["--times", "1"] if command == "watch" else [])]) in (0, 2)
+    assert main([command, str(path)]) in (0, 2)
     assert max(map(len, ["", *capsys.readouterr().out.splitlines()])) <= 80
 
 
@@ -344,77 +341,6 @@ def test_a_pipe_is_not_waited_for(command: str, tmp_path: Path, capsys: pytest.C
         assert answer(capsys, command, path)[0] == 2
 
 
-def test_watching_shows_what_a_running_owner_does_and_ends_after_so_many_looks(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with SegmentLog(tmp_path / "log") as log:
-        log.append(1, 1, b"x")
-        log.sync()
-
-        class Appends(ManualClock):
-            def sleep(self, seconds: float) -> None:
-                super().sleep(seconds)
-                log.append((log.last_index or 0) + 1, 1, b"x")
-                log.sync()
-
-        assert watch(Asked(path=str(tmp_path / "log")), times=3, every_seconds=5, as_json=True, clock=Appends()) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["entries"] for row in rows] == [1, 2, 3]
-    assert [row["time"] - rows[0]["time"] for row in rows] == [0, 5, 10]
-
-
-def test_watching_goes_on_when_the_owner_removes_a_log_in_the_middle_of_a_look(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = RaftLogAt.levels
-    with RaftLogStore(store_of_logs(tmp_path / "logs")) as store:
-        def looked_at(log: RaftLogAt) -> Any:
-            if log.path.endswith("b") and os.path.exists(log.path):
-                store.remove("b")
-            return levels(log)
-
-        monkeypatch.setattr(RaftLogAt, "levels", looked_at)
-        assert data(capsys, "watch", tmp_path / "logs", "--times", "1")["logs"] == 1
-
-
-def test_watching_shows_how_far_a_compaction_has_come(tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    class Looks(Observer):
-        def __init__(self, path: Path) -> None:
-            self.asked = Asked(path=str(path))
-
-        def progress(self, progress: Progress) -> None:
-            seen.append(store_at(self.asked).levels())
-
-    log = make_log(tmp_path / "log")
-    with SegmentLog(log) as opened:
-        assert isinstance(opened.compact(policy=SeedPolicy(), observer=Looks(log)), Done)
-    assert max(row["writing_bytes"] for row in seen) > 0
-    assert store_at(Asked(path=str(log))).levels()["writing_bytes"] == 0
-    seen.clear()
-    blobs = blob_store(tmp_path / "blobs")
-    with BlobStore(blobs, CONFIG) as store:
-        assert isinstance(store.compact(policy=CompactAll(), observer=Looks(blobs)), Done)
-    assert {row["compaction"] for row in seen} == {"copy"}
-    assert all(re.fullmatch(r"\d+/\d+", row["done"]) for row in seen)
-    assert store_at(Asked(path=str(blobs))).levels()["compaction"] == ""
-
-
-def test_watching_ends_with_an_interrupt_and_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Interrupted(ManualClock):
-        def sleep(self, seconds: float) -> None:
-            raise KeyboardInterrupt
-
-    folder = make_log(tmp_path / "log")
-    assert watch(Asked(path=str(folder)), times=None, every_seconds=1, as_json=False, clock=Interrupted()) == 0
-    heading, row = capsys.readouterr().out.splitlines()
-    assert heading.split()[:3] == ["time", "segments", "entries"]
-    assert len(row) == len(heading) <= 80
-    for option, number in (("--times", "0"), ("--times", "-1"), ("--every", "-1"), ("--every", "nan"),
-                           ("--every", "inf"), ("--every", "1e300")):
-        code, _, told = answer(capsys, "watch", folder, option, number)
-        assert (code, told.startswith(f"compactlib: {option} is ")) == (2, True), told
-
-
 @pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify"])
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_looking_at_a_blob_store_changes_nothing(command: str, form: list[str], tmp_path: Path,
@@ -575,7 +501,7 @@ def test_what_does_not_fit_a_kind_is_refused_with_what_does(arguments: list[str]
     assert re.search(said, err), err
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "watch"])
+@pytest.mark.parametrize("command", ["inspect", "verify"])
 @pytest.mark.parametrize("when", ["before it is looked at", "meanwhile"])
 def test_a_log_that_its_store_removes_during_a_look_is_no_damage(
         command: str, when: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
@@ -590,7 +516,7 @@ def test_a_log_that_its_store_removes_during_a_look_is_no_damage(
         return reader or LogReader(path)
 
     monkeypatch.setattr(raft_logs, "LogReader", open_and_remove)
-    code, out, err = answer(capsys, command, folder, *(("--times", "1") if command == "watch" else ()))
+    code, out, err = answer(capsys, command, folder)
     assert (code, err) == (0, ""), out
     assert not {"a", "missing"}.intersection(out.split())
 
