@@ -91,10 +91,6 @@ def _run(arguments: argparse.Namespace) -> int:
             input=arguments.input, executors=_DEMO_EXECUTORS[arguments.executor or "both"],
             optional=("spark",) if arguments.executor is None else (), folder=arguments.folder,
             max_bytes=arguments.max_bytes, seed=arguments.seed, workers=arguments.workers))
-    if arguments.command == "serve":
-        from compactlib.app.serve import ServeSettings, serve
-
-        return serve(ServeSettings(**{field: getattr(arguments, field) for field in attrs.fields_dict(ServeSettings)}))
     asked = Asked(**{name: value for name, value in vars(arguments).items() if name in attrs.fields_dict(Asked)})
     answer: Answer = getattr(store_at(asked), arguments.command)()
     return show(answer, as_json=arguments.json)
@@ -113,7 +109,6 @@ def _parser() -> argparse.ArgumentParser:
                        ("compact", "give back what is dead"),
                        ("verify", "read and check everything; changes nothing")):
         _add_store(name, verbs.add_parser(name, help=does))
-    _add_serve(verbs.add_parser("serve", help="a scheduler over HTTP, with its metrics and a page"))
     return parser
 
 
@@ -133,7 +128,7 @@ def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a folder, or an SQLite file: " + ", ".join(
         kind.name for kind in KINDS))
     parser.add_argument("--json", action="store_true", help="plain data instead of tables")
-    parser.add_argument("--partition", metavar="NAME", help="which one, where an SQLite file holds several stores")
+    parser.add_argument("--partition", metavar="NAME", help="which one, where an SQLite file holds several repositories")
     parser.add_argument("--objects", metavar="FOLDER",
                         help="of a repository: where its ranges are (default: the folder beside the file)")
     if name in ("plan", "why", "compact"):
@@ -150,16 +145,6 @@ def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
         _add_workers(parser)
         parser.add_argument("--rate", metavar="SIZE", type=_size, help="write at most so many bytes a second")
         parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="write at most so many bytes in all")
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="FILE", help="the scheduler's SQLite file; made if there is none")
-    parser.add_argument("address", metavar="HOST:PORT", help="where to listen, for example 127.0.0.1:8080")
-    parser.add_argument("--tokens", metavar="FILE", help="who may ask: a name and a secret on each line")
-    parser.add_argument("--certificate", metavar="PEM", help="the server's, for TLS")
-    parser.add_argument("--key", metavar="PEM", help="the certificate's (default: in the same file)")
-    parser.add_argument("--authority", metavar="PEM", help="clients must show a certificate of this one")
-    parser.add_argument("--insecure", action="store_true", help="without TLS, and without knowing who asks")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:

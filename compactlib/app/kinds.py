@@ -34,15 +34,12 @@ class Kind:
 
 _COPYING = frozenset({"executor", "workers", "rate", "max_bytes"})
 _REPOSITORY = frozenset({"partition", "branch", "objects", "rate", "max_bytes"})
-_RECORDS = frozenset({"partition"})
 KINDS: tuple[Kind, ...] = (
     Kind("raft log", ("auto", "drop", "seed", "ra", "cost"), _COPYING),
     Kind("store of raft logs", (), frozenset()),
     Kind("blob store", ("stats_based", "greedy", "cost_benefit", "compact_all"), _COPYING | {"retention"}),
     Kind("staging repository", ("always", "tombstone_cost"), _REPOSITORY),
-    Kind("scheduler", ("by_priority", "smallest_first", "fair_tenants"), _RECORDS),
-    Kind("catalog log", ("cut_to_bound",), _RECORDS),
-    Kind("file of several stores", (), _REPOSITORY))
+    Kind("file of several repositories", (), _REPOSITORY))
 """Every kind that the commands know."""
 
 

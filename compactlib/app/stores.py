@@ -34,7 +34,7 @@ class Asked:
         retention: for how many seconds a blob store's owner keeps deletes.
         branch: which branch of a repository.
         objects: the folder of a repository's ranges.
-        partition: which of several stores in one SQLite file.
+        partition: which of several repositories in one SQLite file.
         executor: name of the executor that copies.
         workers: how many tasks it runs at once; default its own.
         rate: how many bytes may be written a second.

@@ -518,7 +518,7 @@ def test_streams_that_are_closed_change_no_exit_code_and_get_no_byte_into_the_lo
 
 def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     known: set[str] = set()
-    for command in ("demo", "inspect", "plan", "why", "compact", "verify", "serve"):
+    for command in ("demo", "inspect", "plan", "why", "compact", "verify"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known.update(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))

@@ -23,17 +23,13 @@ from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.stores import Asked
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, StatsBased
-from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
-from compactlib.clock import ManualClock, SystemClock
+from compactlib.clock import ManualClock
 from compactlib.errors import Unsupported
-from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader, RaftLogStore
 from compactlib.runtime import OnRequest
-from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
-from compactlib.scheduler.persistence.codec import MAGIC, RECORDS, VERSION
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
 
@@ -87,32 +83,16 @@ def repository(folder: Path) -> Path:
     return folder / "branches.sqlite"
 
 
-def scheduler(folder: Path) -> Path:
-    """A scheduler with one job in progress and one waiting."""
-    with contextlib.closing(SqliteStore(folder / "jobs.sqlite")) as store:
-        levels = (LevelConfig(max_blocks=2),)
-        with contextlib.closing(StoredScheduler(store, SchedulerConfig(levels=levels))) as opened:
-            opened.apply(AddBlocks(tuple(BlockMeta(id=f"block{number}", tenant="t", shard=0, level=0, size_bytes=100)
-                                         for number in range(4))))
-            opened.poll(PollRequest(job_capacity=1))
-            opened.poll(PollRequest(job_capacity=1))
-    return folder / "jobs.sqlite"
-
-
-def catalog(folder: Path) -> Path:
-    with contextlib.closing(SqliteStore(folder / "catalog.sqlite")) as store:
-        clock = HybridClock(SystemClock())
-        with CatalogService(UpdateLog(store), clock) as service:
-            for name in ("A", "B", "C"):
-                service.execute([CreateSchema(name)], wait=False)
-    return folder / "catalog.sqlite"
+def second_repository(store: SqliteStore, folder: Path) -> None:
+    ranges = CommittedRanges(LocalObjects(folder / "ranges"))
+    with Repository(store, ranges, name="second") as opened:
+        opened.create_branch("main")
 
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "raft log": lambda folder: make_log(folder / "log"),
     "store of raft logs": lambda folder: store_of_logs(folder / "s"),
-    "blob store": lambda folder: blob_store(folder / "blobs"), "staging repository": repository, "scheduler": scheduler,
-    "catalog log": catalog}
+    "blob store": lambda folder: blob_store(folder / "blobs"), "staging repository": repository}
 
 
 def kind_of(path: Path) -> str:
@@ -132,9 +112,9 @@ def test_each_kind_is_recognised_by_its_files(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "1" / "s" / "logs" / "a") == "raft log"
     assert kind_of(tmp_path / "3") == "staging repository", "the folder around the file"
     assert kind_of(tmp_path / "nowhere") == "raft log", "reading it says that nothing is there"
-    assert {kind.name for kind in KINDS} - MAKERS.keys() == {"file of several stores"}
+    assert {kind.name for kind in KINDS} - MAKERS.keys() == {"file of several repositories"}
     SqliteStore(tmp_path / "kv.sqlite").close()
-    with pytest.raises(Unsupported, match=r"kv\.sqlite is a key-value store with no repository, scheduler or catalog"):
+    with pytest.raises(Unsupported, match=r"kv\.sqlite is a key-value store without a staging repository"):
         kind_of(tmp_path / "kv.sqlite")
 
 
@@ -177,9 +157,8 @@ def test_what_a_terminal_of_80_columns_shows_fits_it(kind: str, command: str, tm
     assert max(map(len, ["", *capsys.readouterr().out.splitlines()])) <= 80
 
 
-@pytest.mark.parametrize("kind", ["staging repository", "scheduler", "catalog log"])
-def test_a_look_works_beside_a_running_owner(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = MAKERS[kind](tmp_path)
+def test_a_look_works_beside_a_running_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository(tmp_path)
     with contextlib.closing(SqliteStore(path)) as owner:
         owner.set(b"other", b"key", b"value")
         for command in ("inspect", "plan", "why", "verify"):
@@ -246,31 +225,8 @@ def test_a_repository_without_its_ranges_asks_where_they_are(tmp_path: Path,
     assert sorted(each.name for each in tmp_path.iterdir()) == ["branches.sqlite", "far"]
 
 
-def test_a_scheduler_shows_its_jobs_and_what_the_next_poll_would_get(tmp_path: Path,
-                                                                    capsys: pytest.CaptureFixture[str]) -> None:
-    path = scheduler(tmp_path)
-    seen = data(capsys, "inspect", path)
-    assert [row["phase"] for row in seen["jobs"]].count("in progress") == 1
-    waiting = [row["job"] for row in seen["jobs"] if row["phase"] == "unassigned"]
-    assert [row["job"] for row in data(capsys, "plan", path)] == waiting
-    assert data(capsys, "why", path)["taken"] == waiting
-    assert "which rewrites nothing itself" in answer(capsys, "compact", path)[2]
-
-
-def test_a_catalog_says_that_its_nodes_are_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = catalog(tmp_path)
-    assert [row["version"] for row in data(capsys, "inspect", path)["versions"]] == [0, 1, 2, 3][-len(
-        data(capsys, "inspect", path)["versions"]):]
-    before = all_bytes(tmp_path)
-    for command in ("plan", "why", "compact"):
-        assert "0 nodes are known, so what is needed is unknown" in answer(capsys, command, path)[1]
-    assert all_bytes(tmp_path) == before
-
-
-@pytest.mark.parametrize("make", [repository, scheduler, catalog])
-def test_damage_of_an_sqlite_file_is_found(make: Callable[[Path], Path], tmp_path: Path,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    path = make(tmp_path)
+def test_damage_of_an_sqlite_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository(tmp_path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("UPDATE cells SET value = x'00'")
     code, out, err = answer(capsys, "verify", path)
@@ -281,9 +237,9 @@ def test_damage_of_an_sqlite_file_is_found(make: Callable[[Path], Path], tmp_pat
 
 def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = repository(tmp_path)
-    with contextlib.closing(SqliteStore(path)) as store, contextlib.closing(StoredScheduler(store)) as opened:
-        opened.apply(AddBlocks((BlockMeta(id="block", tenant="t", shard=0, level=0, size_bytes=100),)))
-    assert kind_of(path) == "file of several stores"
+    with contextlib.closing(SqliteStore(path)) as store:
+        second_repository(store, tmp_path)
+    assert kind_of(path) == "file of several repositories"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("UPDATE counter SET version = 1")
     code, out, err = answer(capsys, "verify", path)
@@ -291,37 +247,19 @@ def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, capsys: pytes
     assert "the counter stands at 1" in err
 
 
-def test_a_scheduler_of_a_newer_release_is_not_called_damaged(tmp_path: Path,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
-    """It was told to restore the files from a copy."""
-    path, newer = scheduler(tmp_path), RecordFrame("scheduler record", MAGIC, VERSION + 1, "<HH")
-    with contextlib.closing(SqliteStore(path)) as store:
-        with store.scan(b"scheduler") as entries:
-            values = {entry.key: entry.value for entry in entries}
-        records = [key for key, value in values.items() if value.startswith(MAGIC)]
-        for key in records:
-            kind, body = RECORDS.decode(values[key], "here")
-            store.set(b"scheduler", key, newer.encode(kind, body=bytes(body)))
-    assert records
-    code, out, _ = answer(capsys, "verify", path)
-    assert code == 1
-    assert out.endswith(f"{path}: 1 written by another release; nothing is known to be damaged\n")
-    assert json.loads(answer(capsys, "verify", path, "--json")[1])[0]["kind"] == "format"
-
-
-def test_a_file_with_several_stores_lists_them_and_asks_which(tmp_path: Path,
+def test_a_file_with_several_repositories_lists_them_and_asks_which(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     path = repository(tmp_path)
     with contextlib.closing(SqliteStore(path)) as store:
-        StoredScheduler(store).close()
-    assert {row["partition"]: row["kind"] for row in data(capsys, "inspect", path)["stores"]} == {
-        "scheduler": "scheduler", "staging/main": "staging repository"}
+        second_repository(store, tmp_path)
+    assert [row["partition"] for row in data(capsys, "inspect", path)["repositories"]] == [
+        "staging/main", "staging/second"]
     code, _, err = answer(capsys, "plan", path)
     assert code == 2
     assert "say which one by --partition NAME" in err
     assert answer(capsys, "verify", path)[0] == 0
     assert "skipped" not in answer(capsys, "why", path, "--partition", "staging/main")[1]
-    assert "holds no store in a partition 'other'" in answer(capsys, "why", path, "--partition", "other")[2]
+    assert "holds no repository in a partition 'other'" in answer(capsys, "why", path, "--partition", "other")[2]
 
 
 def test_partitions_of_the_host_are_no_repositories_whatever_their_names_begin_with(
@@ -331,7 +269,7 @@ def test_partitions_of_the_host_are_no_repositories_whatever_their_names_begin_w
         store.set_if(b"staging/\xff", b"key", b"value", None)
     assert "1 branches" in answer(capsys, "inspect", path)[1]
     code, _, err = answer(capsys, "inspect", path, "--partition", os.fsdecode(b"staging/\xff"))
-    assert (code, "holds no store in a partition" in err) == (2, True)
+    assert (code, "holds no repository in a partition" in err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "compact"])

