@@ -322,19 +322,23 @@ def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) 
 
 @contextlib.contextmanager
 def over_http(host: SchedulerHost | StoredScheduler, *, compact: bool) -> Iterator[Poll]:
-    """Polls that go over a socket to a server in a thread of this process, and back."""
+    """Polls that go over a socket to uvicorn in a thread of this process, and back."""
+    import uvicorn
+
     from compactlib.hosting.http.application import SchedulerApplication
     from compactlib.hosting.http.client import SchedulerClient
-    from compactlib.hosting.http.server import HttpServer
 
     opened: Future[tuple[str, Callable[[], object]]] = Future()
 
     async def serve() -> None:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        async with HttpServer(SchedulerApplication(host), listen=("127.0.0.1", 0)) as server:
-            opened.set_result((f"http://127.0.0.1:{server.address[1]}",
-                               lambda: loop.call_soon_threadsafe(ended.set)))
-            await ended.wait()
+        server = uvicorn.Server(uvicorn.Config(SchedulerApplication(host), port=0, http="h11", log_config=None,
+                                                access_log=False))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        opened.set_result(("http://{}:{}".format(*server.servers[0].sockets[0].getsockname()),
+                           lambda: setattr(server, "should_exit", True)))
+        await serving
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
@@ -499,7 +503,7 @@ _TWO = "Redis Streams, hiredis, two round trips a turn"
 
 
 def redis_figures(server: RedisServer, quick: bool) -> Iterator[Figure]:
-    """Ours in the process, with and without results, and behind its HTTP server; Redis is always behind its socket."""
+    """Ours in the process, with and without results, and behind HTTP; Redis is always behind its socket."""
     jobs, abandoned, runs = (1000, 100, 3) if quick else (5000, 500, 5)
     ours: list[int] = []
     theirs: list[int] = []

@@ -15,13 +15,14 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
 from compactlib.hosting.http.application import SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
-from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
 from compactlib.scheduler import (
@@ -87,13 +88,12 @@ class Blocks:
 
 
 class Ingest:
-    """The service: takes events, and answers queries; workers connect to `address`."""
+    """The service: takes events, and answers queries; workers ask it over HTTP."""
 
     def __init__(self, folder: Path) -> None:
         self.blocks = Blocks(folder / "blocks")
         self._kv = SqliteStore(folder / "scheduler.sqlite")
         self.scheduler = StoredScheduler(self._kv, CONFIG)
-        self.server = HttpServer(SchedulerApplication(self.scheduler), listen=("127.0.0.1", 0))
 
     def take(self, tenant: str, batch: str, events: Sequence[Event]) -> None:
         """Durable, and found by queries, when it returns. The same batch again changes nothing."""
@@ -112,6 +112,19 @@ class Ingest:
         events = itertools.chain.from_iterable(
             self.blocks.read(tenant, block.id) for block in self.known(tenant=tenant, start=start, end=end))
         return sorted((event for event in events if start <= event["time"] <= end), key=lambda event: event["time"])
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[str]:
+        """Serve the scheduler until the block is left; yields its address. Elsewhere than here, give TLS and tokens."""
+        server = uvicorn.Server(uvicorn.Config(SchedulerApplication(self.scheduler), port=0, log_level="error"))
+        serving = asyncio.create_task(server.serve())
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.01)
+        try:
+            yield "http://{}:{}".format(*server.servers[0].sockets[0].getsockname())
+        finally:
+            server.should_exit = True
+            await serving
 
     def close(self) -> None:
         """Give the store up."""
@@ -132,8 +145,7 @@ async def demonstrate(folder: Path) -> None:
     """A hundred batches of two tenants; three workers, of which one is killed."""
     service = Ingest(folder)
     try:
-        async with service.server as server:
-            address = "http://{}:{}".format(*server.address)
+        async with service.served() as address:
             workers = [subprocess.Popen([sys.executable, __file__, str(folder), address], stdin=subprocess.PIPE)
                        for _ in range(3)]
             for number in range(100):

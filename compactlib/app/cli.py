@@ -128,7 +128,7 @@ def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a folder, or an SQLite file: " + ", ".join(
         kind.name for kind in KINDS))
     parser.add_argument("--json", action="store_true", help="plain data instead of tables")
-    parser.add_argument("--partition", metavar="NAME", help="which one, where an SQLite file holds several repositories")
+    parser.add_argument("--partition", metavar="NAME", help="which repository, where an SQLite file holds several")
     parser.add_argument("--objects", metavar="FOLDER",
                         help="of a repository: where its ranges are (default: the folder beside the file)")
     if name in ("plan", "why", "compact"):

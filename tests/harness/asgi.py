@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,18 +15,17 @@ import uvicorn
 @contextlib.asynccontextmanager
 async def running(application: Any, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve on loopback until the block is left; yields the port. Answers under way are sent first."""
-    config = uvicorn.Config(application, log_config=None, lifespan="on", server_header=False)
+    config = uvicorn.Config(application, port=port, log_config=None, lifespan="on", server_header=False)
     config.load()
     config.ssl = tls
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", port)) as listening:
-        task = asyncio.create_task(server.serve([listening]))
-        while not server.started:
-            await asyncio.wait([task], timeout=0.001)
-            if task.done():
-                await task
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.wait([task], timeout=0.001)
+        if task.done():
             await task
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task

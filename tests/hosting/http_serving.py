@@ -6,28 +6,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from compactlib.hosting.http.application import SchedulerApplication, Scope
-from compactlib.hosting.http.server import HttpServer
-from compactlib.runtime import RecordingObserver
+from tests.harness.asgi import running
 
 
 class Serving:
-    """What listens.
+    """A scheduler's application under uvicorn.
 
     Attributes:
-        address: where.
+        port: where it listens, on loopback.
         url: the same as an address of HTTP.
-        server: the service; to be touched in its loop alone.
-        observer: what the server told.
     """
 
-    def __init__(self, application: SchedulerApplication, **options: Any) -> None:
-        self.observer = RecordingObserver()
-        self._application, self._options = application, options
+    def __init__(self, application: SchedulerApplication, tls: ssl.SSLContext | None = None) -> None:
+        self._application, self._tls = application, tls
         self._stop: asyncio.Event | None = None
         self._opened = threading.Event()
         self._failures: list[BaseException] = []
@@ -46,15 +43,10 @@ class Serving:
 
     async def _main(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.server = HttpServer(self._application, **{"listen": ("127.0.0.1", 0), "observer": self.observer,
-                                                       **self._options})
-        async with self.server:
-            self.address = self.server.address
-            scheme = "https" if self._options.get("tls") else "http"
-            self.url = f"{scheme}://{'localhost' if scheme == 'https' else '127.0.0.1'}:{self.address[1]}"
+        async with running(self._application, tls=self._tls) as self.port:
+            self.url = f"http://127.0.0.1:{self.port}" if self._tls is None else f"https://localhost:{self.port}"
             self._opened.set()
             await self._stop.wait()
-            self.server.audit()
 
     def stop(self) -> None:
         """Listen no more."""
@@ -68,17 +60,9 @@ class Serving:
             self._thread.join()
             raise error
 
-    def told(self, part: str) -> str:
-        """Wait until the server has told of the end of a connection for this reason."""
-        while True:
-            for name, fields in list(self.observer.events):
-                if name == "scheduler_line_ended" and part in str(fields["error"]):
-                    return str(fields["error"])
-            threading.Event().wait(0.002)
-
     def connect(self) -> socket.socket:
         """A connection that has said nothing yet."""
-        return socket.create_connection(self.address)
+        return socket.create_connection(("127.0.0.1", self.port))
 
     def exchange(self, request: bytes) -> bytes:
         """What is answered to these bytes until the server ends the connection."""
@@ -97,9 +81,9 @@ def received(line: socket.socket) -> bytes:
 
 
 @contextlib.contextmanager
-def served(application: SchedulerApplication, **options: Any) -> Iterator[Serving]:
+def served(application: SchedulerApplication, tls: ssl.SSLContext | None = None) -> Iterator[Serving]:
     """A server, until the block is left."""
-    serving = Serving(application, **options)
+    serving = Serving(application, tls)
     try:
         yield serving
     finally:

@@ -14,11 +14,7 @@ import pytest
 from compactlib.catalog import NodeId, TcpTransport
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.hosting import RaftCommandLog, SnapshotClient, SnapshotServer
-from compactlib.hosting.http.application import SchedulerApplication
-from compactlib.hosting.http.server import HttpServer
-from compactlib.kv import MemoryStore
 from compactlib.runtime.doors import is_loopback
-from compactlib.scheduler import StoredScheduler
 
 Door = Callable[..., object]
 
@@ -50,10 +46,6 @@ def sender(folder: Path, host: str, **guards: Any) -> None:
     SnapshotClient((host, 1), me="leader", **guards)
 
 
-def http_server(folder: Path, host: str, **guards: Any) -> None:
-    HttpServer(SchedulerApplication(StoredScheduler(MemoryStore()), insecure=True), listen=(host, 0), **guards)
-
-
 def node(folder: Path, host: str, **guards: Any) -> RaftCommandLog:
     return RaftCommandLog(f"[{host}]:7000" if ":" in host else f"{host}:7000", [], **guards)
 
@@ -79,7 +71,7 @@ def test_a_door_without_a_guard_stays_on_this_machine(door: Door, guard: str, tm
 
 
 @pytest.mark.parametrize("host", ["a..b", ".", "a" * 64, "\udcff", "127.0.0.1\0"])
-@pytest.mark.parametrize("door", [transport, connections, other_connections, server, sender, http_server])
+@pytest.mark.parametrize("door", [transport, connections, other_connections, server, sender])
 def test_a_name_that_no_resolver_takes_is_refused_at_once(door: Door, host: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="give a host and a port"):
         door(tmp_path, host, insecure=True)

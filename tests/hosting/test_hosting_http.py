@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import math
 import random
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,7 +24,6 @@ from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
 from compactlib.hosting.http import client as client_module, wire as wire_module
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
-from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.http.wire import JSON, RECORD
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.runtime import PrometheusObserver, RecordingObserver
@@ -159,7 +156,7 @@ def test_many_workers_at_once() -> None:
 
 @pytest.mark.parametrize(("method", "path", "body", "headers", "status", "why"), [
     ("GET", "/v2/poll", b"", {}, 404, "ask for one of /v1/poll, /v1/add_blocks"),
-    ("GET", "/v1/poll", b"", {}, 405, "ask with POST"), ("DELETE", "/", b"", {}, 405, "ask with GET"),
+    ("GET", "/v1/poll", b"", {}, 405, "ask with POST"), ("DELETE", "/v1/status", b"", {}, 405, "ask with GET"),
     ("POST", "/v1/poll", b"{}", {}, 415, "the content type is ''; send application/json or application/vnd"),
     ("POST", "/v1/poll", b"{}", {"content_type": "text/plain"}, 415, "the content type is 'text/plain'"),
     ("POST", "/v1/poll", b"{}", {"content_type": JSON, "content_encoding": "gzip"}, 415, "as it is"),
@@ -169,7 +166,7 @@ def test_many_workers_at_once() -> None:
     ("POST", "/v1/poll", b"[]", {"content_type": "Application/JSON; charset=utf-8"}, 400, r"found []"),
     ("POST", "/v1/poll", b"\0", {"content_type": RECORD}, 400, "no record of a PollRequest"),
     ("POST", "/v1/poll", b'{"job_capacity": -1}', {"content_type": JSON}, 400, "job_capacity is -1"),
-    ("GET", "/", b"", {"x": "y" * 5000}, 431, "max_head_bytes=4096"),
+    ("GET", "/v1/status", b"", {"x": "y" * 5000}, 431, "max_head_bytes=4096"),
     ("GET", "/metrics", b"", {}, 404, "give the application metrics=")])
 def test_what_cannot_be_answered_says_why(method: str, path: str, body: bytes, headers: dict[str, Any], status: int,
                                           why: str) -> None:
@@ -190,31 +187,6 @@ def test_what_is_answered_takes_the_form_that_is_accepted() -> None:
         status, headers, _ = answered(application, "POST", "/v1/poll", b"{}", content_type=JSON, accept=accept)
         assert (status, headers["content-type"]) == (200, media)
     assert answered(application, "HEAD", "/v1/status")[0] == 200
-
-
-def test_the_page_escapes_what_it_shows_and_takes_nothing_from_elsewhere() -> None:
-    evil = "<script>alert('&')</script>"
-    scheduler = stored(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
-    scheduler.add_blocks([BlockMeta(id=f"{evil}{number}", tenant=evil, shard=0, level=0) for number in range(4)])
-    scheduler.poll(PollRequest(job_capacity=3))
-    given = scheduler.poll(PollRequest(job_capacity=3))
-    empty = CompactedBlocks(tenant=evil, shard=0, source_blocks=(), no_output=NoOutput.MISSING)
-    gone, read = (attrs.evolve(empty, source_blocks=plan.source_blocks[:number], no_output=list(NoOutput)[1 - number])
-                  for number, plan in enumerate(given.compaction_jobs[:2]))
-    scheduler.poll(PollRequest(tuple(StatusUpdate(lease.name, lease.token, JobStatus.SUCCESS, said)
-                                     for lease, said in zip(given.assignments, (gone, read), strict=False))))
-    application = SchedulerApplication(scheduler)
-    status, headers, page = answered(application, path="/")
-    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert headers["content-security-policy"].startswith("default-src 'none'")
-    text = page.decode()
-    assert "<script" not in text
-    assert "://" not in text
-    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;" in text
-    assert all(f"<h2>{title}" in text for title in ("Jobs by level", "Leases", "In quarantine", "Tombstones"))
-    found = json.loads(answered(application)[2])
-    assert [found[f"{what}_count"] for what in ("lease", "quarantine", "tombstone")] == [1, 1, 1]
-    assert (found["levels"][0]["unassigned"], found["levels"][0]["in progress"]) == (1, 1)
 
 
 def test_metrics_are_those_of_the_scheduler_and_its_levels() -> None:
@@ -239,10 +211,6 @@ def test_metrics_are_those_of_the_scheduler_and_its_levels() -> None:
 # ------------------------------------------------------------------------------------------- who may ask
 
 
-def basic(password: str) -> str:
-    return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
-
-
 @pytest.mark.parametrize(("tokens", "client", "headers", "status"), [
     ({}, "127.0.0.1", {}, 200), ({}, "::1", {"host": "[::1]:80"}, 200), ({}, "127.0.0.1", {"host": "localhost"}, 200),
     ({}, "10.0.0.1", {}, 403), ({}, "", {}, 403), ({}, "127.0.0.1", {"host": "evil.example"}, 403),
@@ -252,9 +220,7 @@ def basic(password: str) -> str:
     ({"v": "x" * 16, "w": TOKEN}, "10.0.0.1", {"authorization": f"bearer {TOKEN}", "host": "any.example"}, 200),
     ({"w": TOKEN}, "10.0.0.1", {"authorization": f"Bearer {TOKEN}x"}, 401),
     ({"w": TOKEN}, "10.0.0.1", {"authorization": "Bearer "}, 401), ({"w": TOKEN}, "::1", {"authorization": TOKEN}, 401),
-    ({"w": TOKEN}, "10.0.0.1", {"authorization": basic(TOKEN)}, 200),
-    ({"w": TOKEN}, "10.0.0.1", {"authorization": basic("x")}, 401),
-    ({"w": TOKEN}, "10.0.0.1", {"authorization": "Basic !"}, 401)])
+    ({"w": TOKEN}, "10.0.0.1", {"authorization": f"Basic {TOKEN}"}, 401)])
 def test_who_asks_is_known_or_on_this_machine(tokens: dict[str, str], client: str, headers: dict[str, Any],
                                               status: int) -> None:
     stub = Stub()
@@ -266,32 +232,31 @@ def test_who_asks_is_known_or_on_this_machine(tokens: dict[str, str], client: st
 
 
 def test_tokens_that_are_none_are_refused() -> None:
-    for token in ("short", "x" * 15, "\u00fc" * 16, "x\n" * 16, 5):
+    for token in ("short", "x" * 15, "\u00fc" * 16, "x\n" * 16):
         with pytest.raises(InvalidInput, match="the token of 'w'"):
-            SchedulerApplication(Stub(), tokens={"w": token})  # type: ignore[dict-item]
-    with pytest.raises(InvalidInput, match="scheduler is"):
-        SchedulerApplication(PollRequest())  # type: ignore[arg-type]
+            SchedulerApplication(Stub(), tokens={"w": token})
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "", "example.org"])
-def test_a_server_without_a_guard_stays_on_this_machine(host: str, tmp_path: Path) -> None:
-    plain, known = SchedulerApplication(Stub()), SchedulerApplication(Stub(), tokens={"w": TOKEN})
-    mutual = Authority(tmp_path).context("localhost", server=True)
-    one_sided = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for application, tls in ((plain, None), (known, None), (plain, one_sided)):
-        with pytest.raises(InvalidInput, match="without tls= with tokens or certificates of clients"):
-            HttpServer(application, listen=(host, 0), tls=tls)
-        HttpServer(application, listen=(host, 0), tls=tls, insecure=True)
-    HttpServer(known, listen=(host, 0), tls=one_sided)
-    HttpServer(plain, listen=(host, 0), tls=mutual)
-    if host:
-        with pytest.raises(InvalidInput, match="without https://, where whoever reaches it"):
-            SchedulerClient([f"http://{host}:80"])
-        SchedulerClient([f"http://{host}:80"], insecure=True).close()
+@pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "example.org"])
+def test_a_client_without_tls_stays_on_this_machine(host: str) -> None:
+    with pytest.raises(InvalidInput, match="without https://, where whoever reaches it"):
+        SchedulerClient([f"http://{host}:80"])
+    SchedulerClient([f"http://{host}:80"], insecure=True).close()
+
+
+def test_a_client_goes_by_the_certificate_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    with served(SchedulerApplication(Stub()), authority.context("localhost", server=True)) as serving:
+        with SchedulerClient([serving.url], tls=authority.context("w", server=False)) as client:
+            assert client.poll(PollRequest()).why == "answered"
+        with SchedulerClient([serving.url], tls=other.context("w", server=False), clock=ManualClock(0.0)) as client, \
+                pytest.raises((Busy, NoAnswer)):
+            client.poll(PollRequest())
 
 
 @pytest.mark.parametrize("address", ["", "ftp://127.0.0.1", "http://", "http://127.0.0.1/v1", "http://me:you@127.0.0.1",
-                                     "127.0.0.1:80", "http://127.0.0.1:x", "http://127.0.0.1#part", 5])
+                                     "127.0.0.1:80", "http://127.0.0.1:x", "http://127.0.0.1#part"])
 def test_an_address_that_is_none_is_refused(address: Any) -> None:
     with pytest.raises(InvalidInput, match="address"):
         SchedulerClient([address])
@@ -312,7 +277,7 @@ def test_a_time_that_no_call_ends_by_is_refused(seconds: float) -> None:
         SchedulerClient(["http://127.0.0.1:1"], timeout_seconds=seconds)
 
 
-@pytest.mark.parametrize("token", ["", TOKEN + "\n", " " + TOKEN, TOKEN + "\u20ac", TOKEN.encode()])
+@pytest.mark.parametrize("token", ["", TOKEN + "\n", " " + TOKEN, TOKEN + "\u20ac"])
 def test_a_token_that_no_header_takes_is_refused_and_not_shown(token: Any) -> None:
     with pytest.raises(InvalidInput, match="token") as refused:
         SchedulerClient(["http://127.0.0.1:1"], token=token)
@@ -349,20 +314,6 @@ def test_a_client_that_is_closed_lets_go_of_calls_that_wait(ask: Callable[[Sched
             client.close()
             waiting.join(60)
         assert [type(error) for error in found] == [kind]
-
-
-def test_a_certificate_says_who_asks(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
-    with served(SchedulerApplication(Stub()), tls=authority.context("localhost", server=True),
-                clients=["worker-1"]) as serving:
-        with SchedulerClient([serving.url], tls=authority.context("worker-1", server=False)) as client:
-            assert client.poll(PollRequest()).why == "answered"
-        for stranger in (authority.context("worker-2", server=False), other.context("worker-1", server=False)):
-            with SchedulerClient([serving.url], tls=stranger, clock=ManualClock(0.0)) as client, \
-                    pytest.raises((Busy, NoAnswer)):
-                client.poll(PollRequest())
-        serving.told("it shows the certificate of 'worker-2', and those that may ask are 'worker-1'")
 
 
 def test_a_token_says_who_asks_and_a_stranger_is_sent_away() -> None:
@@ -425,12 +376,11 @@ def test_a_refusal_after_an_answer_that_was_lost_leaves_it_unknown(tokens: dict[
         assert isinstance(raised.value.__cause__, TurnedAway if tokens else InvalidInput)
 
 
-def test_an_error_of_the_host_s_own_is_unknown_and_kept() -> None:
+def test_an_error_of_the_host_s_own_is_unknown_and_not_sent() -> None:
     with served(SchedulerApplication(Stub(ZeroDivisionError("secret")))) as serving:
         with SchedulerClient([serving.url]) as client, pytest.raises(NoAnswer, match="answered 500") as raised:
             client.poll(PollRequest())
         assert "secret" not in str(raised.value)
-        assert isinstance(serving.server.last_error, ZeroDivisionError)
 
 
 def test_the_client_goes_where_the_leader_is() -> None:
@@ -579,9 +529,9 @@ def test_a_node_that_cannot_be_reached_leaves_time_for_the_others(
 
 def test_an_address_of_a_name_that_cannot_be_reached_leaves_time_for_the_others(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(SchedulerApplication(Stub())) as serving, unreachable("127.0.0.2", serving.address[1]), SchedulerClient(
-            [f"http://localhost:{serving.address[1]}"], timeout_seconds=3.0) as client:
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, serving.address[1]))
+    with served(SchedulerApplication(Stub())) as serving, unreachable("127.0.0.2", serving.port), SchedulerClient(
+            [f"http://localhost:{serving.port}"], timeout_seconds=3.0) as client:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, serving.port))
                  for host in ("127.0.0.2", "127.0.0.1")]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: found)
         assert client.poll(PollRequest()).why == "answered"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler as an ASGI application, which any ASGI server runs; `server` has one with bounds of its own.
+"""A scheduler as an ASGI application, which any ASGI server runs.
 
 | request | body | answer |
 | --- | --- | --- |
@@ -7,7 +7,6 @@
 | `POST /v1/add_blocks` | `AddBlocks` | `BlocksAdded` |
 | `GET /v1/status` | | `SchedulerStatus` as JSON |
 | `GET /metrics` | | Prometheus' text form |
-| `GET /` | | the status as a page |
 
 A request that is not carried out gets an error as JSON: `error` is its class, `message` says what to do, `changed`
 whether anything was (`no` or `unknown`), `leader` where to ask instead.
@@ -16,8 +15,6 @@ whether anything was (`no` or `unknown`), `leader` where to ask instead.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import hmac
 import json
@@ -45,8 +42,6 @@ from compactlib.scheduler.service.numbers import NUMBERS, levels_of
 
 REFUSED = "scheduler_request_refused"
 """A request was refused, or could not be carried out: `path`, `client`, `status`, `error`."""
-CLIENT_STATE = "compactlib.client"
-"""Where a server says in the scope's `state` whose certificate a connection has shown."""
 MIN_TOKEN_CHARS = 16
 
 Scope: TypeAlias = Mapping[str, Any]
@@ -70,33 +65,23 @@ class Served(Protocol):
 
 @attrs.frozen(kw_only=True)
 class HttpLimits:
-    """Bounds of what listens.
+    """Bounds of what the application reads and answers; those of connections are the server's.
 
     Attributes:
-        max_connections: at once; of more, the oldest is turned away that has made no request yet, or was answered and
-            is being closed; or the newest if there is none.
-        max_greetings: connections at once that have begun to speak and have made no request yet, each of which may cost
-            half a MiB with TLS; of more, the oldest is turned away.
         max_head_bytes: of a request's line and headers.
         max_body_bytes: of a request.
         max_bytes_in_flight: of bodies that are being read or answered, all together; others wait their turn.
-        hello_seconds: for the TLS handshake, and for a request's line and headers.
         body_seconds: for a request's body, waiting for its turn included; and for the answer to be taken.
-        idle_seconds: between two requests.
         threads: requests that are carried out at once.
 
     Raises:
         InvalidInput: a limit is not above 0.
     """
 
-    max_connections: int = 1000
-    max_greetings: int = 50
     max_head_bytes: int = 16 << 10
     max_body_bytes: int = 16 << 20
     max_bytes_in_flight: int = 64 << 20
-    hello_seconds: float = 5.0
     body_seconds: float = 60.0
-    idle_seconds: float = 600.0
     threads: int = 16
 
     def __attrs_post_init__(self) -> None:
@@ -106,9 +91,8 @@ class HttpLimits:
 class SchedulerApplication:
     """A scheduler over HTTP. Runs in one event loop; what blocks is done in threads.
 
-    Who asks is said by a bearer token (a browser may give it as the password), or by a certificate that the server has
-    checked (`HttpServer`). Where there is neither, a request is answered if it comes from this machine, and is meant
-    for it by its `Host`.
+    A bearer token says who asks. Without tokens, a request is answered if it comes from this machine, and is meant for
+    it by its `Host`.
 
     Args:
         scheduler: what is served; stays open.
@@ -117,7 +101,7 @@ class SchedulerApplication:
         nodes: of a group, where each serves HTTP: its address in the log, as `NotLeader` has it, to its URL.
         metrics: what is told at `/metrics`; the levels are added to it. Give the scheduler the same observer.
         limits: of what is read.
-        insecure: whoever asks is answered.
+        insecure: whoever asks is answered; for a server that lets nobody else in, by TLS certificates of clients say.
         clock: for the ages that the status shows.
         observer: notified as `scheduler_request_refused`.
 
@@ -149,7 +133,6 @@ class SchedulerApplication:
             "/v1/add_blocks": ("POST", partial(self._carried_out, AddBlocks, self._add_blocks)),
             "/v1/status": ("GET", self._status),
             "/metrics": ("GET", self._exported),
-            "/": ("GET", self._page),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,8 +155,8 @@ class SchedulerApplication:
         # Strangers are not kept; and what was not read of a body is in the way of the next request.
         keeps = request.is_read and answer.status not in (401, 403, 431)
         closing = () if keeps else ((b"connection", b"close"),)
-        # `HttpServer` cuts the connection before; another server is to do so when this raises.
-        async with asyncio.timeout(self.limits.body_seconds + self.limits.hello_seconds):
+        # When this raises, the server ends the connection.
+        async with asyncio.timeout(self.limits.body_seconds):
             await send({"type": "http.response.start", "status": answer.status, "headers": [
                 (b"content-type", answer.media), (b"content-length", str(len(answer.body)).encode()),
                 *_SAFE, *answer.headers, *closing]})
@@ -197,27 +180,20 @@ class SchedulerApplication:
     # -- who asks
 
     def _require_known(self, request: _Request) -> None:
-        if self._insecure or request.scope.get("state", {}).get(CLIENT_STATE) or self._has_token(request):
+        if self._insecure or self._has_token(request):
             return
         if self.tokens:
-            raise _Refused(401, "say who asks: Authorization: Bearer TOKEN", name=TurnedAway.__name__, headers=tuple(
-                (b"www-authenticate", scheme + b' realm="compactlib"') for scheme in (b"Bearer", b"Basic")))
+            raise _Refused(401, "say who asks: Authorization: Bearer TOKEN", name=TurnedAway.__name__,
+                           headers=((b"www-authenticate", b'Bearer realm="compactlib"'),))
         # A page in a browser reaches this machine too, under a name of its own, and a proxy here asks for anybody.
         if not (is_loopback(request.client) and is_loopback(request.host) and not request.is_forwarded):
-            raise _Refused(403, f"without tokens or certificates only this machine is answered, and {request.client!r} "
-                                f"asks {request.host!r:.100}; give the server tokens=, or its clients certificates",
-                           name=TurnedAway.__name__)
+            raise _Refused(403, f"without tokens only this machine is answered, and {request.client!r} asks "
+                                f"{request.host!r:.100}; give the application tokens=", name=TurnedAway.__name__)
 
     def _has_token(self, request: _Request) -> bool:
         scheme, _, given = request.header(b"authorization").partition(b" ")
-        if scheme.lower() == b"basic":
-            try:
-                given = base64.b64decode(given, validate=True).partition(b":")[2]
-            except binascii.Error:
-                return False
-        elif scheme.lower() != b"bearer":
-            return False
-        return any(hmac.compare_digest(token.encode(), given.strip()) for token in self.tokens.values())
+        return scheme.lower() == b"bearer" and any(
+            hmac.compare_digest(token.encode(), given.strip()) for token in self.tokens.values())
 
     # -- what is asked
 
@@ -248,10 +224,6 @@ class SchedulerApplication:
     async def _status(self, request: _Request) -> _Answer:
         status = await self._in_a_thread(self._look)
         return _Answer(200, _JSON_TYPE, json.dumps(attrs.asdict(status)).encode())
-
-    async def _page(self, request: _Request) -> _Answer:
-        page = (await self._in_a_thread(self._look)).page()
-        return _Answer(200, b"text/html; charset=utf-8", page.encode("utf-8", "backslashreplace"), _NO_SCRIPTS)
 
     async def _exported(self, request: _Request) -> _Answer:
         metrics = self._metrics
@@ -295,8 +267,6 @@ class SchedulerApplication:
 _JSON_TYPE = JSON.encode()
 _SAFE = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"),
          (b"referrer-policy", b"no-referrer"))
-_NO_SCRIPTS = ((b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; "
-                                            b"base-uri 'none'; form-action 'none'"),)
 _Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a scheduler stands, as a value: for a page, for JSON, and for Prometheus."""
+"""How a scheduler stands, as a value: for JSON, and for Prometheus."""
 
 from __future__ import annotations
 
-from html import escape
 from itertools import islice
 from typing import Any
 
 import attrs
 
-from compactlib.report import Table
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler import SchedulerService
 from compactlib.scheduler.model.values import BlockTombstones, JobPhase, Tombstone
 from compactlib.scheduler.queue.job_queue import LevelCounts
 
 MAX_SHOWN = 50
-"""Rows of leases, of jobs in quarantine and of tombstones; the page says how many there are in all."""
+"""Rows of leases, of jobs in quarantine and of tombstones; the counts say how many there are in all."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,60 +86,7 @@ class SchedulerStatus:
         observer.event("scheduler_quarantine", {"value": self.quarantine_count})
         observer.event("scheduler_tombstones", {"value": self.tombstone_count})
 
-    def page(self) -> str:
-        """One page in HTML, with nothing from elsewhere and no scripts."""
-        tables = [("Leases", self.lease_count, self.leases), ("In quarantine", self.quarantine_count, self.quarantine),
-                  ("Tombstones", self.tombstone_count, self.tombstones)]
-        links = " \u00b7 ".join(f'<a href="#{_anchor(title)}">{count:,} {title.lower()}</a>'
-                                for title, count, _ in tables)
-        body = "".join(_section(*table) for table in [("Jobs by level", len(self.levels), self.levels), *tables])
-        return _PAGE.replace("{body}", f"<p>after command {self.index:,} in term {self.term:,}</p>"
-                                       f"<p>{links}</p>{body}")
-
 
 def _count(tombstone: Tombstone) -> int | None:
     """Of its blocks; `None` for a span of time, whose blocks nobody has counted."""
     return len(tombstone.blocks) if isinstance(tombstone, BlockTombstones) else None
-
-
-def _anchor(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
-def _section(title: str, count: int, rows: tuple[dict[str, Any], ...]) -> str:
-    shown = "" if count == len(rows) else f" (the first {len(rows):,} of {count:,})"
-    table = Table.from_dicts([{name.replace("_", " "): value for name, value in row.items()} for row in rows])
-    return (f'<section id="{_anchor(title)}"><h2>{escape(title)}{shown}</h2>'
-            f"<div>{table._repr_html_() if rows else 'none'}</div></section>")
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Scheduler</title>
-<style>
-:root { color-scheme: light dark; font: 16px/1.4 system-ui, sans-serif; }
-body { margin: 0 auto; padding: 1rem; max-width: 72rem; }
-h1 { font-size: 1.4rem; margin: 0; }
-h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
-p { margin: .2rem 0; }
-div { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #8886; white-space: nowrap; vertical-align: top; }
-th { white-space: normal; vertical-align: bottom; }
-td:last-child[style*=left] { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
-@media (max-width: 40rem) {
-  body { padding: .6rem; font-size: .85rem; }
-  th, td { padding: .2rem .3rem; }
-  td:last-child[style*=left] { white-space: nowrap; }
-}
-</style>
-</head>
-<body>
-<h1>Scheduler</h1>
-{body}
-</body>
-</html>
-"""

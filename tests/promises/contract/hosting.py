@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of snapshots and of a scheduler over HTTP, and the election of the catalog's coordinator by a log."""
+"""The server of snapshots, and the election of the catalog's coordinator by a log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from typing import Any
 
 from compactlib.clock import SystemClock
 from compactlib.hosting import SnapshotServer
-from compactlib.hosting.http.application import SchedulerApplication
-from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.log_election import LogElection
-from compactlib.kv import MemoryStore
 from compactlib.raftlog import StoreOptions
 from compactlib.runtime import Observer
-from compactlib.scheduler import StoredScheduler
 from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
 from examples.raft_kv import KvStore
 
@@ -49,26 +45,7 @@ class SnapshotServers(AsyncServiceFactory):
             store.close()
 
 
-class _Dating(SystemClock):
-    """Asked for the date of answers."""
-
-    def __init__(self, hooks: ServiceHooks) -> None:
-        self._hooks = hooks
-
-    def now(self) -> float:
-        self._hooks.decides()
-        return super().now()
-
-
-class HttpServers(AsyncServiceFactory):
-    has_wait = False
-
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> HttpServer:
-        application = SchedulerApplication(StoredScheduler(MemoryStore()))
-        return HttpServer(application, listen=("127.0.0.1", 0), clock=_Dating(hooks), observer=observer)
-
-
-ASYNC_SERVICES = (SnapshotServers(), HttpServers())
+ASYNC_SERVICES = (SnapshotServers(),)
 
 
 class _Followed:
