@@ -82,8 +82,6 @@ class _Driven:
 class SchedulerHost(Closing):
     """A scheduler that survives its process, also a `Transport` for workers. Any thread may call any method.
 
-    Put `SealedPolls` in front of it where workers are not to be trusted with tokens.
-
     Answers are given once everything that they rest on is durable. A poll that changes nothing writes nothing on a log
     of one node; on a replicated one it is an entry that changes nothing.
 

@@ -35,5 +35,5 @@ from compactlib.scheduler.plan.policy import (
 from compactlib.scheduler.service.service import SchedulerService as SchedulerService
 from compactlib.scheduler.service.store import StoredScheduler as StoredScheduler
 from compactlib.scheduler.workers.running_job import RunningJob as RunningJob
-from compactlib.scheduler.workers.transport import SealedPolls as SealedPolls, Transport as Transport
+from compactlib.scheduler.workers.transport import Transport as Transport
 from compactlib.scheduler.workers.worker import Worker as Worker, WorkerOptions as WorkerOptions

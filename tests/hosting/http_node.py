@@ -13,17 +13,14 @@ import sys
 
 from compactlib.hosting import RaftCommandLog, SchedulerHost
 from compactlib.hosting.http.application import SchedulerApplication
-from compactlib.scheduler.fences.token import TokenSealer
 from tests.harness.asgi import running
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG
 
-SEALER = TokenSealer({"k": b"the same on every node"})
-
 
 async def serve(host: SchedulerHost, nodes: dict[str, str], port: int) -> None:
     """Serve until standard input ends."""
-    application = SchedulerApplication(host, sealer=SEALER, nodes=nodes)
+    application = SchedulerApplication(host, nodes=nodes)
     async with running(application, port=port):
         sys.stdout.write("serving\n")
         sys.stdout.flush()

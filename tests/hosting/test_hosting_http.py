@@ -44,7 +44,6 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.errors import JournalConflict
-from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.persistence.codec import MAGIC
@@ -55,7 +54,6 @@ from tests.hosting.http_serving import answered, served
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
 
 TOKEN = "a secret of sixteen or more"
-SEALER = TokenSealer({"k": b"0123456789abcdef"})
 
 
 def stored(config: SchedulerConfig = CONFIG) -> StoredScheduler:
@@ -90,7 +88,7 @@ class Stub:
 @pytest.mark.parametrize("compact", [False, True])
 def test_jobs_go_out_and_come_back_done_failed_and_released(compact: bool) -> None:
     scheduler = stored()
-    with served(SchedulerApplication(scheduler, sealer=SEALER)) as serving, \
+    with served(SchedulerApplication(scheduler)) as serving, \
             SchedulerClient([serving.url], compact=compact) as client:
         added = client.add_blocks(blocks(0, 12))
         assert len(added.queued) == 12
@@ -100,14 +98,12 @@ def test_jobs_go_out_and_come_back_done_failed_and_released(compact: bool) -> No
         assert len(given.compaction_jobs) == 4
         (done, first), (failed, second), (back, third), (held, fourth) = zip(
             given.compaction_jobs, given.assignments, strict=True)
-        forged = StatusUpdate(held.name, fourth.token, JobStatus.SUCCESS, seal=third.seal)
         said = client.poll(PollRequest((
-            attrs.evolve(success(done, first.token), seal=first.seal),
-            StatusUpdate(failed.name, second.token, JobStatus.FAILED, reason="no disk", seal=second.seal),
-            StatusUpdate(back.name, third.token, JobStatus.RELEASED, seal=third.seal),
-            StatusUpdate(held.name, fourth.token, JobStatus.IN_PROGRESS, seal=fourth.seal), forged)))
-        assert [answer.verdict for answer in said.answers] == [
-            *[Verdict.ACCEPTED] * 4, Verdict.FORGED_TOKEN]
+            success(done, first.token),
+            StatusUpdate(failed.name, second.token, JobStatus.FAILED, reason="no disk"),
+            StatusUpdate(back.name, third.token, JobStatus.RELEASED),
+            StatusUpdate(held.name, fourth.token, JobStatus.IN_PROGRESS))))
+        assert [answer.verdict for answer in said.answers] == [Verdict.ACCEPTED] * 4
         assert [lease.name for lease in said.assignments] == [held.name]
         assert scheduler.service.job(failed.name)[0].last_failure == "no disk"
         status = client.status()
@@ -125,7 +121,7 @@ def test_an_execute_works_through_it_unchanged() -> None:
         return CompactedBlocks(tenant="acme", shard=job.plan.shard, source_blocks=job.plan.source_blocks,
                                no_output=NoOutput.EMPTY)
 
-    with served(SchedulerApplication(scheduler, sealer=SEALER)) as serving, SchedulerClient([serving.url]) as client:
+    with served(SchedulerApplication(scheduler)) as serving, SchedulerClient([serving.url]) as client:
         client.add_blocks(blocks(0, 12))
         with Worker(client, execute, options=WorkerOptions(capacity=2, poll_seconds=0.005)) as worker:
             while client.status()["levels"][0]["completed"] < 6:
@@ -613,13 +609,13 @@ def test_a_line_that_is_cut_after_the_server_has_done_it_does_no_harm(fault: Fau
 
 def test_a_completion_whose_answer_is_lost_counts_once() -> None:
     scheduler = stored()
-    with served(SchedulerApplication(scheduler, sealer=SEALER)) as serving, proxied(serving.url) as proxy, \
+    with served(SchedulerApplication(scheduler)) as serving, proxied(serving.url) as proxy, \
             SchedulerClient([proxy.address]) as client:
         client.add_blocks(blocks(0, 6))
         client.poll(PollRequest(job_capacity=1))
         given = client.poll(PollRequest(job_capacity=1))
         [lease], [plan] = given.assignments, given.compaction_jobs
-        done = PollRequest((attrs.evolve(success(plan, lease.token), seal=lease.seal),))
+        done = PollRequest((success(plan, lease.token),))
         proxy.every(Fault.LOSE_ANSWER)
         with pytest.raises(NoAnswer):
             client.poll(done)

@@ -44,10 +44,10 @@ RESULTS = CompactedBlocks(tenant="acme", shard=3, source_blocks=("a", "b"), new_
 MESSAGES: list[Any] = [
     PollRequest(), AddBlocks(()), PollResponse(), BlocksAdded(), AddBlocks((META, META)),
     BlocksAdded(("a",), ("b", "c"), (), ("d",)),
-    PollRequest((StatusUpdate("ab", 41, JobStatus.SUCCESS, RESULTS, "", "k.seal"),
+    PollRequest((StatusUpdate("ab", 41, JobStatus.SUCCESS, RESULTS),
                  StatusUpdate("cd", 1 << 70, 99, CompactedBlocks(tenant="", shard=0, source_blocks=(),
                                                                  no_output=NoOutput.MISSING), "\ud800\0")), 3, ("t",)),
-    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal", (META,)),),
+    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, (META,)),),
                  (StatusAnswer("ab", Verdict.NOT_FOUND), StatusAnswer("cd", Verdict.ACCEPTED, 0.1 + 0.2)),
                  PLAN.tombstones, 7.0, "by level, failures and age"),
 ]
@@ -64,8 +64,9 @@ def test_json_has_the_fields_by_their_names() -> None:
                   PollRequest)
     assert said == PollRequest((StatusUpdate("j", 41, JobStatus.FAILED, reason="no disk"),))
     assert json.loads(encode(said, JSON)) == {
-        "status_updates": [{"name": "j", "token": 41, "status": "failed", "compacted_blocks": None, "reason": "no disk",
-                            "seal": ""}], "job_capacity": 0, "deleted_tombstones": []}
+        "status_updates": [
+            {"name": "j", "token": 41, "status": "failed", "compacted_blocks": None, "reason": "no disk"}],
+        "job_capacity": 0, "deleted_tombstones": []}
     answer = PollResponse((PLAN,), answers=(StatusAnswer("j", Verdict.STALE_TOKEN),), now=7.5)
     assert json.loads(encode(answer, JSON)) == {
         "compaction_jobs": [{

@@ -45,7 +45,6 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.scheduler import Command, PollRequest
-from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.persistence import codec
 from examples.raft_kv import KvStore
 from tests.catalog.transport.test_catalog_wire import MESSAGES
@@ -59,8 +58,6 @@ MOST_SECONDS = 2.0
 MOST_LENGTH = 20_000
 MOST_BYTES = 1 << 20
 """Of memory, for one message, and a hundred times its own length."""
-SEALER = TokenSealer({"k": b"0123456789abcdef"})
-SEAL = SEALER.seal("a job", 7)
 
 
 @attrs.frozen
@@ -158,13 +155,6 @@ def swap_value(data: bytearray, rng: random.Random, _: Sequence[bytes]) -> None:
 MUTATIONS = (flip, cut, put_number, put_varint, repeat, swap_type, splice, swap_value)
 
 
-def genuine(data: bytes) -> None:
-    """Whether a seal is taken for one; no other may be."""
-    seal = data.decode("utf-8", "surrogateescape")
-    assert SEALER.is_genuine("a job", 7, seal) is (seal == SEAL)
-    assert not SEALER.is_genuine("a job", 8, seal)
-
-
 REQUESTS = [one for one in SCHEDULER_MESSAGES if isinstance(one, PollRequest)]
 COMMAND = Command(42, 7, 1727049615.25)
 CATALOG = Format("catalog", tuple(wire.encode(message)[4:] for message in MESSAGES), wire.decode,
@@ -191,7 +181,6 @@ FORMATS = [
         bytes),
     Format("request over HTTP", tuple(http.encode(one, http.JSON) for one in REQUESTS),
            lambda data: http.decode(data, http.JSON, PollRequest), (InvalidInput, Unsupported), bytes),
-    Format("seal of a token", (SEAL.encode(), SEALER.seal("another", 7).encode()), genuine, (), bytes),
 ]
 
 

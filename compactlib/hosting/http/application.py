@@ -34,8 +34,7 @@ from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
 from compactlib.runtime.doors import BytesInFlight, TurnedAway, is_loopback
 from compactlib.runtime.observe import Observer, PrometheusObserver, telling
 from compactlib.runtime.services.daemon_threads import DaemonThreads
-from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest, SchedulerService, SealedPolls
-from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest, SchedulerService
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.service.numbers import NUMBERS, levels_of
@@ -97,7 +96,6 @@ class SchedulerApplication:
     Args:
         scheduler: what is served; stays open.
         tokens: who may ask, by name, each with a secret of at least 16 characters.
-        sealer: seals the tokens of jobs, where workers are not to be trusted with them.
         nodes: of a group, where each serves HTTP: its address in the log, as `NotLeader` has it, to its URL.
         metrics: what is told at `/metrics`; the levels are added to it. Give the scheduler the same observer.
         limits: of what is read.
@@ -110,9 +108,9 @@ class SchedulerApplication:
     """
 
     def __init__(self, scheduler: Served, *, tokens: Mapping[str, str] | None = None,
-                 sealer: TokenSealer | None = None, nodes: Mapping[str, str] | None = None,
-                 metrics: PrometheusObserver | None = None, limits: HttpLimits | None = None, insecure: bool = False,
-                 clock: Clock | None = None, observer: Observer | None = None) -> None:
+                 nodes: Mapping[str, str] | None = None, metrics: PrometheusObserver | None = None,
+                 limits: HttpLimits | None = None, insecure: bool = False, clock: Clock | None = None,
+                 observer: Observer | None = None) -> None:
         for name, token in (tokens or {}).items():
             if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable():
                 raise InvalidInput(f"the token of {name!r} has {len(token)} characters; give at least "
@@ -120,7 +118,6 @@ class SchedulerApplication:
         self.limits: HttpLimits = limits or HttpLimits()
         self.tokens: Mapping[str, str] = dict(tokens or {})
         self._scheduler = scheduler
-        polls = scheduler if sealer is None else SealedPolls(scheduler, sealer)
         self._nodes = dict(nodes or {})
         self._metrics = metrics
         self._insecure = insecure
@@ -129,7 +126,7 @@ class SchedulerApplication:
         self._threads = DaemonThreads(self.limits.threads, "scheduler-http")
         self._in_flight = BytesInFlight(self.limits.max_bytes_in_flight)
         self._routes: dict[str, tuple[str, Callable[[_Request], Awaitable[_Answer]]]] = {
-            "/v1/poll": ("POST", partial(self._carried_out, PollRequest, polls.poll)),
+            "/v1/poll": ("POST", partial(self._carried_out, PollRequest, scheduler.poll)),
             "/v1/add_blocks": ("POST", partial(self._carried_out, AddBlocks, self._add_blocks)),
             "/v1/status": ("GET", self._status),
             "/metrics": ("GET", self._exported),

@@ -226,7 +226,7 @@ def _hand_out(effects: Effects, now: float, given: Iterable[tuple[Job, JobPlan]]
     index, plans = effects.state.index, []
     for job, plan in given:
         blocks = () if index is None else index.find(plan.tenant, plan.shard, plan.source_blocks)
-        assignments.append(_make_assignment(job.name, job.token, job.lease_expires_at, "", blocks))
+        assignments.append(_make_assignment(job.name, job.token, job.lease_expires_at, blocks))
         plans.append(_with_what_is_left(effects, now, plan) if plan.tombstones else plan)
     return plans
 

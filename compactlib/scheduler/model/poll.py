@@ -22,7 +22,6 @@ class StatusUpdate:
         status: `IN_PROGRESS` (renew), `SUCCESS`, `FAILED` or `RELEASED`; a number that is none is refused.
         compacted_blocks: the results, with `SUCCESS`.
         reason: why, with `FAILED` or `RELEASED`; cut to `MAX_REASON_CHARS`.
-        seal: what came with the assignment, if tokens are sealed (`TokenSealer`).
     """
 
     name: str
@@ -30,7 +29,6 @@ class StatusUpdate:
     status: JobStatus | int
     compacted_blocks: CompactedBlocks | None = None
     reason: str = ""
-    seal: str = ""
 
 
 MAX_REASON_CHARS = 1000
@@ -63,8 +61,6 @@ class Verdict(enum.Enum):
     """The job was given to another worker since. Final."""
     FUTURE_TOKEN = "future token"
     """No command has had this index yet, so no worker was given this token. Final."""
-    FORGED_TOKEN = "forged token"
-    """The seal was not made for this job and token. Final."""
     BAD_STATUS = "bad status"
     """The status is none that a worker may send. Nothing changed, and the lease was not renewed."""
     WRONG_STATE = "wrong state"
@@ -106,7 +102,6 @@ class Assignment:
         name: the job.
         token: to be given with every update; enforced at the storage side by `Fence`.
         lease_expires_at: renew before, seconds by the leader's clock.
-        seal: to be given back with the token, if tokens are sealed.
         blocks: of a new assignment, what the metadata index knows of the job's sources, in the plan's order; those
             that it does not know are left out.
     """
@@ -114,7 +109,6 @@ class Assignment:
     name: str
     token: int
     lease_expires_at: float
-    seal: str = ""
     blocks: tuple[BlockMeta, ...] = ()
 
 

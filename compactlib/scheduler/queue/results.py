@@ -14,7 +14,7 @@ from compactlib.scheduler.queue.job import Job
 def are_recordable(said: StatusUpdate, results: CompactedBlocks) -> bool:
     """Whether all of these results is of types that can be recorded, as it is of those of nearly all; of others
     `misfit` says what is not, if anything is. O(sources + outputs)."""
-    if type(results) is not CompactedBlocks or type(said.token) is not int or type(said.seal) is not str:
+    if type(results) is not CompactedBlocks or type(said.token) is not int:
         return False
     sources, blocks = results.source_blocks, results.new_blocks
     if (results.no_output is not None or type(results.tenant) is not str or type(results.shard) is not int

@@ -3,8 +3,7 @@
 
 A host with a replicated log lets its leader `prepare` a poll, replicates the update that comes out, and lets every
 replica `apply` it; the leader's answer goes to the worker. A host with a single node calls `poll`. Either way the
-service never asks for the time: a command's index and time are all it uses. Where workers are not trusted, put
-`SealedPolls` between them and the service.
+service never asks for the time: a command's index and time are all it uses. Workers are trusted.
 
 Not safe for several threads at once: a log has one order, and so does what is applied.
 """

@@ -156,23 +156,22 @@ class _Held:
 
     plan: JobPlan
     token: int
-    seal: str
     deadline: float
     run: int
     stage: _Stage = _Stage.RUNNING
     outcome: RunOutcome | None = None
 
     def update(self) -> StatusUpdate:
-        name, token, seal = self.plan.name, self.token, self.seal
+        name, token = self.plan.name, self.token
         match self.outcome:
             case Finished(compacted_blocks):
-                return StatusUpdate(name, token, JobStatus.SUCCESS, compacted_blocks, seal=seal)
+                return StatusUpdate(name, token, JobStatus.SUCCESS, compacted_blocks)
             case Crashed(reason):
-                return StatusUpdate(name, token, JobStatus.FAILED, reason=reason[:MAX_REASON_CHARS], seal=seal)
+                return StatusUpdate(name, token, JobStatus.FAILED, reason=reason[:MAX_REASON_CHARS])
             case GivenBack(reason):
-                return StatusUpdate(name, token, JobStatus.RELEASED, reason=reason[:MAX_REASON_CHARS], seal=seal)
+                return StatusUpdate(name, token, JobStatus.RELEASED, reason=reason[:MAX_REASON_CHARS])
             case None:
-                return StatusUpdate(name, token, JobStatus.IN_PROGRESS, seal=seal)
+                return StatusUpdate(name, token, JobStatus.IN_PROGRESS)
 
 
 _NOTHING_CHANGED = frozenset({Verdict.SUPERSEDED, Verdict.DUPLICATE, Verdict.BAD_STATUS})
@@ -343,9 +342,6 @@ class WorkerCore:
         return [Stop(held.run, name, True, reason)]
 
     def _renew(self, held: _Held, assignment: Assignment, now: float) -> list[Effect]:
-        if assignment.token == held.token:
-            # Sealed anew perhaps, with another key.
-            held.seal = assignment.seal
         held.deadline = self._deadline(assignment, now)
         return [] if held.stage is _Stage.ENDED else [Renewed(held.run, held.deadline)]
 
@@ -363,7 +359,7 @@ class WorkerCore:
         self._last_run += 1
         deadline = self._deadline(assignment, now)
         has_room = self.free_slots > 0 and not self._draining
-        self._jobs[plan.name] = held = _Held(plan, assignment.token, assignment.seal, deadline, self._last_run)
+        self._jobs[plan.name] = held = _Held(plan, assignment.token, deadline, self._last_run)
         if not has_room:
             held.stage, held.outcome = _Stage.ENDED, GivenBack("the worker has no room for it")
             return []

@@ -98,10 +98,10 @@ OPERATIONS = [UPDATE, AddBlocks((META, META)), AddBlocks(()), Tick(), Retain(1e9
               Configure(SchedulerConfig(max_failures=7))]
 MESSAGES: list[Any] = [
     *OPERATIONS,
-    PollRequest((StatusUpdate("ab", 41, JobStatus.SUCCESS, RESULTS, "", "k.seal"),
+    PollRequest((StatusUpdate("ab", 41, JobStatus.SUCCESS, RESULTS),
                  StatusUpdate("cd", 1 << 70, 99, attrs.evolve(RESULTS, new_blocks=(), no_output=NoOutput.EMPTY))),
                 3, ("t",)),
-    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal", (META,)),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
+    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, (META,)),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
                  PLAN.tombstones, 7.0, "by level, failures and age"),
     BlocksAdded(("a",), ("b", "c"), (), ("d",)),
     Opening(SchedulerConfig(max_failures=7), with_index=True), Opening(SchedulerConfig(), with_index=False),

@@ -37,7 +37,7 @@ FOUND: dict[str, tuple[Any, ...]] = {
     "source_blocks": ((), ("a",), ("b", "a"), ("a", "a"), ("a", "b", "c"), ("a\nb",), (Text("a"), "b"), ["a", "b"]),
     "new_blocks": ((), [BLOCK], (BLOCK, BLOCK), (BLOCK, attrs.evolve(BLOCK, id="y")), (RESULTS,)),
     "no_output": (NoOutput.EMPTY, NoOutput.MISSING, "empty")}
-UPDATES: dict[str, tuple[Any, ...]] = {"token": (5.0, True), "seal": ("s", Text("s"), None)}
+UPDATES: dict[str, tuple[Any, ...]] = {"token": (5.0, True)}
 
 
 def changes(of: dict[str, tuple[Any, ...]]) -> st.SearchStrategy[dict[str, Any]]:

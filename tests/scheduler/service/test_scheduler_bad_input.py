@@ -20,11 +20,9 @@ from compactlib.scheduler import (
     PollResponse,
     Requeue,
     SchedulerConfig,
-    SealedPolls,
     StatusUpdate,
 )
 from compactlib.scheduler.errors import BadConfig, CommandOutOfOrder
-from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import BlocksAdded, Requeued
 from compactlib.scheduler.persistence.codec import (
@@ -90,28 +88,6 @@ def test_a_token_that_was_never_one(host: Host, response: PollResponse, token: i
 @pytest.mark.parametrize("ahead", [2, 1 << 64, 1 << 200])
 def test_a_token_of_the_future(host: Host, response: PollResponse, ahead: int) -> None:
     refused(host, say(response, P, token=host.index + ahead), Verdict.FUTURE_TOKEN)
-
-
-class InProcess:
-    """Carries polls to a host's service."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-
-    def poll(self, request: PollRequest) -> PollResponse:
-        return self.host.poll(request.job_capacity, *request.status_updates, deleted=request.deleted_tombstones)
-
-
-def test_a_forged_token(host: Host) -> None:
-    # A larger token passes the ownership rule; with seals it does not, and neither does another job's.
-    sealed = SealedPolls(InProcess(host), TokenSealer({"k": b"0123456789abcdef"}))
-    sealed.poll(PollRequest((), 1))
-    lease = sealed.poll(PollRequest((), 1)).assignments[0]
-    for forged in (StatusUpdate(lease.name, lease.token + 1, P, seal=lease.seal),
-                   StatusUpdate(lease.name, lease.token, P, seal=""), StatusUpdate("other", 3, P, seal=lease.seal)):
-        assert verdicts(sealed.poll(PollRequest((forged,)))) == [Verdict.FORGED_TOKEN]
-    genuine = StatusUpdate(lease.name, lease.token, P, seal=lease.seal)
-    assert verdicts(sealed.poll(PollRequest((genuine,)))) == [Verdict.ACCEPTED]
 
 
 @pytest.mark.parametrize("status", [JobStatus.UNSPECIFIED, 5, -1, 1 << 70])

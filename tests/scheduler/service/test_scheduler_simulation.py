@@ -412,7 +412,7 @@ def let_runs_change_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
         held = self._jobs.get(job.name)
         if held is None:
             return begin(self, job, assignment, now)
-        held.token, held.seal = assignment.token, assignment.seal
+        held.token = assignment.token
         return [RenewedUnder(held.run, 0.0, held.token)] if held.outcome is None else []
 
     def renewed(self: RunningJob, effect: Renewed) -> None:

@@ -27,7 +27,7 @@ from compactlib.scheduler.workers.worker_core import (
     WorkerCore,
 )
 
-LOST = [Verdict.NOT_FOUND, Verdict.STALE_TOKEN, Verdict.FUTURE_TOKEN, Verdict.FORGED_TOKEN, Verdict.WRONG_STATE]
+LOST = [Verdict.NOT_FOUND, Verdict.STALE_TOKEN, Verdict.FUTURE_TOKEN, Verdict.WRONG_STATE]
 KEPT = [Verdict.SUPERSEDED, Verdict.BAD_STATUS, Verdict.DUPLICATE]
 RESULT = CompactedBlocks(tenant="A", shard=1, source_blocks=("1",), no_output=NoOutput.EMPTY)
 
@@ -49,7 +49,7 @@ def asked(core: WorkerCore, now: float = 0.0) -> PollRequest:
 def given(core: WorkerCore, *names: str, token: int = 5, now: float = 0.0) -> tuple[object, ...]:
     """Poll, and get these jobs with a lease of 15 seconds."""
     return core.answered(asked(core, now), PollResponse(
-        tuple(map(plan, names)), tuple(Assignment(name, token, 1015.0, f"seal {token}") for name in names), now=1000.0))
+        tuple(map(plan, names)), tuple(Assignment(name, token, 1015.0) for name in names), now=1000.0))
 
 
 def answer(request: PollRequest, verdict: Verdict, *renewed: Assignment) -> PollResponse:
@@ -61,7 +61,7 @@ def test_it_asks_for_as_many_jobs_as_it_has_room_for() -> None:
     core = WorkerCore(2)
     assert asked(core) == PollRequest(job_capacity=2)
     assert given(core, "a") == (Start(1, plan("a"), 5, 15.0),)
-    assert asked(core) == PollRequest((StatusUpdate("a", 5, JobStatus.IN_PROGRESS, seal="seal 5"),), 1)
+    assert asked(core) == PollRequest((StatusUpdate("a", 5, JobStatus.IN_PROGRESS),), 1)
     assert core.jobs == ("a",)
 
 
@@ -74,14 +74,14 @@ def test_a_lease_is_measured_from_when_the_poll_was_sent_on_the_worker_s_clock()
     assert core.earliest_deadline() == 75.0
 
 
-@pytest.mark.parametrize(("token", "seal"), [(5, "sealed anew"), (4, "seal 5")])
-def test_a_renewal_brings_a_new_deadline_and_the_run_keeps_its_token(token: int, seal: str) -> None:
+@pytest.mark.parametrize("token", [5, 4])
+def test_a_renewal_brings_a_new_deadline_and_the_run_keeps_its_token(token: int) -> None:
     core = WorkerCore(1)
     given(core, "a")
     request = asked(core, 10.0)
-    response = answer(request, Verdict.ACCEPTED, Assignment("a", token, 1015.0, "sealed anew"))
+    response = answer(request, Verdict.ACCEPTED, Assignment("a", token, 1015.0))
     assert core.answered(request, response) == (Renewed(1, 25.0),)
-    assert asked(core).status_updates[0] == StatusUpdate("a", 5, JobStatus.IN_PROGRESS, seal=seal)
+    assert asked(core).status_updates[0] == StatusUpdate("a", 5, JobStatus.IN_PROGRESS)
 
 
 @pytest.mark.parametrize("verdict", [*LOST, None])
@@ -121,7 +121,7 @@ def test_an_end_is_reported_until_it_is_answered(outcome: object, status: JobSta
     for _ in range(2):
         request = asked(core)
         results = RESULT if status is JobStatus.SUCCESS else None
-        assert request == PollRequest((StatusUpdate("a", 5, status, results, reason, "seal 5"),), 1)
+        assert request == PollRequest((StatusUpdate("a", 5, status, results, reason),), 1)
     response = answer(request, Verdict.ACCEPTED)
     assert core.answered(request, response) == (Settled("a", status, Verdict.ACCEPTED, "told so"),)
     assert core.is_idle
@@ -143,9 +143,9 @@ def test_a_job_that_ends_while_it_is_renewed_is_reported_next() -> None:
     given(core, "a")
     request = asked(core)
     core.ended(1, Finished(RESULT))
-    response = answer(request, Verdict.ACCEPTED, Assignment("a", 5, 1015.0, "again"))
+    response = answer(request, Verdict.ACCEPTED, Assignment("a", 5, 1015.0))
     assert core.answered(request, response) == ()
-    assert asked(core).status_updates == (StatusUpdate("a", 5, JobStatus.SUCCESS, RESULT, seal="again"),)
+    assert asked(core).status_updates == (StatusUpdate("a", 5, JobStatus.SUCCESS, RESULT),)
 
 
 def test_a_job_that_ends_while_it_is_lost_is_not_reported() -> None:
@@ -263,7 +263,7 @@ def test_without_an_answer_the_work_is_stopped_in_the_end_and_given_back() -> No
     assert core.give_up_overdue(200.0) == ()
     assert asked(core).job_capacity == 0
     core.ended(1, Crashed("JobLost"))
-    assert asked(core).status_updates == (StatusUpdate("a", 5, JobStatus.RELEASED, reason="JobLost", seal="seal 5"),)
+    assert asked(core).status_updates == (StatusUpdate("a", 5, JobStatus.RELEASED, reason="JobLost"),)
 
 
 def test_draining_takes_no_more_jobs_and_ends_with_everything_reported() -> None:

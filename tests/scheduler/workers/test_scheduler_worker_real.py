@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers with threads against the real scheduler: work is done once, crashes and forged tokens change nothing."""
+"""Workers with threads against the real scheduler: work is done once, crashes change nothing."""
 
 from __future__ import annotations
 
@@ -32,15 +32,12 @@ from compactlib.scheduler import (
     RunningJob,
     SchedulerConfig,
     SchedulerService,
-    SealedPolls,
     StatusUpdate,
     StoredScheduler,
     Transport,
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.fences.token import TokenSealer
-from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.values import BlockTombstones, JobPhase, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
 
@@ -144,12 +141,10 @@ def work_until_done(desk: Desk, transport: Transport, folder: Folder, count: int
     desk.scheduler.audit()
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_three_workers_compact_everything_once_and_delete_the_rest(sealed: bool, tmp_path: Path) -> None:
+def test_three_workers_compact_everything_once_and_delete_the_rest(tmp_path: Path) -> None:
     desk, folder = Desk(CONFIG), Folder(tmp_path, 32)
     desk.add(32)
-    transport: Transport = SealedPolls(desk, TokenSealer({"k": b"0123456789abcdef"})) if sealed else desk
-    work_until_done(desk, transport, folder, 32, chaos=0.3)
+    work_until_done(desk, desk, folder, 32, chaos=0.3)
     data = sorted("".join(folder.path("A", block.id).read_text() for block in desk.blocks()).split())
     assert data == [f"b{number:03}" for number in range(32)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"A-{block.id}" for block in desk.blocks())
@@ -213,10 +208,8 @@ def test_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path) -> None:
     assert covered == [False, True, False]
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_a_job_is_told_what_the_index_knows_of_its_sources_in_their_order(*, sealed: bool) -> None:
+def test_a_job_is_told_what_the_index_knows_of_its_sources_in_their_order() -> None:
     scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=3),)))
-    transport: Transport = SealedPolls(scheduler, TokenSealer({"k": bytes(16)})) if sealed else scheduler
     added = tuple(BlockMeta(id=name, tenant="A", shard=1, level=0, min_time=time, max_time=time + 5, size_bytes=size)
                   for name, time, size in (("b", 90_000.0, 9), ("old", 10.0, 8), ("a", 90_500.0, 7)))
     told: list[RunningJob] = []
@@ -227,7 +220,7 @@ def test_a_job_is_told_what_the_index_knows_of_its_sources_in_their_order(*, sea
         return CompactedBlocks(tenant="A", shard=1, source_blocks=read, no_output=NoOutput.EMPTY)
 
     scheduler.apply(AddBlocks(added))
-    worker = Worker(transport, execute)
+    worker = Worker(scheduler, execute)
     worker.run_pending()                           # makes the job
     scheduler.apply(Retain(50_000.0))              # and before it is given, a source goes
     worker.run_pending()
@@ -297,25 +290,6 @@ def test_a_missing_source_is_left_out_and_if_all_are_missing_the_job_says_so(tmp
 
 
 # ------------------------------------------------------------------------------------------- tokens and fences
-
-
-def test_a_forger_gets_nothing_and_takes_nothing(tmp_path: Path) -> None:
-    desk, folder = Desk(CONFIG), Folder(tmp_path, 4)
-    desk.add(4)
-    door = SealedPolls(desk, TokenSealer({"k": b"0123456789abcdef"}))
-    door.poll(PollRequest(job_capacity=2))
-    response = door.poll(PollRequest(job_capacity=1))
-    (job,), (mine,) = response.compaction_jobs, response.assignments
-    stolen = CompactedBlocks(tenant="A", shard=1, source_blocks=job.source_blocks, new_blocks=(
-        BlockMeta(id="forged", tenant="A", shard=1, level=1),))
-    for token, seal in ((mine.token + 1, mine.seal), (1 << 63, mine.seal), (mine.token, ""), (0, "k.x"), (-5, "k.x")):
-        update = StatusUpdate(mine.name, token, JobStatus.SUCCESS, stolen, seal=seal)
-        (answer,) = door.poll(PollRequest((update,))).answers
-        assert answer.verdict is Verdict.FORGED_TOKEN
-    assert "forged" not in {block.id for block in desk.blocks()}
-    genuine = StatusUpdate(mine.name, mine.token, JobStatus.SUCCESS, stolen, seal=mine.seal)
-    assert door.poll(PollRequest((genuine,))).answers[0].verdict is Verdict.ACCEPTED
-    assert folder.path("A", "b000").exists()
 
 
 def test_a_late_worker_cannot_publish_in_place_what_went_to_another(tmp_path: Path) -> None:
