@@ -290,8 +290,7 @@ def index_set_algebra(n: int, folder: Path, watch: Stopwatch) -> None:
 
 
 def _jobs_of(n: int) -> SchedulerService:
-    service = SchedulerService(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19, check_results=False),
-                               index=None)
+    service = SchedulerService(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19), index=None)
     blocks = [BlockMeta(id=f"{number:012}", tenant="", shard=number % 16, level=0) for number in range(n)]
     for start in range(0, n, 100):
         service.apply(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))

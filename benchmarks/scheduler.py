@@ -102,7 +102,7 @@ def measure_push(count: int) -> tuple[list[float], list[float], list[float], lis
 
 def queued(count: int, names: Sequence[str]) -> SchedulerService:
     """A service with so many jobs of 20 blocks; their ids are made anew, as they would be."""
-    service = SchedulerService(SchedulerConfig(max_queue_size=0, standalone_cleanup=False), index=None)
+    service = SchedulerService(SchedulerConfig(max_queue_size=0), index=None)
     for number in range(count):
         name = f"{number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:x}-T-S{number % SHARDS}-L0"
         sources = tuple(f"{source[:17]}{number:09}" for source in names[:BLOCKS_A_JOB])
@@ -185,9 +185,8 @@ COMMANDS = SchedulerConfig(levels=(LevelConfig(max_blocks=1),), max_queue_size=0
 class Worker:
     """Speaks for one of ours: what it holds, and what it says."""
 
-    def __init__(self, poll: Poll, with_results: bool) -> None:
+    def __init__(self, poll: Poll) -> None:
         self._poll = poll
-        self._with_results = with_results
         self.jobs: list[tuple[JobPlan, int]] = []
 
     def take(self, count: int, updates: tuple[StatusUpdate, ...] = ()) -> int:
@@ -201,8 +200,6 @@ class Worker:
                                      for plan, token in self.jobs)))
 
     def said_done(self) -> tuple[StatusUpdate, ...]:
-        if not self._with_results:
-            return tuple(StatusUpdate(plan.name, token, JobStatus.SUCCESS) for plan, token in self.jobs)
         return tuple(StatusUpdate(plan.name, token, JobStatus.SUCCESS, CompactedBlocks(
             tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
             new_blocks=(BlockMeta(id=f"{plan.source_blocks[0]}-{token}", tenant=plan.tenant, shard=plan.shard,
@@ -214,15 +211,15 @@ class Worker:
         return sum(answer.verdict is Verdict.ACCEPTED for answer in answers)
 
 
-def our_cycle(poll: Poll, later: Callable[[], object], jobs: int, abandoned: int, with_results: bool = True) -> int:
+def our_cycle(poll: Poll, later: Callable[[], object], jobs: int, abandoned: int) -> int:
     """Assign, renew, complete; some are abandoned, run out, go to others, and are then reported late.
 
     Returns how many late completions were accepted, while the new owner was at work.
     """
-    workers = [Worker(poll, with_results) for _ in range(WORKERS)]
+    workers = [Worker(poll) for _ in range(WORKERS)]
     lost: list[Worker] = []
     while len(lost) * AT_ONCE < abandoned:
-        lost.append(Worker(poll, with_results))
+        lost.append(Worker(poll))
         assert lost[-1].take(AT_ONCE) == AT_ONCE
     done = 0
     for worker in workers:
@@ -277,18 +274,15 @@ def our_rate(jobs: int, abandoned: int, kind: str, wrong: list[int], cpu: list[f
     Args:
         jobs: how many there are.
         abandoned: how many of them a worker takes and forgets.
-        kind: `"jobs"`: a completion is a completion, as with the peers, and the host looks after its blocks;
-            `"results"`: it has results, held against the plan: sources become a tombstone, outputs wait at the next
-            level; `"index"`: and the metadata index is kept.
+        kind: `"results"`: sources become a tombstone, outputs wait at the next level; `"index"`: and the metadata index
+            is kept.
         wrong: collects how many late completions were accepted.
         cpu: collects the CPU time.
     """
-    with_results = kind != "jobs"
-    config = attrs.evolve(COMMANDS, check_results=with_results)
-    service = InMemory(jobs, config, MetadataIndex() if kind == "index" else None)
+    service = InMemory(jobs, COMMANDS, MetadataIndex() if kind == "index" else None)
     gc.collect()
     began, used = time.perf_counter(), time.process_time()
-    wrong.append(our_cycle(service.poll, service.later, jobs, abandoned, with_results))
+    wrong.append(our_cycle(service.poll, service.later, jobs, abandoned))
     seconds = time.perf_counter() - began
     cpu.append((time.process_time() - used) / jobs * 1e6)
     return jobs / seconds
@@ -503,12 +497,12 @@ _TWO = "Redis Streams, hiredis, two round trips a turn"
 
 
 def redis_figures(server: RedisServer, quick: bool) -> Iterator[Figure]:
-    """Ours in the process, with and without results, and behind HTTP; Redis is always behind its socket."""
+    """Ours in the process, and behind HTTP; Redis is always behind its socket."""
     jobs, abandoned, runs = (1000, 100, 3) if quick else (5000, 500, 5)
     ours: list[int] = []
     theirs: list[int] = []
-    for kind, at_once, goal in (("jobs", True, ">= 1.5"), ("jobs", False, ">= 1.5"), ("results", True, "printed"),
-                                ("results", False, "printed"), ("index", True, "printed")):
+    for kind, at_once, goal in (("results", True, "printed"), ("results", False, "printed"),
+                                ("index", True, "printed")):
         cpu: list[float] = []
         redis_cpu: list[float] = []
         values, others = alternate(runs, partial(our_rate, jobs, abandoned, kind, ours, cpu),

@@ -6,15 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import attrs
 
 from compactlib.scheduler.errors import BadConfig
-
-LastKey: TypeAlias = Literal["age", "name"]
-"""What decides between jobs that are otherwise equal: who came first, or the name."""
-
 
 SelfT = TypeVar("SelfT")
 
@@ -32,8 +28,6 @@ def _of_types(check: Callable[[SelfT], None]) -> Callable[[SelfT], None]:
         for field in attrs.fields(type(self)):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             is_left_out = value is None and field.type != "int"
-            if field.type == "bool" and (not isinstance(value, int) or value not in (0, 1)):
-                raise BadConfig(f"{field.name} is {value!r:.100}; give True or False")
             if str(field.type).startswith("int") and not isinstance(value, int) and not is_left_out:
                 raise BadConfig(f"{field.name} is {value!r:.100}; give a whole number")
         try:
@@ -81,7 +75,6 @@ class Limits:
         max_queue_size: see `SchedulerConfig`, like the others.
         max_quarantine_size: of evicted jobs.
         max_tombstones: of those that are not confirmed.
-        checks_results: 1 if results are held against plan and index, else 0.
         lease_seconds: no job's lease lasts longer.
         max_backoff_seconds: no job waits longer.
         cleanup_lease_seconds: no tombstone's lease lasts longer.
@@ -90,7 +83,6 @@ class Limits:
     max_queue_size: int
     max_quarantine_size: int
     max_tombstones: int
-    checks_results: int
     lease_seconds: float
     max_backoff_seconds: float
     cleanup_lease_seconds: float
@@ -119,7 +111,6 @@ class SchedulerConfig:
         max_queue_size: jobs queued at most; 0: no limit.
         max_quarantine_size: evicted jobs remembered at most; the oldest leave, and an event says so.
         max_jobs_per_poll: the most that one poll assigns, and that it makes.
-        last_key: what decides between jobs that are otherwise equal.
         backoff_seconds: how long a job waits that a worker reported as failed, or gave back for the second time;
             doubled with each time after that.
         max_backoff_seconds: the most it waits.
@@ -130,11 +121,6 @@ class SchedulerConfig:
         max_tombstones: tombstones kept at most; the oldest leave, an event says so, and their objects stay for someone
             else to find. Where no worker has a cleanup, all of them end so.
         cleanup_lease_seconds: after this long without a confirmation, a tombstone is handed out again.
-        standalone_cleanup: hand tombstones to workers that have room and no job to do.
-        refuse_future_tokens: refuse tokens above the current log index, which no worker can have been given.
-        evict_at_limit: make room as soon as the queue is full; `False`: only once it is over its limit.
-        check_results: hold results against the plan and the metadata index; without, what a worker says is done.
-        strict_states: refuse updates about jobs that are not assigned, and second updates about one job.
         tokens_above: added to the index of a command to make it a token, >= 0. For a scheduler whose log was lost,
             beside fences that remember its tokens: any number above them. Never falls again, whatever is set later.
 
@@ -149,7 +135,6 @@ class SchedulerConfig:
     max_queue_size: int = 10_000
     max_quarantine_size: int = 10_000
     max_jobs_per_poll: int = 1_000
-    last_key: LastKey = "age"
     backoff_seconds: float = 5.0
     max_backoff_seconds: float = 300.0
     cleanup_batch_size: int = 2
@@ -158,11 +143,6 @@ class SchedulerConfig:
     cleanup_max_level: int = 1
     max_tombstones: int = 100_000
     cleanup_lease_seconds: float = 900.0
-    standalone_cleanup: bool = True
-    refuse_future_tokens: bool = True
-    evict_at_limit: bool = True
-    check_results: bool = True
-    strict_states: bool = True
     tokens_above: int = 0
 
     @_of_types
@@ -185,11 +165,9 @@ class SchedulerConfig:
                 raise BadConfig(f"{name} is {getattr(self, name)}; give 1 to {(1 << 20) - 1}")
         for name in ("backoff_seconds", "max_backoff_seconds", "cleanup_delay_seconds", "cleanup_lease_seconds"):
             check_seconds(name, getattr(self, name))
-        if self.last_key not in ("age", "name"):
-            raise BadConfig(f"last_key is {self.last_key!r}; give 'age' or 'name'")
 
     @property
     def limits(self) -> Limits:
         """What is recorded with each update."""
-        return Limits(self.max_queue_size, self.max_quarantine_size, self.max_tombstones, int(self.check_results),
-                      self.lease_seconds, self.max_backoff_seconds, self.cleanup_lease_seconds)
+        return Limits(self.max_queue_size, self.max_quarantine_size, self.max_tombstones, self.lease_seconds,
+                      self.max_backoff_seconds, self.cleanup_lease_seconds)

@@ -97,10 +97,9 @@ def settings(rng: random.Random) -> SchedulerConfig:
         max_failures=rng.randint(0, 3), lease_seconds=rng.choice([1.0, 10.0, 60.0]),
         max_queue_size=rng.choice([0, 2, 4]),
         max_quarantine_size=rng.randint(1, 3), max_jobs_per_poll=rng.randint(1, 5), max_releases=rng.randint(0, 3),
-        last_key=rng.choice(["age", "name"]), backoff_seconds=rng.choice([0.0, 3.0]),
+        backoff_seconds=rng.choice([0.0, 3.0]),
         max_backoff_seconds=rng.choice([0.0, 10.0]), cleanup_batch_size=rng.randint(0, 3),
-        cleanup_delay_seconds=rng.choice([0.0, 15.0, 1e6]), cleanup_lease_seconds=rng.choice([0.0, 20.0]),
-        standalone_cleanup=rng.random() < 0.5, evict_at_limit=rng.random() < 0.5, strict_states=rng.random() < 0.6)
+        cleanup_delay_seconds=rng.choice([0.0, 15.0, 1e6]), cleanup_lease_seconds=rng.choice([0.0, 20.0]))
 
 
 class World:

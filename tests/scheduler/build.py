@@ -44,16 +44,14 @@ def levels(*limits: Limits) -> tuple[LevelConfig, ...]:
     return tuple(LevelConfig(max_blocks=blocks, max_age_seconds=age) for blocks, age in limits)
 
 
-def lenient(**changes: Any) -> SchedulerConfig:
-    """Every check switched off, jobs by name, and the last level's age as the widest span of a job at any level."""
-    config = SchedulerConfig(**{
-        "last_key": "name", "standalone_cleanup": False, "refuse_future_tokens": False, "evict_at_limit": False,
-        "check_results": False, "strict_states": False, "backoff_seconds": 0.0, **changes})
+def at_once(**changes: Any) -> SchedulerConfig:
+    """No back-off, and the last level's age as the widest span of a job at any level."""
+    config = SchedulerConfig(**{"backoff_seconds": 0.0, **changes})
     span = config.levels[-1].max_age_seconds
     return attrs.evolve(config, levels=tuple(attrs.evolve(level, max_range_seconds=span) for level in config.levels))
 
 
-CFG3 = lenient(levels=levels((3, 0), (2, 0), (2, 0)), cleanup_batch_size=0)
+CFG3 = at_once(levels=levels((3, 0), (2, 0), (2, 0)), cleanup_batch_size=0)
 
 
 def queue_of(config: SchedulerConfig = CFG3) -> BlockQueue:
@@ -196,7 +194,7 @@ class Host:
     def audit(self) -> None:
         self.service.audit()
         check_numbers(self.service, self.now)
-        if self.service.config.check_results and not self.service.state.quarantine_dropped:
+        if not self.service.state.quarantine_dropped:
             assert self.service.state.unaccounted_blocks() == []
 
 

@@ -35,7 +35,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
 
 def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]]) -> None:
     """As `complete`, for jobs that have not changed since, one after the other."""
-    state, checks = effects.state, effects.limits.checks_results
+    state = effects.state
     jobs, tombstones, index = state.jobs, state.tombstones, state.index
     levels = len(state.blocks.levels)
     for job, results in completed:
@@ -43,7 +43,7 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
             jobs.complete(job)
             continue
         sources, blocks = results.source_blocks, results.new_blocks
-        gone = checks and index is not None and sources_gone(state, job, results)
+        gone = index is not None and sources_gone(state, job, results)
         if not gone and tombstones._first_covered(blocks) is not None:
             # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
             effects.verdicts[job.name] = Verdict.SUPERSEDED
@@ -58,8 +58,6 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
             # The sources, of which there is at least one, go, and the new blocks come.
             tombstones._add_blocks(effects.command, job.name, job.tenant, job.shard, job.compaction_level, sources)
             if index is not None:
-                # The sources of checked results are there; others may name anything, and what can be done with them
-                # is done.
                 index.remove(job.tenant, job.shard, sources)
             for block in blocks:
                 if index is not None or block.level < levels:
@@ -67,7 +65,7 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
         effects.completed(job, blocks)
         if job.orphans:
             settle_orphans(effects, job, blocks)
-        if checks and (results.no_output is not None or len(sources) != job.source_count):
+        if results.no_output is not None or len(sources) != job.source_count:
             _quarantine_unread(effects, job, results)
 
 

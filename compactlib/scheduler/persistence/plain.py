@@ -49,8 +49,8 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "update": (update.PlanUpdate, ("index", "term", "now", "new_jobs", "assigned_jobs", "updated_jobs", "returned_jobs",
                                    "completed_jobs", "evicted_jobs", "refused_outputs", "leased_tombstones",
                                    "deleted_tombstones", "shared", "turns", "answers", "limits", "policy", "why")),
-    "limits": (config.Limits, ("max_queue_size", "max_quarantine_size", "max_tombstones", "checks_results",
-                               "lease_seconds", "max_backoff_seconds", "cleanup_lease_seconds")),
+    "limits": (config.Limits, ("max_queue_size", "max_quarantine_size", "max_tombstones", "lease_seconds",
+                               "max_backoff_seconds", "cleanup_lease_seconds")),
     "add": (update.AddBlocks, ("blocks",)),
     "added": (update.BlocksAdded, ("queued", "terminal", "duplicate", "tombstoned")),
     "tick": (update.Tick, ()),
@@ -61,9 +61,8 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "level": (config.LevelConfig, ("max_blocks", "max_age_seconds", "max_job_bytes", "max_range_seconds")),
     "settings": (config.SchedulerConfig, (
         "levels", "max_failures", "max_releases", "lease_seconds", "max_queue_size", "max_quarantine_size",
-        "max_jobs_per_poll", "last_key", "backoff_seconds", "max_backoff_seconds", "cleanup_batch_size",
+        "max_jobs_per_poll", "backoff_seconds", "max_backoff_seconds", "cleanup_batch_size",
         "cleanup_delay_seconds", "cleanup_min_level", "cleanup_max_level", "max_tombstones", "cleanup_lease_seconds",
-        "standalone_cleanup", "refuse_future_tokens", "evict_at_limit", "check_results", "strict_states",
         "tokens_above")),
     "quarantined": (state.QuarantinedJob, ("plan", "reason", "failures", "since", "orphans")),
 }
@@ -79,8 +78,6 @@ _CONVERTED: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     model.CompactedBlocks: {"no_output": model.NoOutput},
     poll.StatusAnswer: {"verdict": poll.Verdict},
     update.Opening: {"with_index": _is_set},
-    config.SchedulerConfig: dict.fromkeys(("standalone_cleanup", "refuse_future_tokens", "evict_at_limit",
-                                           "check_results", "strict_states"), _is_set),
 }
 
 

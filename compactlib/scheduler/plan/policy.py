@@ -108,7 +108,7 @@ class LevelView:
     Attributes:
         level: which.
         shared: how many assignments it has shared with the levels above so far.
-        ready: jobs that were never assigned, in order of age (or by name, with `last_key="name"`).
+        ready: jobs that were never assigned, in order of age.
         again: jobs whose back-off or whose lease is over: unassigned ones first, then by failures and time.
         tenants: the ready jobs by tenant, the one with the least virtual time first; the same jobs as in `ready`.
     """

@@ -165,7 +165,7 @@ class Decision:
             self.assigned, self.choice = self._schedule.choose(policy, capacity)
             if self._state.blocks.has_flushed():
                 self._create(capacity)
-            if config.standalone_cleanup and capacity > len(self.assigned):
+            if capacity > len(self.assigned):
                 self._cleanup(capacity - len(self.assigned))
         if request.deleted_tombstones:
             tombstones = self._state.tombstones
@@ -215,8 +215,6 @@ class Decision:
                 self._complete(said, job)
             else:
                 self._take(said)
-        if self._is_repeated:
-            self.renewed = [job for job in renewed if job.name not in schedule.over]
 
     def _take(self, said: StatusUpdate) -> None:
         name, status, results = said.name, said.status, said.compacted_blocks
@@ -246,7 +244,7 @@ class Decision:
     def _refuse(self, said: StatusUpdate, verdict: Verdict) -> None:
         job = self._state.jobs.get(said.name)
         # A job that is over does not occupy the worker any more: that slot is part of its capacity already.
-        if not self._state.config.strict_states or said.status not in _OVER:
+        if said.status not in _OVER:
             self._revoked += verdict is not Verdict.DUPLICATE
         deadline = None
         if job is not None and job.status is JobStatus.IN_PROGRESS:
@@ -261,24 +259,23 @@ class Decision:
 
     def _complete(self, said: StatusUpdate, job: Job) -> None:
         state, results = self._state, said.compacted_blocks
-        if state.config.check_results:
-            problem = result_problem(job, results)
-            if problem is not None:
-                failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
-                self._returned.append(ReturnedJob(failed, job.token))
-                self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
-                self._refuse_outputs(said.name, results)
-                return
-            assert results is not None
-            doomed = state.tombstones._first_covered(results.new_blocks)
-            if doomed is not None and not sources_gone(state, job, results):
-                # The same outputs were thrown away before and wait for deletion: try again once they are gone.
-                detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"
-                waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
-                                                  releases=job.releases)
-                self._returned.append(ReturnedJob(waiting, job.token))
-                self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
-                return
+        problem = result_problem(job, results)
+        if problem is not None:
+            failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
+            self._returned.append(ReturnedJob(failed, job.token))
+            self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
+            self._refuse_outputs(said.name, results)
+            return
+        assert results is not None
+        doomed = state.tombstones._first_covered(results.new_blocks)
+        if doomed is not None and not sources_gone(state, job, results):
+            # The same outputs were thrown away before and wait for deletion: try again once they are gone.
+            detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"
+            waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
+                                              releases=job.releases)
+            self._returned.append(ReturnedJob(waiting, job.token))
+            self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
+            return
         self._schedule.completed(job.name)
         self.completed.append((job, results))
         self.answers.append(_make_answer(said.name, _ACCEPTED))

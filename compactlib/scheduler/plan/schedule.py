@@ -66,26 +66,24 @@ class Schedule:
         self._expiry = command.appended_at if expiry is None else expiry
         self.lease_expires_at: float = command.appended_at + config.lease_seconds
         self.touched: set[str] = set()
-        self.over: set[str] = set()
         self._shared: Mapping[int, int] = {} if shared is None else shared
 
     # ------------------------------------------------------------------------------------------ what workers say
 
     def check(self, name: str, token: int, status: int) -> Job | Verdict:
         """The job that an update is about, or why it is refused. O(1)."""
-        config = self._config
         job = self._queue.get(name)
-        if name in (self.touched if config.strict_states else self.over):
+        if name in self.touched:
             return Verdict.DUPLICATE
         if job is None:
             return Verdict.NOT_FOUND
         if token < job.token:
             return Verdict.STALE_TOKEN
-        if config.refuse_future_tokens and token > self._command.index:
+        if token > self._command.index:
             return Verdict.FUTURE_TOKEN
         if not _IN_PROGRESS <= status <= _RELEASED:
             return Verdict.BAD_STATUS
-        if config.strict_states and job.status is not _IN_PROGRESS:
+        if job.status is not _IN_PROGRESS:
             return Verdict.WRONG_STATE
         return job
 
@@ -116,14 +114,12 @@ class Schedule:
     def completed(self, name: str) -> None:
         """The job leaves the queue, and its place is free in this very poll."""
         self.touched.add(name)
-        self.over.add(name)
         self._removed += 1
 
     def released(self, state: JobState, delay_seconds: float, reason: str, *, failures: int | None = None,
                  releases: int = 0) -> JobState:
         """The state of a job that a worker gives back, to be assigned after a delay."""
         self.touched.add(state.name)
-        self.over.add(state.name)
         not_before = self._command.appended_at + delay_seconds if delay_seconds else 0.0
         return JobState(name=state.name, compaction_level=state.compaction_level, token=self._command.index,
                         added_at=state.added_at, failures=state.failures if failures is None else failures,
@@ -235,10 +231,7 @@ class Schedule:
         limit = self._config.max_queue_size
         if not limit:
             return True
-        size = len(self._queue) + self._added
-        if self._config.evict_at_limit:
-            size -= self._evicted + self._removed
-        return size < limit
+        return len(self._queue) + self._added - self._evicted - self._removed < limit
 
     def add_job(self, plan: JobPlan) -> NewJob | None:
         """The job to be queued, or `None` if the queue is full. It cannot be assigned in this poll. O(1)."""
@@ -253,8 +246,7 @@ class Schedule:
 
     def evict_job(self) -> EvictedJob | None:
         """The worst excluded job, if the queue needs room; never one that this poll is about. O(1) amortized."""
-        limit, config = self._config.max_queue_size, self._config
-        if not limit or (self.has_room() if config.evict_at_limit else len(self._queue) - self._evicted <= limit):
+        if self.has_room():
             return None
         if self._excluded is None:
             self._excluded = self._queue.excluded(self._expiry)

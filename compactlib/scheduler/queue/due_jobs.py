@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from compactlib.errors import AuditFailed
 from compactlib.scheduler.model.values import JobStatus
-from compactlib.scheduler.queue.job import Job, LastKey
+from compactlib.scheduler.queue.job import Job
 
-_Entry: TypeAlias = tuple[float, LastKey, Job]
+_Entry: TypeAlias = tuple[float, int, Job]
 
 _SMALL = 64
 _IN_PROGRESS = JobStatus.IN_PROGRESS
@@ -106,7 +106,7 @@ class DueJobs:
         if not heap or not self._is_due(heap[0][0], now):
             return
         # The best of the heap, without taking it apart: places whose parent was passed, and entries put right.
-        frontier: list[tuple[float, LastKey, Job, int]] = [(*heap[0], 0)]
+        frontier: list[tuple[float, int, Job, int]] = [(*heap[0], 0)]
         while frontier and self._is_due(frontier[0][0], now):
             due, key, job, place = heappop(frontier)
             if place >= 0:

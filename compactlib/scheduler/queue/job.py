@@ -18,7 +18,6 @@ OF_TENANT: Places = (4, 8)
 """In the line of its tenant."""
 NOT_READY = 0
 
-LastKey: TypeAlias = int | str
 """What decides between jobs that are otherwise equal: a number for all of them, or a name."""
 
 _SEPARATOR = "\n"
@@ -41,7 +40,7 @@ class Job:
     What its state says are attributes of its own: `JobState` tells what each of them is.
 
     Attributes:
-        last_key: what decides between jobs that are otherwise equal; its place in the order of creation if not set.
+        last_key: its place in the order of creation, which decides between jobs that are otherwise equal.
         tenant: the plan's.
         shard: the plan's.
         tombstones: the plan's.
@@ -72,7 +71,7 @@ class Job:
         self.added_at: float = state.added_at
         self.sequence: int = state.sequence
         self.become(state)
-        self.last_key: LastKey = state.sequence
+        self.last_key: int = state.sequence
         self.tenant: str = plan.tenant
         self.shard: int = plan.shard
         self.tombstones: tuple[Tombstone, ...] = plan.tombstones

@@ -26,7 +26,7 @@ from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.values import BlockMeta, JobPhase, JobPlan, JobState, JobStatus
 from compactlib.scheduler.queue.due_jobs import DueJobs
-from compactlib.scheduler.queue.job import NOT_READY, Job, LastKey
+from compactlib.scheduler.queue.job import NOT_READY, Job
 from compactlib.scheduler.queue.ready_jobs import ReadyJobs
 
 ValueT = TypeVar("ValueT")
@@ -92,7 +92,6 @@ class JobQueue:
         self._config = config
         self._knows_sources = knows_sources
         self._max_failures = config.max_failures
-        self._is_by_name = config.last_key == "name"
         self._jobs: dict[str, Job] = {}
         self.get: Callable[[str], Job | None] = self._jobs.get
         """The job of a name, if it is queued. O(1)."""
@@ -108,7 +107,7 @@ class JobQueue:
         # By tenant, shard and level.
         self._sources: dict[tuple[str, int, int], set[str]] = {}
         # Jobs that failed too often, the worst first; their leases may still run.
-        self._failed: SortedList[tuple[int, float, int, LastKey, str]] = SortedList()
+        self._failed: SortedList[tuple[int, float, int, int, str]] = SortedList()
         # Of them, those that were not reported yet, by the end of their last lease; and when the first of these is.
         self._untold: SortedSet[tuple[float, str]] = SortedSet()
         self._next_untold = inf
@@ -146,8 +145,6 @@ class JobQueue:
         self._enter(job)
 
     def _enter(self, job: Job) -> None:
-        if self._is_by_name:
-            job.last_key = job.name
         self.size_bytes += job.size_bytes
         if self._knows_sources_of(job):
             job.neighbours = self._sources.setdefault((job.tenant, job.shard, job.compaction_level), set())
@@ -307,7 +304,7 @@ class JobQueue:
             self._next_untold = self._untold[0][0] if self._untold else inf
 
     @staticmethod
-    def _failed_key(job: Job) -> tuple[int, float, int, LastKey, str]:
+    def _failed_key(job: Job) -> tuple[int, float, int, int, str]:
         return -job.failures, job.lease_expires_at, -job.compaction_level, job.last_key, job.name
 
     # --------------------------------------------------------------------------------------------------- views
@@ -392,7 +389,7 @@ class JobQueue:
 
     def in_order(self, now: float) -> list[JobState]:
         """All jobs by priority, at a time. O(n log n)."""
-        def priority(job: Job) -> tuple[int, bool, int, int, float, float, LastKey]:
+        def priority(job: Job) -> tuple[int, bool, int, int, float, float, int]:
             return (job.compaction_level, self.has_failed(job), job.status, job.failures, job.lease_expires_at,
                     job.not_before, job.last_key)
 

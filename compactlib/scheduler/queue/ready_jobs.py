@@ -16,7 +16,7 @@ from typing import Any
 from sortedcontainers import SortedDict, SortedList
 
 from compactlib.errors import AuditFailed
-from compactlib.scheduler.queue.job import NOT_READY, OF_LEVEL, OF_TENANT, Job, LastKey, Places
+from compactlib.scheduler.queue.job import NOT_READY, OF_LEVEL, OF_TENANT, Job, Places
 
 _SMALL = 64
 _LAST_KEY = attrgetter("last_key")
@@ -33,7 +33,7 @@ class Line:
         self._in_line, self._early_one = places
         self._line: deque[Job] = deque()
         # Jobs that would not stand in order at the end of the line.
-        self._early: SortedList[tuple[LastKey, str]] = SortedList()
+        self._early: SortedList[tuple[int, str]] = SortedList()
         self._early_jobs: dict[str, Job] = {}
         self._size = 0
 
@@ -45,7 +45,7 @@ class Line:
         key = job.last_key
         line = self._line
         # The last one in the line may have left it; it still says where the line ends.
-        if not line or line[-1].last_key < key:  # type: ignore[operator]
+        if not line or line[-1].last_key < key:
             line.append(job)
             job.ready |= self._in_line
         else:

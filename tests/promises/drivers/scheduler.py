@@ -179,7 +179,7 @@ class SchedulerDriver:
 
     def settings(self) -> Sequence[Settings]:
         return [Settings(BASE, 6),
-                Settings(attrs.evolve(BASE, max_queue_size=1, last_key="name", lease_seconds=1.0, max_jobs_per_poll=1,
+                Settings(attrs.evolve(BASE, max_queue_size=1, lease_seconds=1.0, max_jobs_per_poll=1,
                                       cleanup_batch_size=0), 1),
                 Settings(attrs.evolve(BASE, levels=(LevelConfig(max_blocks=3, max_age_seconds=5), *BASE.levels[1:]),
                                       max_failures=0, cleanup_delay_seconds=0.0), 1000)]

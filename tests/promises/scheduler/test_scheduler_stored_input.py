@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
@@ -80,18 +79,6 @@ def test_room_for_jobs_is_a_whole_number() -> None:
     half: Any = 1.5
     with pytest.raises(InvalidInput, match=r"job_capacity is 1\.5"):
         StoredScheduler(MemoryStore()).poll(PollRequest(job_capacity=half))
-
-
-@pytest.mark.parametrize("field", ["standalone_cleanup", "refuse_future_tokens", "evict_at_limit", "check_results",
-                                   "strict_states"])
-@pytest.mark.parametrize("given", [2, "yes", None])
-def test_a_setting_that_is_on_or_off_is_nothing_else(field: str, given: Any) -> None:
-    with pytest.raises(BadConfig, match=f"{field} is {given!r}; give True or False"):
-        attrs.evolve(SchedulerConfig(), **{field: given})
-    numbers: dict[str, Any] = {field: 1}
-    truths: dict[str, Any] = {field: True}
-    as_one, as_true = (attrs.evolve(SchedulerConfig(), **settings) for settings in (numbers, truths))
-    assert StoredScheduler(MemoryStore(), as_one).service.config == as_true
 
 
 def test_a_setting_that_no_float_can_be_is_refused() -> None:

@@ -162,7 +162,7 @@ def test_earlier_versions_are_refused_by_name() -> None:
 
 CONFIGS = [SchedulerConfig(), SchedulerConfig(
     levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=2, max_job_bytes=5, max_age_seconds=0.5)),
-    last_key="name", max_failures=0, lease_seconds=1)]
+    max_failures=0, lease_seconds=1)]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -186,8 +186,8 @@ def settings(**changes: Any) -> Any:
 @pytest.mark.parametrize("plain", [
     ["settings"], [], 5, ["limits"], {}, settings(levels=[0]), settings(levels=[0, ["level", 0, 0, None, 0]]),
     settings(levels=3), settings(levels=[0, 3]), settings(levels=[0, ["tick"]]), [*settings(), "red"],
-    settings(max_failures=None), settings(max_failures="3"), settings(last_key="size"), settings(last_key=[0]),
-    settings(check_results=2), settings(check_results="yes"), settings(lease_seconds=0), settings(lease_seconds=None),
+    settings(max_failures=None), settings(max_failures="3"),
+    settings(lease_seconds=0), settings(lease_seconds=None),
 ])
 def test_settings_that_make_no_sense_are_corrupt(plain: Any) -> None:
     with pytest.raises(CorruptData):

@@ -374,10 +374,9 @@ SETTINGS = [
     CONFIG,
     attrs.evolve(CONFIG, max_queue_size=1, max_quarantine_size=1, max_failures=1),
     attrs.evolve(CONFIG, levels=LEVELS[:1], lease_seconds=1.0, cleanup_batch_size=0),
-    attrs.evolve(CONFIG, levels=(LevelConfig(max_blocks=3), *LEVELS), last_key="name"),
+    attrs.evolve(CONFIG, levels=(LevelConfig(max_blocks=3), *LEVELS)),
     attrs.evolve(CONFIG, levels=(LevelConfig(max_blocks=2, max_job_bytes=1, max_range_seconds=1.0),) * 2,
-                 max_jobs_per_poll=1, cleanup_delay_seconds=0.0, cleanup_lease_seconds=0.0,
-                 standalone_cleanup=False),
+                 max_jobs_per_poll=1, cleanup_delay_seconds=0.0, cleanup_lease_seconds=0.0),
 ]
 
 

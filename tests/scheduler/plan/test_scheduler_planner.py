@@ -19,10 +19,10 @@ from tests.scheduler.build import (
     CFG3,
     Host,
     S,
+    at_once,
     batches,
     cursor,
     drained,
-    lenient,
     levels,
     output,
     planned,
@@ -105,7 +105,7 @@ def test_a_batch_without_blocks_gives_no_job() -> None:
 
 
 def test_old_batches_become_jobs_of_one_block() -> None:
-    config = lenient(levels=levels((5, 5), (5, 5)), cleanup_batch_size=0)
+    config = at_once(levels=levels((5, 5), (5, 5)), cleanup_batch_size=0)
     queue = queue_of(config)
     push(queue, ("A", 1, 0), 1, at=10)
     push(queue, ("B", 0, 0), 2, at=20)
@@ -120,7 +120,7 @@ def ulid(seconds: float, tail: int = 0) -> str:
 
 
 def test_blocks_too_far_apart_in_time_are_not_joined() -> None:
-    config = lenient(cleanup_batch_size=0)
+    config = at_once(cleanup_batch_size=0)
     queue = queue_of(config)
     start = 1727049615.0  # 2024-09-23T00:00:15Z
     times = [start + 15 * number for number in range(10)]

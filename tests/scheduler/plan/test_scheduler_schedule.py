@@ -27,9 +27,9 @@ from compactlib.scheduler.model.values import BlockEntry, JobPhase, JobState
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job_queue import JobQueue
-from tests.scheduler.build import P, S, U, assigned_names, given_out, job_plan, job_state, jobs_of, lenient
+from tests.scheduler.build import P, S, U, assigned_names, at_once, given_out, job_plan, job_state, jobs_of
 
-LENIENT = lenient(lease_seconds=10, max_failures=3)
+AT_ONCE = at_once(lease_seconds=10, max_failures=3)
 OURS = SchedulerConfig(lease_seconds=10, max_failures=3)
 AT_0 = Command(1, 1, 0.0)
 AT_20 = Command(2, 1, 20.0)
@@ -47,30 +47,29 @@ def update_job(schedule: Schedule, name: str, token: int, status: int, reason: s
 
 
 def test_renewal() -> None:
-    queue = jobs_of(LENIENT, job_state("1", status=P))
-    for schedule in twice(queue, LENIENT, AT_0):
-        renewed = update_job(schedule, "1", 1, P)
-        assert renewed == job_state("1", status=P, lease=10.0)
+    queue = jobs_of(AT_ONCE, job_state("1", status=P))
+    for schedule in twice(queue, AT_ONCE, AT_0):
         assert update_job(schedule, "1", 0, P) is Verdict.STALE_TOKEN
         assert update_job(schedule, "0", 1, P) is Verdict.NOT_FOUND
         assert update_job(schedule, "1", 1, U) is Verdict.BAD_STATUS
-        assert update_job(schedule, "1", 7, P) == job_state("1", status=P, lease=10.0)
+        assert update_job(schedule, "1", 1, P) == job_state("1", status=P, lease=10.0)
+        assert update_job(schedule, "1", 1, P) is Verdict.DUPLICATE
 
 
-def test_differs_for_us_a_token_that_nobody_can_have_is_refused() -> None:
+def test_a_token_that_nobody_can_have_is_refused() -> None:
     schedule = Schedule(jobs_of(OURS, job_state("1", status=P)), OURS, AT_0)
     assert update_job(schedule, "1", 7, P) is Verdict.FUTURE_TOKEN
     assert isinstance(update_job(schedule, "1", 1, P), JobState)
 
 
 def test_completion() -> None:
-    queue = jobs_of(LENIENT, job_state("1", 1, P))
-    for schedule in twice(queue, LENIENT, AT_0):
+    queue = jobs_of(AT_ONCE, job_state("1", 1, P))
+    for schedule in twice(queue, AT_ONCE, AT_0):
         assert update_job(schedule, "1", 0, S) is Verdict.STALE_TOKEN
         assert update_job(schedule, "1", 1, S) == job_state("1", 1, S)
 
 
-@pytest.mark.parametrize("config", [LENIENT, OURS])
+@pytest.mark.parametrize("config", [AT_ONCE, OURS])
 def test_assignment(config: SchedulerConfig) -> None:
     queue = jobs_of(config, job_state("1", 1), job_state("2", sequence=2), job_state("3", sequence=3),
                     job_state("4", status=P), job_state("5", status=P))
@@ -80,7 +79,7 @@ def test_assignment(config: SchedulerConfig) -> None:
                 for job in found] == [("2", P, 10.0, 1), ("3", P, 10.0, 1), ("1", P, 10.0, 1)]
 
 
-@pytest.mark.parametrize("config", [LENIENT, OURS])
+@pytest.mark.parametrize("config", [AT_ONCE, OURS])
 def test_a_job_that_lost_its_worker_goes_to_another_before_higher_levels(config: SchedulerConfig) -> None:
     # A live lease does not end the level: behind it stands a job whose lease has run out.
     queue = jobs_of(config, job_state("live", status=P, lease=99.0), job_state("lost", status=P, lease=5.0, failures=1),
@@ -88,7 +87,7 @@ def test_a_job_that_lost_its_worker_goes_to_another_before_higher_levels(config:
     assert assigned_names(queue, config, AT_20) == ["lost", "high"]
 
 
-@pytest.mark.parametrize("config", [LENIENT, OURS])
+@pytest.mark.parametrize("config", [AT_ONCE, OURS])
 def test_updates_come_before_assignments(config: SchedulerConfig) -> None:
     queue = jobs_of(config, *(job_state(name, status=P, sequence=int(name)) for name in "123"))
     renewing, finishing = twice(queue, config, AT_20)
@@ -101,7 +100,7 @@ def test_updates_come_before_assignments(config: SchedulerConfig) -> None:
             for job in given_out(silent, 4)] == [("1", 2, 30.0, 1), ("2", 2, 30.0, 1), ("3", 2, 30.0, 1)]
 
 
-@pytest.mark.parametrize("config", [LENIENT, OURS])
+@pytest.mark.parametrize("config", [AT_ONCE, OURS])
 def test_new_jobs(config: SchedulerConfig) -> None:
     queue = jobs_of(config)
     for schedule in twice(queue, config, Command(1, 1, 1.0)):
@@ -114,33 +113,31 @@ def test_new_jobs(config: SchedulerConfig) -> None:
 
 
 def test_a_full_queue_takes_no_more() -> None:
-    for extra in ({}, {"evict_at_limit": True}):
-        config = lenient(max_queue_size=2, **extra)
-        schedule = Schedule(jobs_of(config), config, AT_0)
-        assert [schedule.add_job(job_plan(name)) is not None for name in "123"] == [True, True, False]
+    config = at_once(max_queue_size=2)
+    schedule = Schedule(jobs_of(config), config, AT_0)
+    assert [schedule.add_job(job_plan(name)) is not None for name in "123"] == [True, True, False]
 
 
-@pytest.mark.parametrize(("limit", "evicted"), [(2, 1), (5, 0), (0, 0)])
-def test_eviction_above_the_limit(limit: int, evicted: int) -> None:
-    config = lenient(max_queue_size=limit)
+@pytest.mark.parametrize(("limit", "evicted"), [(2, 2), (3, 1), (5, 0), (0, 0)])
+def test_eviction_at_the_limit(limit: int, evicted: int) -> None:
+    config = at_once(max_queue_size=limit)
     queue = jobs_of(config, *(job_state(name, status=P, failures=3) for name in "123"))
     for schedule in twice(queue, config, AT_20):
         assert sum(schedule.evict_job() is not None for _ in range(3)) == evicted
 
 
-def test_differs_for_us_room_is_made_before_the_queue_is_over_its_limit() -> None:
+def test_room_is_made_before_the_queue_is_over_its_limit() -> None:
     config = SchedulerConfig(max_queue_size=3)
     queue = jobs_of(config, *(job_state(name, status=P, failures=3) for name in "123"))
     schedule = Schedule(queue, config, AT_20)
     for name in "45":
-        # In Pyroscope this never happens, and no job would be made any more.
         assert schedule.evict_job() is not None
         assert schedule.evict_job() is None
         assert schedule.add_job(job_plan(name)) is not None
 
 
 def test_applying_a_schedule() -> None:
-    service = SchedulerService(lenient(), index=None)
+    service = SchedulerService(at_once(), index=None)
     for name in "234":
         assert service.state.jobs.add(job_state(name, failures=3 if name == "4" else 0), job_plan(name))
     service.state.blocks.push(BlockEntry(index=1, appended_at=0, id="1-source", tenant="A", shard=1, level=0))
@@ -152,7 +149,7 @@ def test_applying_a_schedule() -> None:
         evicted_jobs=(EvictedJob(before["4"]),))
     service.apply(Command(5, 1, 0.0), update)
     service.audit()
-    assert assigned_names(queue, service.config, Command(6, 1, 0.0)) == ["1", "2"]
+    assert assigned_names(queue, service.config, Command(6, 1, 0.0)) == ["2", "1"]
     counts = queue.levels[0].counts
     assert (counts.completed, counts.evicted) == (1, 1)
     assert sorted(job.state.name for job in queue) == ["1", "2"]
@@ -160,18 +157,18 @@ def test_applying_a_schedule() -> None:
 
 
 def test_loaded_jobs_can_be_assigned_and_counters_start_anew() -> None:
-    service = SchedulerService(LENIENT)
+    service = SchedulerService(AT_ONCE)
     for name in "12":
         service.state.jobs.add(job_state(name), job_plan(name))
-    loaded = load_rows(dump_rows(service.state), LENIENT)
+    loaded = load_rows(dump_rows(service.state), AT_ONCE)
     loaded.audit()
-    assert assigned_names(loaded.jobs, LENIENT, AT_0) == ["1", "2"]
+    assert assigned_names(loaded.jobs, AT_ONCE, AT_0) == ["1", "2"]
     counts = loaded.jobs.levels[0].counts
     assert (counts.added, counts.completed, counts.assigned, counts.reassigned, counts.evicted) == (0, 0, 0, 0, 0)
 
 
 def test_what_is_counted() -> None:
-    service = SchedulerService(lenient(max_failures=5))
+    service = SchedulerService(at_once(max_failures=5))
     queue = service.state.jobs
     queue.add(job_state("a"), job_plan("a"))
     queue.add(job_state("b", 2), job_plan("b", 2))
@@ -185,7 +182,7 @@ def test_what_is_counted() -> None:
 
 
 def test_removing_what_is_not_there() -> None:
-    queue = jobs_of(LENIENT)
+    queue = jobs_of(AT_ONCE)
     assert queue.get("1") is None
     queue.add(job_state("1"), job_plan("1"))
     job = queue.get("1")
@@ -198,10 +195,9 @@ def test_removing_what_is_not_there() -> None:
 # ------------------------------------------------------------------------------------------------- order, ours
 
 
-def test_age_comes_first_and_the_name_only_if_asked_for() -> None:
+def test_age_comes_before_the_name() -> None:
     states = [job_state("c", sequence=1), job_state("a", sequence=3), job_state("b", sequence=2)]
     assert assigned_names(jobs_of(OURS, *states), OURS, AT_0) == ["c", "b", "a"]
-    assert assigned_names(jobs_of(LENIENT, *states), LENIENT, AT_0) == ["a", "b", "c"]
 
 
 def test_fewer_failures_come_first_then_the_lease_that_ended_first() -> None:
@@ -378,7 +374,7 @@ def test_a_released_job_may_go_at_once_and_counts_no_failure() -> None:
 @pytest.mark.parametrize("changes", [
     {"levels": ()}, {"lease_seconds": 0}, {"lease_seconds": float("inf")}, {"max_failures": -1},
     {"max_queue_size": -1}, {"max_quarantine_size": 0}, {"max_jobs_per_poll": 0}, {"max_jobs_per_poll": 1 << 20},
-    {"backoff_seconds": -1}, {"last_key": "size"}, {"cleanup_delay_seconds": float("nan")},
+    {"backoff_seconds": -1}, {"cleanup_delay_seconds": float("nan")},
 ])
 def test_a_setting_out_of_its_range_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(BadConfig):

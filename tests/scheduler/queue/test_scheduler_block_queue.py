@@ -11,14 +11,14 @@ from compactlib.errors import InvalidInput
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.scheduler.model.values import BlockEntry
 from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed
-from tests.scheduler.build import CFG3, batches, flushed_ids, lenient, levels, planned, push, queue_of
+from tests.scheduler.build import CFG3, at_once, batches, flushed_ids, levels, planned, push, queue_of
 
 KEY = ("t", 1, 0)
 A, B = ("A", 1, 0), ("B", 2, 0)
 
 
 def test_a_full_batch_is_flushed_and_holes_stay_in_place() -> None:
-    queue = queue_of(lenient(levels=levels((3, 0))))
+    queue = queue_of(at_once(levels=levels((3, 0))))
     push(queue, KEY, 1, 2, 3)
     assert (batches(queue), queue.staged(KEY)) == ([["1", "2", "3"]], ())
     push(queue, KEY, 4, 5)
@@ -62,7 +62,7 @@ def test_removing_staged_and_unknown_blocks() -> None:
 
 
 def test_batches_stay_linked_whatever_is_removed() -> None:
-    queue = queue_of(lenient(levels=levels((2, 0))))
+    queue = queue_of(at_once(levels=levels((2, 0))))
     push(queue, KEY, *range(1, 7))
     assert batches(queue) == [["1", "2"], ["3", "4"], ["5", "6"]]
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_batches_of_two_keys_in_the_order_of_arrival() -> None:
 
 
 def test_age_flushes_the_key_that_is_quiet_longest() -> None:
-    queue = queue_of(lenient(levels=levels((3, 1), (5, 1))))
+    queue = queue_of(at_once(levels=levels((3, 1), (5, 1))))
     for key, block_id, at in [(("A", 1, 1), 1, 5), (("A", 1, 1), 2, 15), (("A", 0, 1), 3, 30), (("A", 0, 1), 4, 35),
                               (("B", 0, 1), 5, 40)]:
         push(queue, key, block_id, at=at)
@@ -116,7 +116,7 @@ def test_age_flushes_the_key_that_is_quiet_longest() -> None:
 
 
 def test_age_is_strict() -> None:
-    queue = queue_of(lenient(levels=levels((5, 5))))
+    queue = queue_of(at_once(levels=levels((5, 5))))
     push(queue, ("A", 1, 0), 1, at=10)
     push(queue, ("B", 0, 0), 2, at=15)
     assert batches(queue) == []

@@ -36,7 +36,7 @@ from compactlib.scheduler.persistence.codec import (
 )
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.plan.prepare import MAX_UPDATES
-from tests.scheduler.build import Host, P, S, lenient, output, say
+from tests.scheduler.build import Host, P, S, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
@@ -131,30 +131,6 @@ def test_two_updates_about_one_job(host: Host, response: PollResponse, first: Jo
 def test_two_updates_of_which_the_first_is_refused(host: Host, response: PollResponse) -> None:
     answer = host.poll(0, say(response, P, token=1), say(response, P))
     assert verdicts(answer) == [Verdict.STALE_TOKEN, Verdict.ACCEPTED]
-
-
-@pytest.mark.parametrize("statuses", [(S, S), (P, S)])
-def test_two_updates_about_one_job_complete_it_once_if_not_strict(statuses: tuple[JobStatus, JobStatus]) -> None:
-    host = Host(lenient(levels=PAIRS.levels))
-    host.add("a", "b")
-    response = host.assigned()
-    results = output(response.compaction_jobs[0], "x")
-    host.poll(0, *(say(response, status, results=results) for status in statuses))
-    state = host.service.state
-    assert (len(state.jobs), len(state.tombstones)) == (0, 1)
-
-
-def test_unchecked_results_may_name_anything_and_apply_does_not_raise() -> None:
-    host = Host(lenient(levels=PAIRS.levels))
-    host.add("a", "b")
-    response = host.assigned()
-    strange = CompactedBlocks(tenant="Z", shard=9, source_blocks=("a", "nothing"), new_blocks=(
-        BlockMeta(id="x", tenant="Y", shard=8, level=7),))
-    answer = host.service.poll(host.command(), PollRequest((say(response, S, results=strange),)))
-    assert verdicts(answer) == [Verdict.ACCEPTED]
-    assert host.service.state.index is not None
-    assert sorted(block.id for block in host.service.state.index.blocks()) == ["b", "x"]
-    host.service.audit()
 
 
 def test_no_capacity(host: Host) -> None:

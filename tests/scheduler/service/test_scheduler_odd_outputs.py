@@ -39,8 +39,7 @@ class Life:
             levels=tuple(LevelConfig(max_blocks=rng.randint(1, 3), max_age_seconds=rng.choice([0, 5]))
                          for _ in range(rng.randint(1, 3))), max_failures=rng.choice([0, 1, 2]),
             max_queue_size=rng.choice([0, 2]), max_quarantine_size=rng.choice([2, 100]), backoff_seconds=0.0,
-            cleanup_delay_seconds=rng.choice([0.0, 20.0]), check_results=rng.random() < 0.7,
-            strict_states=rng.random() < 0.7)
+            cleanup_delay_seconds=rng.choice([0.0, 20.0]))
         self.host = Host(config) if index else Host(config, SchedulerService(config, index=None))
         self.rng = rng
         self.held: list[tuple[JobPlan, int]] = []

@@ -116,9 +116,9 @@ class SimulationSettings:
         config = SchedulerConfig(
             levels=(LevelConfig(max_blocks=3, max_age_seconds=6), LevelConfig(max_blocks=2, max_age_seconds=12)),
             max_failures=rng.choice([0, 1, 2, 3]), lease_seconds=lease, max_queue_size=rng.choice([0, 1, 2, 4]),
-            last_key=rng.choice(["age", "name"]), backoff_seconds=rng.choice([0.0, 2.0]), max_backoff_seconds=8.0,
+            backoff_seconds=rng.choice([0.0, 2.0]), max_backoff_seconds=8.0,
             cleanup_delay_seconds=patience + 2 * skew + 2 * delay + 1, cleanup_lease_seconds=rng.choice([2.0, 20.0]),
-            cleanup_batch_size=rng.choice([1, 2, 5]), standalone_cleanup=True)
+            cleanup_batch_size=rng.choice([1, 2, 5]))
         return cls(
             nodes=rng.choice([1, 3, 3, 3, 5]), workers=rng.choice([1, 2, 3, 4]), capacity=rng.choice([1, 2, 3]),
             blocks=rng.choice([4, 8, 14]), shards=rng.choice([1, 1, 2]), anonymous=rng.random() < 0.3,
