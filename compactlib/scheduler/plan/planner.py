@@ -9,19 +9,23 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from compactlib.scheduler.config import LevelConfig, SchedulerConfig
 from compactlib.scheduler.model.values import JobPlan, Tombstone
-from compactlib.scheduler.plan.xxh64 import xxh64
 from compactlib.scheduler.queue.block_groups import Batch, Group, QueuedBlock, QueueLevel
 from compactlib.scheduler.queue.block_queue import BlockQueue
 
 
 def job_name(tenant: str, shard: int, level: int, source_blocks: Sequence[str]) -> str:
-    """`<XXH64 of the ids, one after the other, in hex without padding>-T<tenant>-S<shard>-L<level>`."""
-    return f"{xxh64(''.join(source_blocks).encode()):x}-T{tenant}-S{shard}-L{level}"
+    """Return `<hash>-T<tenant>-S<shard>-L<level>`, with 8 bytes of BLAKE2b over the ids, each after its length."""
+    digest = hashlib.blake2b(digest_size=8)
+    for block in source_blocks:
+        encoded = block.encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return f"{digest.hexdigest()}-T{tenant}-S{shard}-L{level}"
 
 
 class PlanCursor:

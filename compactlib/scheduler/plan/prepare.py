@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.apply.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
@@ -288,13 +286,8 @@ class Decision:
         created: list[NewJob] = []
         evicted: list[EvictedJob] = []
         while len(created) < capacity and (plan := cursor.next_job()) is not None:
-            job, given_up = state.jobs.get(plan.name), state.quarantine.get(plan.name)
-            if job is not None and job.has_sources(plan.source_blocks):
+            if state.jobs.get(plan.name) is not None:
                 continue  # its blocks were pushed a second time; they wait until the job is done
-            if job is not None or plan.name in state.tombstones or (
-                    given_up is not None and given_up.plan.source_blocks != plan.source_blocks):
-                # Other sources, whose ids read the same one after the other.
-                plan = attrs.evolve(plan, name=f"{plan.name}-{self._command.index}")
             while (gone := schedule.evict_job()) is not None:
                 evicted.append(gone)
             new = schedule.add_job(plan)
