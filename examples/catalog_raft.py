@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three nodes whose partition is a replicated log: a round's lowest time goes through it, and the schema's log shrinks.
 
-    python examples/catalog_raft.py [--first-port 47410]
+    python -m examples.catalog_raft [--first-port 47410]
 
 Each node has a member of one Raft group (`RaftCommandLog`), which is the log of the only partition, and that of the
 group whose leader coordinates. The nodes run in one process here, each in threads of its own, and talk TCP.
@@ -42,10 +42,10 @@ from compactlib.catalog import (
 from compactlib.catalog.log.replicated import LowestTime, decode_command, is_command
 from compactlib.catalog.transport.time_publisher import Propose, TimePublisher
 from compactlib.clock import SystemClock
-from compactlib.hosting import RaftCommandLog
 from compactlib.hosting.log_election import LogElection
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.scheduler import Command
+from examples.raft_command_log import RaftCommandLog
 
 QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEntriesPeriod": 0.05,
                          "connectionRetryTime": 0.2}

@@ -8,7 +8,6 @@ from compactlib.hosting.errors import (
     PollAgain as PollAgain,
 )
 from compactlib.hosting.local_log import LocalLog as LocalLog
-from compactlib.hosting.raft import RaftCommandLog as RaftCommandLog
 from compactlib.hosting.raftlog_execute import RaftlogExecute as RaftlogExecute, segment_block_id as segment_block_id
 from compactlib.hosting.scheduler_host import SchedulerHost as SchedulerHost
 from compactlib.hosting.transfer.sending import SnapshotClient as SnapshotClient

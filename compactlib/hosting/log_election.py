@@ -25,7 +25,7 @@ _LOOK = "look"
 
 
 class LeaderLog(Protocol):
-    """What is asked of the log: `RaftCommandLog` is one."""
+    """What is asked of the log."""
 
     @property
     def is_leader(self) -> bool:

@@ -15,7 +15,6 @@ from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import local_path
-from compactlib.hosting import RaftCommandLog
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog, SnapshotFolder, open_log
@@ -32,7 +31,6 @@ def copied(folder: Any) -> None:
 TAKERS: list[Callable[[Any], Any]] = [
     SegmentLog, LogReader, RaftLogStore, open_log, SnapshotFolder, lambda folder: BlobStore(folder, CONFIG), BlobReader,
     copied, LocalObjects, FileFence, SqliteStore,
-    lambda folder: RaftCommandLog("127.0.0.1:1", ["127.0.0.1:2"], folder=folder, insecure=True),
 ]
 
 

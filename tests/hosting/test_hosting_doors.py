@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What listens or connects without TLS (or a password) stays on this machine, unless the host says otherwise."""
+"""What listens or connects without TLS stays on this machine, unless the host says otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from compactlib.catalog import NodeId, TcpTransport
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.hosting import RaftCommandLog, SnapshotClient, SnapshotServer
+from compactlib.hosting import SnapshotClient, SnapshotServer
 from compactlib.runtime.doors import is_loopback
 
 Door = Callable[..., object]
@@ -46,17 +46,9 @@ def sender(folder: Path, host: str, **guards: Any) -> None:
     SnapshotClient((host, 1), me="leader", **guards)
 
 
-def node(folder: Path, host: str, **guards: Any) -> RaftCommandLog:
-    return RaftCommandLog(f"[{host}]:7000" if ":" in host else f"{host}:7000", [], **guards)
-
-
-def member(folder: Path, host: str, **guards: Any) -> RaftCommandLog:
-    return RaftCommandLog("127.0.0.1:7000", [f"{host}:7000"], **guards)
-
-
 DOORS: list[tuple[Door, str]] = [
     (transport, "server_tls"), (connections, "client_tls"), (other_connections, "client_tls"), (server, "tls"),
-    (sender, "tls"), (node, "password"), (member, "password")]
+    (sender, "tls")]
 
 
 @pytest.mark.parametrize(("door", "guard"), DOORS, ids=lambda value: getattr(value, "__name__", ""))
@@ -65,7 +57,7 @@ def test_a_door_without_a_guard_stays_on_this_machine(door: Door, guard: str, tm
         with pytest.raises(InvalidInput, match=rf"{host}.* without {guard}=.*stay on 127\.0\.0\.1, or say insecure"):
             door(tmp_path, host)
         door(tmp_path, host, insecure=True)
-        door(tmp_path, host, **{guard: "secret" if guard == "password" else ssl.create_default_context()})
+        door(tmp_path, host, **{guard: ssl.create_default_context()})
     door(tmp_path, "127.0.0.1")
     door(tmp_path, "localhost")
 
@@ -81,14 +73,3 @@ def test_a_name_that_no_machine_has_is_told_in_the_resolver_s_words() -> None:
     listening = SnapshotServer(listen=("nowhere.invalid", 0), insecure=True)
     with pytest.raises(StorageError, match=r"(?!.*Unknown error).*give an address or a name of this machine"):
         asyncio.run(listening.start())
-
-
-def test_an_empty_password_guards_nothing() -> None:
-    with pytest.raises(InvalidInput, match="without password="):
-        RaftCommandLog("10.0.0.1:7000", [], password="")
-
-
-def test_an_address_of_the_newer_protocol_may_stand_in_brackets(tmp_path: Path) -> None:
-    node(tmp_path, "::1")
-    with pytest.raises(InvalidInput, match="'::'"):
-        node(tmp_path, "::")

@@ -15,8 +15,10 @@ import pytest
 from compactlib.errors import Busy
 from compactlib.hosting import NoAnswer
 from compactlib.hosting.http.client import SchedulerClient
-from tests.hosting.test_hosting_raft import ROOT, free_addresses
+from tests.harness.addresses import free_addresses
 from tests.hosting.workload import blocks
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @contextlib.contextmanager
@@ -73,7 +75,7 @@ def test_the_leader_is_killed_and_the_worker_follows(memory_path: Path) -> None:
     nodes = {log: f"http://127.0.0.1:{port}" for log, port in zip(logs, ports, strict=True)}
 
     def node(log: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-        return process("tests.hosting.http_node", log, nodes[log].rpartition(":")[2], json.dumps(nodes),
+        return process("examples.scheduler_group", log, nodes[log].rpartition(":")[2], json.dumps(nodes),
                        str(memory_path / log.rpartition(":")[2]))
 
     def leader() -> str:

@@ -17,7 +17,7 @@ from compactlib.hosting.log_election import LogElection
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import Command
-from tests.hosting.test_hosting_raft import free_addresses
+from tests.harness.addresses import free_addresses
 
 
 class Group:

@@ -17,7 +17,7 @@ STILL_INSIDE = {
     "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
     "tests/promises/contract/blobstore.py": "DecliningCost, which is a policy of the lab",
     "tests/promises/contract/catalog.py": "messages and the transport in memory, for a service without a network",
-    "tests/promises/contract/hosting.py": "the HTTP server, to start a service of it",
+    "tests/promises/contract/hosting.py": "the election by a log, which has no face",
     "tests/promises/contract/raftlog_worker.py": "the snapshot writer, which has no face",
     "tests/promises/contract/runtime.py": "the base of all services, which has no face",
     "tests/promises/contract/scheduler.py": "the kit's views of jobs, and what a poll answers",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import subprocess
 import sys
 import threading
@@ -47,7 +46,6 @@ from compactlib.catalog import (
 )
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.executors import RewriteTask
-from compactlib.hosting import LogBroken, RaftCommandLog
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog import (
@@ -503,35 +501,6 @@ def catalog_follower_store(host: Host) -> Seen:
 # ---------------------------------------------------------------------------------------------- hosting, blob store
 
 
-class MistakenMachine:
-    """A state machine of the host's."""
-
-    def __init__(self, host: Host) -> None:
-        self.applied_index = 0
-        self._host = host
-
-    def apply(self, command: Any, payload: bytes) -> Any:
-        return self._host.hosts_mistake()
-
-    def dump(self) -> bytes:
-        return b""
-
-    def load(self, data: bytes) -> None:
-        pass
-
-
-def raft_machine(host: Host) -> Seen:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with RaftCommandLog(address, [], raftMinTimeout=0.4, raftMaxTimeout=0.9, appendEntriesPeriod=0.05) as log:
-        log.start(MistakenMachine(host))
-        until(lambda: log.is_leader)
-        with pytest.raises(LogBroken):
-            log.propose(b"command")
-        return log.last_error, log.failures
-
-
 def blob_request(host: Host) -> Seen:
     """Another process asks the owner of the store to compact it."""
     folder = host.folder / "blobs"
@@ -553,7 +522,7 @@ ROWS: list[Row] = [
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
     staging_sensor_listener,
     catalog_host_late, catalog_listener, catalog_watermark_listener, catalog_election_listener,
-    catalog_upkeep_assignments, catalog_follower_store, raft_machine, blob_request]
+    catalog_upkeep_assignments, catalog_follower_store, blob_request]
 HOST_CALLS = ["report", "zones", "publish", "confirm", "plan", "compact"]
 
 
@@ -626,8 +595,7 @@ IN_THREADS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer, manager_policy,
     manager_executor, manager_observer, log_worker_server, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, catalog_host_late, catalog_host("report"),
-    catalog_watermark_listener, catalog_election_listener, catalog_upkeep_assignments, catalog_follower_store,
-    raft_machine]
+    catalog_watermark_listener, catalog_election_listener, catalog_upkeep_assignments, catalog_follower_store]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
