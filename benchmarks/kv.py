@@ -5,7 +5,7 @@
 
 One thread, values of 108 bytes that are never the same; in batches, a thousand of them in each durable step. Each
 figure measures ours and the bare driver in turn in one run. The servers are real and are started here, on loopback:
-PostgreSQL and etcd wait for the disk at each write, as they do by default. moto stands for DynamoDB: it is slow in
+PostgreSQL waits for the disk at each write, as it does by default. moto stands for DynamoDB: it is slow in
 itself, so only the ratio says something.
 `docs/benchmarks.md` has the others.
 """
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from sortedcontainers import SortedDict
 
-from compactlib.kv import DynamoStore, EtcdStore, KVStore, MemoryStore, PostgresStore, SqliteStore
+from compactlib.kv import DynamoStore, KVStore, MemoryStore, PostgresStore, SqliteStore
 from compactlib.kv.batches import change_many
 from tests.harness.kv import servers
 
@@ -124,34 +124,6 @@ class BareSql:
             if len(page) < PAGE:
                 return found
             start = bytes(page[-1][0])
-
-
-@attrs.frozen
-class BareEtcd:
-    client: Any
-    prefix: bytes = b"bare/"
-
-    @classmethod
-    def connected(cls, address: tuple[str, int]) -> BareEtcd:
-        import etcd3gw
-
-        return cls(etcd3gw.Etcd3Client(*address, api_path="/v3/"))
-
-    def put(self, key: bytes, value: bytes) -> object:
-        return self.client.put(self.prefix + key, value)
-
-    def get(self, key: bytes) -> object:
-        return self.client.get(self.prefix + key)
-
-    def scan(self) -> int:
-        found, start = 0, self.prefix
-        while True:
-            page = self.client.get(start, metadata=True, range_end="bare0", limit=PAGE)
-            found += len(page)
-            if len(page) < PAGE:
-                return found
-            # etcd3gw gives the key as it came: base64 decoded already.
-            start = page[-1][1]["key"] + b"\0"
 
 
 @attrs.frozen
@@ -256,14 +228,6 @@ def postgres(quick: bool) -> Iterator[Pair]:
 
 
 @contextlib.contextmanager
-def etcd(quick: bool) -> Iterator[Pair]:
-    host, port = servers.etcd(fsync=True)
-    store = EtcdStore(host, port, root=b"ours/")
-    yield Pair(Ours(store), BareEtcd.connected((host, port)), "etcd3gw", 200 if quick else 500)
-    store.close()
-
-
-@contextlib.contextmanager
 def dynamodb(quick: bool) -> Iterator[Pair]:
     from tests.harness.kv.processes import SESSION
 
@@ -325,7 +289,7 @@ def figures_of(name: str, pair: Pair, runs: int) -> Iterator[Figure]:
                      reference_values=tuple(theirs), goal="printed")
 
 
-BACKENDS = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "etcd": etcd, "dynamodb": dynamodb}
+BACKENDS = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "dynamodb": dynamodb}
 
 
 def main() -> None:

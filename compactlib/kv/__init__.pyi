@@ -16,7 +16,6 @@ from compactlib.kv.store import (
     Put as Put,
 )
 from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
-from compactlib.kv.stores.etcd.store import EtcdStore as EtcdStore
 from compactlib.kv.stores.memory import MemoryStore as MemoryStore
 from compactlib.kv.stores.metered import MeteredStore as MeteredStore
 from compactlib.kv.stores.postgres import PostgresStore as PostgresStore

@@ -32,7 +32,6 @@ from compactlib.errors import (
     ReadOnly,
     StorageError,
 )
-from compactlib.kv.stores.etcd.errors import refused
 from compactlib.raftlog.errors import LiveAboveSnapshot
 
 CLASSES = [value for value in vars(errors).values()
@@ -205,12 +204,3 @@ def test_a_disk_that_refuses_says_what_and_what_helps(number: int, kind: type[St
     assert str(error).startswith(f"write /some/path: {found}; ")
     assert advice in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-def test_a_full_quota_of_a_store_is_no_full_disk() -> None:
-    error = refused("set", "http://etcd", '{"code": 8, "message": "etcdserver: mvcc: database space exceeded"}', "",
-                    writes=True)
-    assert isinstance(error, DiskFull)
-    assert (error.errno, "No space left" in str(error)) == (errno.EDQUOT, False)
-    assert "database space exceeded" in str(error)
-    assert "--quota-backend-bytes" in str(error)

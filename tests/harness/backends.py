@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from compactlib.kv import DynamoStore, EtcdStore, KVStore, MemoryStore, PostgresStore, SqliteStore
+from compactlib.kv import DynamoStore, KVStore, MemoryStore, PostgresStore, SqliteStore
 from tests.harness.kv import servers
 from tests.harness.kv.postgres_server import postgres
 from tests.harness.kv.processes import SESSION
@@ -26,14 +26,9 @@ def postgres_server() -> str:
     return _kept.enter_context(postgres())
 
 
-def _etcd() -> KVStore:
-    return EtcdStore(*servers.etcd(), root=b"staging-%d/" % next(_numbers))
-
-
 BACKENDS: dict[str, Callable[[Path], KVStore]] = {
     "memory": lambda folder: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / f"{next(_numbers)}.sqlite", synchronous="normal"),
     "postgres": lambda folder: PostgresStore(postgres_server(), table=f"staging_{next(_numbers)}"),
     "dynamodb": lambda folder: DynamoStore(f"staging-{next(_numbers)}", endpoint_url=servers.moto(), session=SESSION),
-    "etcd": lambda folder: _etcd(),
 }

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any
 
-from compactlib.kv import EtcdStore
+from examples.etcd_store import EtcdStore
 from tests.harness.kv import servers
 
 _numbers = itertools.count()

@@ -9,7 +9,8 @@ import sys
 import boto3
 
 from compactlib.errors import Closed
-from compactlib.kv import DynamoStore, EtcdStore, KeyNotFound, KVStore, PredicateFailed
+from compactlib.kv import DynamoStore, KeyNotFound, KVStore, PredicateFailed
+from examples.etcd_store import EtcdStore
 from tests.harness.forks import in_a_fork
 
 P = b"test"

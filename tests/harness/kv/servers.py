@@ -26,15 +26,15 @@ def moto() -> str:
 
 
 @functools.cache
-def etcd(*, fsync: bool = False) -> tuple[str, int]:
-    """Host and port of an etcd server over a folder of its own; a write waits for the disk only if that is said."""
+def etcd() -> tuple[str, int]:
+    """Host and port of an etcd server over a folder of its own, whose writes do not wait for the disk."""
     folder = _kept.enter_context(TemporaryDirectory(prefix="compactlib-etcd-"))
     peers = f"http://127.0.0.1:{free_port()}"
     address = _kept.enter_context(serving([
         str(Path(sys.executable).parent / "etcd"), "--data-dir", folder, "--log-level", "error",
         "--listen-client-urls", "http://127.0.0.1:{port}", "--advertise-client-urls", "http://127.0.0.1:{port}",
         "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}",
-        *([] if fsync else ["--unsafe-no-fsync"]),
+        "--unsafe-no-fsync",
     ], ready="/health"))
     return "127.0.0.1", int(address.rpartition(":")[2])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in etcd keeps what every key-value store promises, and over a network, on a real server."""
+"""`examples/etcd_store.py`, a store of one's own, keeps what every store promises, on a real server behind a network."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from compactlib.kv import EtcdStore, KVStore
+from compactlib.kv import KVStore
 from compactlib.testing import kv_machine
+from examples.etcd_store import EtcdStore
 from tests.harness.kv import servers
 from tests.harness.kv.etcd import answer, make, new_root
 from tests.harness.kv.faulty_proxy import FaultyProxy

@@ -12,7 +12,7 @@ from compactlib.kv import KVStore
 from tests.harness.backends import BACKENDS
 from tests.harness.staging_world import StagingWorld
 
-MARKS = {"postgres": pytest.mark.cluster, "dynamodb": pytest.mark.soak, "etcd": pytest.mark.soak}
+MARKS = {"postgres": pytest.mark.cluster, "dynamodb": pytest.mark.soak}
 KINDS = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in BACKENDS]
 
 

@@ -19,8 +19,7 @@ def test_scenario(scenario: Path) -> None:
     Story().run(scenario.read_text())
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("dynamodb", marks=pytest.mark.cluster),
-                                  pytest.param("etcd", marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("dynamodb", marks=pytest.mark.cluster)])
 def test_the_tour_on_other_stores(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = BACKENDS[kind](tmp_path)
     monkeypatch.setattr(StagingWorld, "make_store", staticmethod(lambda: store))

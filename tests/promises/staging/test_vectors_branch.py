@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases with known answers about branches without a compaction.
 
-They run on every store that this library brings, those of servers on real ones; DynamoDB and etcd in the long campaigns
-(`test_staging_scenarios.py` has a story on them).
+They run on every store that this library brings, those of servers on real ones; DynamoDB in the long campaigns
+(`test_staging_scenarios.py` has a story on it).
 """
 
 from __future__ import annotations

@@ -1,24 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`EtcdStore`: a key-value store in etcd, for small data that many machines must agree on.
+"""A key-value store of one's own: `EtcdStore`, in etcd, for small data that many machines must agree on.
+
+Needs etcd3gw. `check_kv_store` and the suite in `tests/promises/kv/test_kv_conformance_etcd.py` hold it.
 
 Writes go through etcd's Raft log; reads are linearizable. Every condition is a compare on the revision of the key's
 last write, and a `transact` is one etcd transaction. There are no leases: what was written stays.
 
 Each page of a scan is one range read of the present, not of a revision fixed when the scan began: etcd forgets old
 revisions as it is configured to, and a scan over one that is gone would end in the middle.
+
+The cell (partition, key) is the etcd key `root + length of partition (2 bytes, big-endian) + partition + key`: no pair
+is another pair, and the keys of a partition lie together in their own order. The empty partition, which no user can
+name, holds the schema's version. Numbers of 64 bits travel as text, bytes as base64.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import errno
+import json
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import etcd3gw
+import requests
+from etcd3gw.exceptions import Etcd3Exception
+from requests.exceptions import ConnectTimeout, RequestException
+from urllib3.exceptions import NewConnectionError
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
+from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.kv.errors import (
+    ConnectFailed,
+    DamagedStore,
+    KeyNotFound,
+    OutcomeUnknown,
+    PredicateFailed,
+    SlowDown,
+    StoreFailed,
+    TooLarge,
+)
 from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
@@ -31,9 +55,7 @@ from compactlib.kv.parts.arguments import (
 )
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
-from compactlib.kv.stores.etcd import wire
-from compactlib.kv.stores.etcd.errors import lost, refused
+from compactlib.kv.store import EXISTS, Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -50,7 +72,7 @@ _FIRST_GUESS_BYTES = 1 << 16
 
 
 class EtcdStore:
-    """A `KVStore` in etcd 3.4 or later, through its JSON gateway (extra `compactlib[etcd]`).
+    """A `KVStore` in etcd 3.4 or later, through its JSON gateway.
 
     A predicate is the revision of the write that it came from, so it never holds again once the key was written or
     deleted. etcd keeps everything in memory and is made for a few gigabytes at most; each write keeps the old value
@@ -73,7 +95,6 @@ class EtcdStore:
         InvalidInput: the root is empty, the time is none to wait, or an argument is of another type.
         Unsupported: the store was written by a later release.
         StoreFailed: the server refused.
-        MissingDependency: etcd3gw is not installed.
     """
 
     def __init__(self, host: str = "localhost", port: int = 2379, *, root: bytes = b"compactlib/",
@@ -83,7 +104,7 @@ class EtcdStore:
             raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         self._path = f"{protocol}://{host}:{port}/{root!r}"
-        self._keys = wire.KeySpace(root)
+        self._keys = KeySpace(root)
         self._page_size = checked_largest_page(page_size)
         settings: dict[str, Any] = {"host": host, "port": port, "protocol": protocol, "timeout": timeout_seconds,
                                     # Every server of 3.4 and later has it, so none need be asked.
@@ -104,11 +125,11 @@ class EtcdStore:
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. One request."""
         partition, key = checked_cell(partition, key, _LIMITS)
-        reply = self._ask("get", "/kv/range", wire.read(self._keys.of_partition(partition) + key))
-        found = next(iter(wire.entries_of(reply)), None)
+        reply = self._ask("get", "/kv/range", read_request(self._keys.of_partition(partition) + key))
+        found = next(iter(entries_of(reply)), None)
         if found is None:
             raise KeyNotFound(partition=partition, key=key)
-        return Versioned(wire.value_of(found), wire.revision_of(found))
+        return Versioned(value_of(found), revision_of(found))
 
     def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
         """See `MultiGet.get_many`. One request, a transaction without conditions and changes."""
@@ -117,14 +138,14 @@ class EtcdStore:
         if not checked:
             return []
         reply = self._ask("get_many", "/kv/txn", {"success": [
-            {"request_range": wire.read(self._keys.of_partition(partition) + key)} for partition, key in checked]})
-        found = [next(iter(wire.entries_of(one["response_range"])), None) for one in reply["responses"]]
-        return [None if one is None else Versioned(wire.value_of(one), wire.revision_of(one)) for one in found]
+            {"request_range": read_request(self._keys.of_partition(partition) + key)} for partition, key in checked]})
+        found = [next(iter(entries_of(one["response_range"])), None) for one in reply["responses"]]
+        return [None if one is None else Versioned(value_of(one), revision_of(one)) for one in found]
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`. One request."""
         partition, key, data = checked_put(partition, key, value, _LIMITS)
-        self._ask("set", "/kv/put", wire.put(self._keys.of_partition(partition) + key, data), writes=True)
+        self._ask("set", "/kv/put", put_request(self._keys.of_partition(partition) + key, data), writes=True)
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
         """See `KVStore.set_if`. One request."""
@@ -134,7 +155,7 @@ class EtcdStore:
     def delete(self, partition: bytes, key: bytes) -> None:
         """See `KVStore.delete`. One request."""
         partition, key = checked_cell(partition, key, _LIMITS)
-        self._ask("delete", "/kv/deleterange", wire.delete(self._keys.of_partition(partition) + key), writes=True)
+        self._ask("delete", "/kv/deleterange", delete_request(self._keys.of_partition(partition) + key), writes=True)
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """See `KVStore.delete_if`. One request."""
@@ -171,17 +192,17 @@ class EtcdStore:
 
     def audit(self) -> None:
         """See `KVStore.audit`: every key below the root is one of this store, and no revision is from the future."""
-        position, end = self._keys.root, wire.end_of(self._keys.root)
+        position, end = self._keys.root, end_of(self._keys.root)
         while True:
-            reply = self._ask("audit", "/kv/range", wire.read(position, end, limit=self._page_size, keys_only=True))
+            reply = self._ask("audit", "/kv/range", read_request(position, end, limit=self._page_size, keys_only=True))
             present = int(reply["header"]["revision"])
-            for found in wire.entries_of(reply):
-                name = wire.name_of(found)
+            for found in entries_of(reply):
+                name = name_of(found)
                 try:
                     self._keys.cell_of(name)
                 except ValueError as error:
                     raise DamagedStore(path=self._path, detail=str(error)) from error
-                revision = wire.revision_of(found).mod_revision
+                revision = revision_of(found).mod_revision
                 if not 0 < revision <= present:
                     raise AuditFailed(f"key {name!r} has revision {revision}, etcd stands at {present}")
                 position = name + b"\0"
@@ -194,22 +215,22 @@ class EtcdStore:
     def _carry_out(self, operation: str, transaction: Transaction) -> None:
         held = [(self._keys.of_partition(partition) + key, predicate)
                 for partition, key, predicate in transaction.conditions]
-        changes = [wire.change(self._keys.of_partition(partition) + key, value)
+        changes = [change(self._keys.of_partition(partition) + key, value)
                    for partition, key, value in transaction.changes]
         if not held and not changes:
             self._gateways.require_open()
             return
         reply = self._ask(operation, "/kv/txn", {
-            "compare": [wire.compare(*condition) for condition in held],
+            "compare": [compare(*condition) for condition in held],
             "success": changes,
             # In the same step: which condition it was.
-            "failure": [{"request_range": wire.read(name, keys_only=True)} for name, _ in held],
+            "failure": [{"request_range": read_request(name, keys_only=True)} for name, _ in held],
         }, writes=bool(changes))
         if reply.get("succeeded"):
             return
         for (partition, key, predicate), response in zip(transaction.conditions, reply["responses"], strict=True):
-            found = next(iter(wire.entries_of(response["response_range"])), None)
-            if not wire.holds(predicate, found):
+            found = next(iter(entries_of(response["response_range"])), None)
+            if not holds(predicate, found):
                 raise PredicateFailed(partition=partition, key=key)
         raise StoreFailed(operation=operation, path=self._path, detail="etcd refused a transaction although all of its "
                           "conditions hold")
@@ -217,13 +238,13 @@ class EtcdStore:
     def _set_up(self) -> None:
         name = self._keys.schema
         reply = self._ask("set up", "/kv/txn", {
-            "compare": [wire.compare(name, None)],
-            "success": [wire.change(name, _SCHEMA_VERSION)],
-            "failure": [{"request_range": wire.read(name)}],
+            "compare": [compare(name, None)],
+            "success": [change(name, _SCHEMA_VERSION)],
+            "failure": [{"request_range": read_request(name)}],
         }, writes=False)
         if reply.get("succeeded"):
             return
-        found = wire.value_of(wire.entries_of(reply["responses"][0]["response_range"])[0])
+        found = value_of(entries_of(reply["responses"][0]["response_range"])[0])
         if found != _SCHEMA_VERSION:
             raise Unsupported(f"{self._path} has schema version {found!r}; this release knows {_SCHEMA_VERSION!r}: "
                               f"upgrade")
@@ -246,9 +267,9 @@ class _Pages:
         if not self.keys_only:
             limit = min(limit, max(1, _PAGE_BYTES // self.largest))
         reply = self.store._ask("scan", "/kv/range",
-                                wire.read(self.prefix + position, wire.end_of(self.prefix), limit=limit,
+                                read_request(self.prefix + position, end_of(self.prefix), limit=limit,
                                           keys_only=self.keys_only))
-        page = [wire.entry_of(found, len(self.prefix)) for found in wire.entries_of(reply)]
+        page = [entry_of(found, len(self.prefix)) for found in entries_of(reply)]
         self.largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
         return page, not reply.get("more")
 
@@ -263,11 +284,6 @@ class _Gateway:
     @classmethod
     def connected(cls, path: str, settings: Mapping[str, Any], ca_cert: str | None,
                   cert: tuple[str, str] | None) -> _Gateway:
-        try:
-            import etcd3gw
-            import requests
-        except ImportError:
-            raise MissingDependency(package="etcd3gw", extra="etcd", purpose="a store in etcd") from None
         session = requests.Session()
         # Otherwise proxies and certificates come from the environment.
         session.trust_env = False
@@ -287,9 +303,6 @@ class _Gateway:
     @contextlib.contextmanager
     def _named(self, operation: str, *, writes: bool) -> Iterator[None]:
         """Turn what etcd3gw raises in the block into errors of the library."""
-        from etcd3gw.exceptions import Etcd3Exception
-        from requests.exceptions import RequestException
-
         try:
             yield
         except Etcd3Exception as error:
@@ -309,12 +322,191 @@ class _Gateway:
 
 def _never_sent(error: BaseException) -> bool:
     """Whether no connection was made, so that the server cannot have seen the request."""
-    from requests.exceptions import ConnectTimeout
-    from urllib3.exceptions import NewConnectionError
-
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConnectTimeout | NewConnectionError):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+# ---------- requests and answers
+
+
+_LENGTH = struct.Struct(">H")
+
+
+@attrs.frozen
+class Revision:
+    """The predicate of a key in etcd: the revision of the whole store at which the key was last written.
+
+    Revisions only grow, deletes included, so a key never has the same one again.
+
+    Attributes:
+        mod_revision: etcd's number, 1 or more.
+    """
+
+    mod_revision: int
+
+
+@attrs.frozen
+class KeySpace:
+    """The part of etcd's keys that one store has.
+
+    Attributes:
+        root: what all its keys begin with; not empty.
+    """
+
+    root: bytes
+
+    @property
+    def schema(self) -> bytes:
+        """Where the schema's version is."""
+        return self.of_partition(b"") + b"schema"
+
+    def of_partition(self, partition: bytes) -> bytes:
+        """What the keys of a partition begin with."""
+        return self.root + _LENGTH.pack(len(partition)) + partition
+
+    def cell_of(self, name: bytes) -> tuple[bytes, bytes]:
+        """The inverse of `of_partition(partition) + key`.
+
+        Raises:
+            ValueError: this is no key of the store.
+        """
+        inside = name.removeprefix(self.root)
+        if len(inside) < _LENGTH.size or len(inside) == len(name):
+            raise ValueError(f"{name!r} does not begin as a key of this store")
+        length, = _LENGTH.unpack_from(inside)
+        partition, key = inside[_LENGTH.size:_LENGTH.size + length], inside[_LENGTH.size + length:]
+        if len(partition) < length or not key:
+            raise ValueError(f"{name!r} ends within its partition")
+        return partition, key
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first name behind all that begin with `prefix`; if there is none a zero byte, etcd's word for the end."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
+
+
+def read_request(name: bytes, end: bytes | None = None, *, limit: int = 0, keys_only: bool = False) -> dict[str, Any]:
+    """A range request: one key, or all from `name` to below `end`, ascending."""
+    request: dict[str, Any] = {"key": _text(name)}
+    if end is not None:
+        request |= {"range_end": _text(end), "limit": limit}
+    if keys_only:
+        request["keys_only"] = True
+    return request
+
+
+def put_request(name: bytes, value: bytes) -> dict[str, Any]:
+    """A put request."""
+    return {"key": _text(name), "value": _text(value)}
+
+
+def delete_request(name: bytes) -> dict[str, Any]:
+    """A delete request; for a key that is not there too."""
+    return {"key": _text(name)}
+
+
+def change(name: bytes, value: bytes | None) -> dict[str, Any]:
+    """One change of a transaction: a put, or a delete if the value is `None`."""
+    if value is None:
+        return {"request_delete_range": delete_request(name)}
+    return {"request_put": put_request(name, value)}
+
+
+def compare(name: bytes, predicate: Predicate | None) -> dict[str, Any]:
+    """One condition of a transaction. A predicate that etcd did not give out never holds."""
+    if predicate is None or predicate is EXISTS:
+        return {"key": _text(name), "target": "CREATE", "create_revision": "0",
+                "result": "EQUAL" if predicate is None else "GREATER"}
+    # A key that is not there counts as one of revision 0, and none is below that.
+    revision = predicate.mod_revision if type(predicate) is Revision and predicate.mod_revision > 0 else -1
+    return {"key": _text(name), "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
+
+
+def holds(predicate: Predicate | None, found: Mapping[str, Any] | None) -> bool:
+    """Whether a condition holds for what was found under its key."""
+    if found is None:
+        return predicate is None
+    return predicate is EXISTS or predicate == revision_of(found)
+
+
+def entries_of(reply: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What a range request found; protobuf leaves an empty list out."""
+    found: Sequence[Mapping[str, Any]] = reply.get("kvs", ())
+    return found
+
+
+def name_of(found: Mapping[str, Any]) -> bytes:
+    """The key of what was found."""
+    return base64.b64decode(found["key"])
+
+
+def value_of(found: Mapping[str, Any]) -> bytes:
+    """The value of what was found; protobuf leaves an empty one out."""
+    return base64.b64decode(found.get("value", ""))
+
+
+def revision_of(found: Mapping[str, Any]) -> Revision:
+    """The predicate of what was found."""
+    return Revision(int(found["mod_revision"]))
+
+
+def entry_of(found: Mapping[str, Any], skip: int) -> KVEntry:
+    """One entry of a scan, its key without the first `skip` bytes."""
+    return KVEntry(name_of(found)[skip:], value_of(found), revision_of(found))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+# ---------- errors
+
+
+_RESOURCE_EXHAUSTED = 8
+_UNAVAILABLE = 14
+_REFUSED = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
+"""Answers of a server that has looked at the request and will not carry it out: bad argument, no permission, ..."""
+
+
+def refused(operation: str, path: str, text: str, reason: str, *, writes: bool) -> StorageError | SlowDown:
+    """The library's error for an answer of etcd that is not a result.
+
+    Args:
+        operation: what was asked for.
+        path: which store.
+        text: the answer's body, in which the gateway puts a code and a message.
+        reason: the answer's HTTP reason, for answers of something in front of etcd.
+        writes: whether the operation writes: if it cannot be known that it was not carried out, say so.
+    """
+    code, message = _parsed(text)
+    detail = message or reason or "an answer without a message"
+    if code == _RESOURCE_EXHAUSTED or (code is None and reason == "Too Many Requests"):
+        if "space exceeded" in detail:
+            return DiskFull(operation=operation, path=path, errno=errno.EDQUOT, detail=f"etcd's own quota is full "
+                            f"({detail})", advice="compact and defragment etcd and disarm its alarm (etcdctl alarm "
+                            "disarm), or raise its --quota-backend-bytes, and call again")
+        if "larger than max" not in detail:
+            return SlowDown(operation=operation, detail=detail)
+    elif code not in _REFUSED:
+        # A leader that is lost, or a time-out inside of etcd: the proposal may still be on its way.
+        return lost(operation, path, detail, writes=writes, unreachable=code == _UNAVAILABLE)
+    return StoreFailed(operation=operation, path=path, detail=detail)
+
+
+def lost(operation: str, path: str, detail: str, *, writes: bool, unreachable: bool) -> StoreFailed:
+    """The library's error for a request that got no answer, or one that does not say whether it was carried out."""
+    kind = OutcomeUnknown if writes else ConnectFailed if unreachable else StoreFailed
+    return kind(operation=operation, path=path, detail=detail)
+
+
+def _parsed(text: str) -> tuple[int | None, str]:
+    try:
+        answer = json.loads(text)
+        return int(answer["code"]), str(answer.get("message", answer.get("error", "")))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None, text[:500].strip()
