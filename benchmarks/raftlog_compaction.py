@@ -70,10 +70,6 @@ def build_log(folder: Path, segments: int, live_share: float, run: int, entries:
     return live
 
 
-SPARK_WORKERS = {"spark.python.daemon.module": "compactlib.spark.session.worker_daemon"}
-"""What a session is started with, so that its workers are quick."""
-
-
 @attrs.frozen
 class Goals:
     """What the figures of one log should be."""
@@ -365,9 +361,11 @@ def spark_figures(scratch: Path, megabytes: int, runs: int) -> Iterator[Figure]:
 
     Once with segments of 64 MiB, one Spark task for each group; once with segments of 4 MiB, 16 groups sharing one.
     """
-    from compactlib.spark import SparkExecutor, local_session
+    from local_spark import spark_session
 
-    spark = local_session("raftlog-benchmark", cores=2, options=SPARK_WORKERS)
+    from compactlib.spark import SparkExecutor
+
+    spark = spark_session("raftlog-benchmark", cores=2)
     try:
         for name, entries, executor in (
                 ("spark.local2", 16 * SEGMENT_ENTRIES, SparkExecutor(spark)),

@@ -4,8 +4,8 @@
     python benchmarks/spark.py [--quick] [--runs N] [--only PART] [--megabytes N] [--json FILE] [--plot FILE]
                                [--folder FOLDER]
 
-Each figure measures ours and the references in turn in one run, on `local[2,4]` whose workers come from
-`worker_daemon`; `docs/spark.md` says when it pays. An overhead is compared with the most that it may be. The data
+Each figure measures ours and the references in turn in one run, on `local[2,4]`;
+`docs/spark.md` says when it pays. An overhead is compared with the most that it may be. The data
 sources have a script of their own, `spark_sources.py`. Needs Java; the plot needs matplotlib.
 """
 
@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
+from local_spark import spark_session
 from measure import Figure, alternate, report
-from raftlog_compaction import SPARK_WORKERS, TimedExecutor, build_log, compact_copy
+from raftlog_compaction import TimedExecutor, build_log, compact_copy
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
 from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, RewrittenFile
@@ -34,7 +35,7 @@ from compactlib.lab.cluster import SparkCosts, simulate, suggested_partitioning
 from compactlib.report import Table
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
-from compactlib.spark import SparkExecutor, local_session
+from compactlib.spark import SparkExecutor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +60,8 @@ began = time.perf_counter()
 print(time.perf_counter() - began)
 """
 START_SPARK = """
-from compactlib.spark import local_session
-local_session("benchmark", cores=2).range(1).collect()
+from pyspark.sql import SparkSession
+SparkSession.builder.master("local[2,4]").getOrCreate().range(1).collect()
 """
 
 
@@ -317,7 +318,7 @@ def main() -> None:
     costs = None
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         scratch = Path(folder)
-        spark = local_session("benchmark", cores=CORES, options=SPARK_WORKERS)
+        spark = spark_session("benchmark", cores=CORES)
         try:
             overheads = list(overhead_figures(spark, quick, runs)) if parts != ("rewrites",) else []
             if "rewrites" in parts:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pyarrow as pa
+from local_spark import spark_session
 from measure import Figure, report
 from pyarrow import parquet
 from raftlog_compaction import (
     PAYLOAD_BYTES,
     SEGMENT_ENTRIES,
-    SPARK_WORKERS,
     build_log,
     compact_copy,
     local,
@@ -52,7 +52,6 @@ from compactlib.spark import (
     MergeOptions,
     SparkExecutor,
     StagingMerge,
-    local_session,
     ship_library,
 )
 from compactlib.staging import CommittedRanges, ParquetFormat
@@ -413,7 +412,7 @@ def main() -> None:
     options = parser.parse_args()
     runs = options.runs or (1 if options.quick else 5)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, ProcessExecutor(CORES) as processes:
-        spark = local_session("benchmark", cores=CORES, options=SPARK_WORKERS)
+        spark = spark_session("benchmark", cores=CORES)
         ship_library(spark)
         try:
             found = [figure for rewrite in row_rewrites(spark, processes, Path(folder), options.quick)

@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import pyarrow as pa
+from local_spark import spark_session
 from measure import Figure, alternate, report
-from raftlog_compaction import SPARK_WORKERS, build_log
+from raftlog_compaction import build_log
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, RecordKind
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
@@ -49,7 +50,7 @@ from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.spark import local_session, register
+from compactlib.spark import register
 from compactlib.spark.sources.arrow_arrays import schema_of
 from compactlib.spark.sources.blobstore import MAX_BATCH_BYTES, BlobOptions, BlobSlice, BlobStoreSource
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository
@@ -330,7 +331,7 @@ def main() -> None:
     megabytes = 32 if options.quick else 256
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         scratch = Path(folder)
-        spark = local_session("benchmark", cores=2, options=SPARK_WORKERS)
+        spark = spark_session("benchmark", cores=2)
         register(spark)
         spark.dataSource.register(ReadyBatches)
         try:

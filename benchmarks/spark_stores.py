@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from local_spark import spark_session
 from measure import Figure, alternate, report
 
 from compactlib.executors import Executor, LocalExecutor
@@ -30,7 +31,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.runtime import Budget
 from compactlib.scheduler import FileFence, TokenFence
-from compactlib.spark import StoreJob, compact_on_workers, compact_stores, local_session, plan_stores
+from compactlib.spark import StoreJob, compact_on_workers, compact_stores, plan_stores
 from compactlib.spark.stores.store_plans import PlanLog
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def main() -> None:
     count, runs = (200, 1) if given.quick else (given.stores, given.runs)
     base = Path(tempfile.mkdtemp(prefix="compactlib-stores-", dir=given.folder))
     try:
-        spark = local_session("benchmark", cores=2)
+        spark = spark_session("benchmark", cores=2)
         report(list(figures(spark, Stores(base, count), runs)), given.json)
         spark.stop()
     finally:

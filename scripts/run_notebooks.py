@@ -41,6 +41,10 @@ def run(path: Path, folder: Path) -> Any:
     client = nbclient.NotebookClient(notebook, timeout=_SECONDS_FOR_A_CELL, kernel_name="python3", record_timing=False,
                                      resources={"metadata": {"path": str(folder)}})
     client.execute(env=env)
+    for cell in notebook.cells:
+        if "SparkSession.builder" in cell.source:
+            # What Java and Spark say whenever they start.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 
 import attrs
 
 from compactlib.app.stores import Asked
 from compactlib.app.terminal import waiting
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, Unsupported
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult
 
 # Short-lived Java processes come up in half the time with the quick compiler and the small collector.
@@ -63,18 +64,37 @@ def started_executor(asked: Asked) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def _spark_executor(cores: int) -> Iterator[Executor]:
-    from compactlib.spark import SparkExecutor, local_session
+    from compactlib.spark import SparkExecutor
+    from compactlib.spark.executors.jobs import require_spark
 
-    # A session that was running before has another name, and another owner.
-    name = f"compactlib-{os.getpid()}"
-    spark = local_session(name, cores=cores, java_options=_QUICK_JAVA)
-    own = spark.conf.get("spark.app.name") == name
+    require_spark("a Spark session")
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
     try:
+        # A worker that is killed is tried again; nothing listens beyond this machine.
+        spark = found or SparkSession.builder.appName("compactlib").master(f"local[{cores},4]").config(map={
+            "spark.driver.extraJavaOptions": _QUICK_JAVA,
+            "spark.driver.host": "127.0.0.1",
+            "spark.log.level": "OFF",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }).getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise Unsupported("Spark could not start Java; install a Java 17 (or later) runtime (Debian and Ubuntu: "
+                          "apt-get install openjdk-17-jre-headless) and put it on the PATH") from error
+    try:
+        if found is None:
+            # Without PYSPARK_PYTHON Spark would run whatever `python3` the PATH gives.
+            spark.sparkContext.pythonExec = sys.executable
         executor = SparkExecutor(spark)
         warm_up(executor, cores)
         yield executor
     finally:
-        if own:
+        if found is None:
             spark.stop()
 
 

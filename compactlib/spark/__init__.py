@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """compactlib on Spark: the heavy step as a DataFrame job, and logs as tables.
 
-    spark = local_session(cores=2)           # or your own session, classic or Spark Connect
+    spark = SparkSession.builder.master("local[2,4]").getOrCreate()    # or another one, classic or Spark Connect
     ship_library(spark)                      # not needed where compactlib is installed on the workers
     log.compact(executor=SparkExecutor(spark))
     register(spark)

@@ -7,11 +7,7 @@ from compactlib.spark.rewrites.blocks import (
 )
 from compactlib.spark.rewrites.staging_merge import StagingMerge as StagingMerge
 from compactlib.spark.session.library import ship_library as ship_library
-from compactlib.spark.session.session import (
-    local_session as local_session,
-    notebook_session as notebook_session,
-    register as register,
-)
+from compactlib.spark.session.register import register as register
 from compactlib.spark.stores.many_stores import (
     StoreJob as StoreJob,
     compact_stores as compact_stores,

@@ -17,11 +17,12 @@ def spark() -> Iterator[SparkSession]:
     """A session on two cores that has the library shipped to its workers; another test's if there is one."""
     from pyspark.sql import SparkSession
 
-    from compactlib.spark import local_session, ship_library
+    from compactlib.spark import ship_library
+    from tests.harness.spark_session import QUICK_JAVA, spark_session
 
     found = SparkSession.getActiveSession()
-    session = found or local_session(
-        "compactlib-promises", java_options="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    session = found or spark_session(
+        "compactlib-promises", java_options=QUICK_JAVA,
         # The folder that pytest was started in holds the library too; workers must not find it there.
         options={"spark.executorEnv.PYTHONSAFEPATH": "1"})
     ship_library(session)

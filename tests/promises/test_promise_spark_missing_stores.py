@@ -85,7 +85,7 @@ def test_the_program_of_the_page_fails_when_a_store_is_missing(tmp_path: Path) -
     assert PROGRAM is not None
     stores(tmp_path)
     program = tmp_path / "compact_all.py"
-    program.write_text("from compactlib.spark import local_session\nlocal_session()\n" + PROGRAM[1])
+    program.write_text("from tests.harness.spark_session import spark_session\nspark_session('all')\n" + PROGRAM[1])
     run = subprocess.run([sys.executable, str(program), str(tmp_path / "orders"), str(tmp_path / "ordres")],
                          capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
                          timeout=250)

@@ -187,8 +187,8 @@ def advice(message: str, tasks: int) -> str:
     if "ModuleNotFoundError" in message or "ImportError" in message:
         return "install the missing module on the workers, or ship it with spark.addArtifacts(path, pyfile=True)"
     if died(message) and "failed 1 times" in message:
-        return ("a worker died, and tasks are not tried again: use the master local[N,4], as "
-                "compactlib.spark.local_session does, or on a cluster raise spark.task.maxFailures")
+        return ("a worker died, and tasks are not tried again: use the master local[N,4], or on a "
+                "cluster raise spark.task.maxFailures")
     if died(message):
         return ("the worker died in every attempt: look for lack of memory or a crash in native code" if tasks == 1 else
                 "a worker died in every attempt: one of these tasks kills it; run fewer of them together to find it")

@@ -439,7 +439,3 @@ def test_workers_are_left_as_they_were(spark: SparkSession, tmp_path: Path) -> N
 
     rows = spark.range(0, 4, 1, 4).mapInArrow(look, "frozen bigint, collects boolean").collect()
     assert {(row["frozen"], row["collects"]) for row in rows} == {(0, True)}
-
-
-def test_starting_java_printed_next_to_nothing(startup_stderr: str) -> None:
-    assert [line for line in startup_stderr.splitlines() if "jdk.incubator.vector" not in line] == []

@@ -22,9 +22,10 @@ from compactlib.objects import LocalObjects
 from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, local_session, ship_library
+from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, ship_library
 from compactlib.staging import CommittedRanges, ParquetFormat, Record
 from compactlib.staging.model.values import Change
+from tests.harness.spark_session import spark_session
 from tests.spark.block_files import LocalBlocks
 
 BLOCKS = 16
@@ -87,7 +88,7 @@ def merge_changes(spark: SparkSession, folder: Path, megabytes: int) -> None:
 
 def main() -> None:
     folder, megabytes, memory = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    spark = local_session("past-memory", cores=2, options={
+    spark = spark_session("past-memory", options={
         "spark.driver.memory": memory, "spark.local.dir": str(folder / "spill"),
         "spark.sql.warehouse.dir": str(folder / "warehouse")})
     ship_library(spark)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.spark.jvm import QUICK_JAVA
+from tests.harness.spark_session import QUICK_JAVA
 
 _STOP_SECONDS = 10
 

@@ -28,10 +28,10 @@ from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.spark import SparkExecutor, compact_stores, local_session, ship_library
+from compactlib.spark import SparkExecutor, compact_stores, ship_library
 from compactlib.spark.executors.items import map_items
+from tests.harness.spark_session import QUICK_JAVA, spark_session
 from tests.spark import rewrite_tasks
-from tests.spark.jvm import QUICK_JAVA
 from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles
 from tests.spark.row_jobs import merged_block, merged_on_spark
 from tests.spark.store_jobs import LIMITS, build_logs, grow, job
@@ -49,7 +49,7 @@ SPECULATION = {
 
 def session(master: str, folder: Path, bare: dict[str, str], options: dict[str, str]) -> SparkSession:
     """A session on the cluster, whose workers run the given Python."""
-    spark = local_session(java_options=QUICK_JAVA, options={
+    spark = spark_session("compactlib", java_options=QUICK_JAVA, options={
         "spark.master": master,
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": QUICK_JAVA,

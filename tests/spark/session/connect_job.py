@@ -20,9 +20,9 @@ from compactlib.runtime import Budget, RecordingObserver
 from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.spark.executors.items import map_items
 from compactlib.testing import check_executor
+from tests.harness.spark_session import QUICK_JAVA
 from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs
-from tests.spark.jvm import QUICK_JAVA
 from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask, WaitingTask
 from tests.spark.row_jobs import merged_block, merged_on_spark

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import compactlib.spark
 from compactlib.errors import MissingDependency
-from compactlib.spark import SparkExecutor, local_session, ship_library
+from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.spark.session.library import library_archive
 
 
@@ -81,7 +81,7 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, package, None)
     for call in (lambda: SparkExecutor(None),  # type: ignore[arg-type]
                  lambda: ship_library(None),  # type: ignore[arg-type]
-                 local_session):
+                 lambda: register(None)):  # type: ignore[arg-type]
         with pytest.raises(MissingDependency, match=r"compactlib\[spark\]") as caught:
             call()
         assert (caught.value.package, caught.value.extra) == (package, "spark")

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a notebook: bars of a running job, tables that render, and nothing else; in a real kernel, but without Java.
-
-That `notebook_session()` says nothing in a kernel is held by `docs/notebooks/raftlog-sql.ipynb` and its test.
-"""
+"""In a notebook: bars of a running job, tables that render, and nothing else; in a real kernel, but without Java."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.runtime import Budget, TqdmObserver
-from compactlib.spark import SparkExecutor, StoreJob, compact_stores, notebook_session
+from compactlib.spark import SparkExecutor, StoreJob, compact_stores
 from tests.spark.rewrite_tasks import WaitingTask
 from tests.spark.store_jobs import build_logs, job
 
@@ -103,20 +99,3 @@ def test_the_bars_of_running_jobs_show_groups_and_stores(spark: SparkSession, tm
         assert bar in shown, shown
     assert len(outcomes) == 4
     assert all("<tr>" in each._repr_html_() for each in outcomes)
-
-
-@pytest.mark.spark
-def test_notebook_session_gives_the_session_with_its_sources_and_without_pysparks_warnings(
-        spark: SparkSession, tmp_path: Path) -> None:
-    (folder,) = build_logs(tmp_path / "logs", 1)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        assert notebook_session() is spark
-        assert notebook_session() is spark
-        for category in (FutureWarning, UserWarning):
-            warnings.warn_explicit("of PySpark", category, "session.py", 1, module="pyspark.sql.session")
-            warnings.warn_explicit("of mine", category, "mine.py", 1, module="mine")
-    assert [str(each.message) for each in told] == ["of mine", "of mine"]
-    for name in ("raftlog", "blobstore", "staging"):
-        assert spark.read.format(f"compactlib.{name}") is not None
-    assert spark.read.format("compactlib.raftlog").load(folder).count() > 0

@@ -16,7 +16,7 @@ import pytest
 
 from compactlib.executors import LocalExecutor
 from compactlib.runtime import Budget
-from tests.spark.jvm import QUICK_JAVA
+from tests.harness.spark_session import QUICK_JAVA
 from tests.spark.session.cluster import connect_server, standalone_cluster
 from tests.spark.store_jobs import build_logs, contents, job
 from tests.spark.wheels import python_without_library
