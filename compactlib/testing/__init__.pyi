@@ -28,7 +28,7 @@ from compactlib.testing.driver import (
     World as World,
     WorldClock as WorldClock,
 )
-from compactlib.testing.executors.conformance import (
+from compactlib.testing.executors import (
     ExecutorConformance as ExecutorConformance,
     check_executor as check_executor,
 )
@@ -40,6 +40,7 @@ from compactlib.testing.faults.kv_faults import (
 )
 from compactlib.testing.faults.lost_answers import explore_lost_answers as explore_lost_answers
 from compactlib.testing.faults.plan import FailingFiles as FailingFiles, Fault as Fault
+from compactlib.testing.fences import FenceConformance as FenceConformance, check_fence as check_fence
 from compactlib.testing.hazards import HAZARDS as HAZARDS, Effort as Effort, check_hazards as check_hazards
 from compactlib.testing.histories.staging_histories import check_staging_backend as check_staging_backend
 from compactlib.testing.in_front import (
@@ -50,14 +51,17 @@ from compactlib.testing.in_front import (
     at as at,
 )
 from compactlib.testing.interleave.pauses import explore_pauses as explore_pauses
-from compactlib.testing.kit.conformance import PromiseBroken as PromiseBroken
+from compactlib.testing.kv import (
+    KVStoreConformance as KVStoreConformance,
+    check_kv_store as check_kv_store,
+)
+from compactlib.testing.kv_state_machine import kv_machine as kv_machine
+from compactlib.testing.objects import (
+    ObjectStoreConformance as ObjectStoreConformance,
+    check_object_store as check_object_store,
+)
 from compactlib.testing.policies.assignment_views import check_assignment_policy as check_assignment_policy
 from compactlib.testing.policies.blob_strategies import check_blob_policy as check_blob_policy
-from compactlib.testing.policies.fence_conformance import (
-    FenceConformance as FenceConformance,
-    LockingFenceConformance as LockingFenceConformance,
-    check_fence as check_fence,
-)
 from compactlib.testing.policies.need_checks import check_need_source as check_need_source
 from compactlib.testing.policies.policy_checks import (
     check_raftlog_policy as check_raftlog_policy,
@@ -65,6 +69,11 @@ from compactlib.testing.policies.policy_checks import (
 )
 from compactlib.testing.policies.policy_conformance import check_policy as check_policy
 from compactlib.testing.policies.sense_checks import check_sense_policy as check_sense_policy
+from compactlib.testing.promises import PromiseBroken as PromiseBroken
+from compactlib.testing.range_formats import (
+    RangeFormatConformance as RangeFormatConformance,
+    check_range_format as check_range_format,
+)
 from compactlib.testing.services.async_conformance import (
     AsyncServiceConformance as AsyncServiceConformance,
     check_async_service as check_async_service,
@@ -79,16 +88,3 @@ from compactlib.testing.services.factory import (
     ServiceHooks as ServiceHooks,
 )
 from compactlib.testing.settings import check_settings as check_settings
-from compactlib.testing.stores.kv_conformance import (
-    KVStoreConformance as KVStoreConformance,
-    check_kv_store as check_kv_store,
-)
-from compactlib.testing.stores.kv_machine import kv_machine as kv_machine
-from compactlib.testing.stores.objects_conformance import (
-    ObjectStoreConformance as ObjectStoreConformance,
-    check_object_store as check_object_store,
-)
-from compactlib.testing.stores.range_format_conformance import (
-    RangeFormatConformance as RangeFormatConformance,
-    check_range_format as check_range_format,
-)

@@ -27,7 +27,7 @@ from compactlib.executors.tasks import (
 )
 from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.testing.executors.conformance import (
+from compactlib.testing.executors import (
     UnpicklableLibraryError,
     WriteTask,
     error_of,

@@ -22,7 +22,7 @@ from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import Admission, Commitment, Fence, decode_record, encode_record
 from compactlib.scheduler.fences.fence_objects import ObjectFence
 from compactlib.testing import FailingFiles, FenceConformance, RecordingFiles, check_fence, explore_crashes, record
-from compactlib.testing.policies.fence_conformance import PlainFence
+from compactlib.testing.fences import PlainFence
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
