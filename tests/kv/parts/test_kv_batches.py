@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.errors import PartlyWritten
 from compactlib.kv.store import KVLimits
-from compactlib.testing import Choices, StoreInFront, explore
+from compactlib.testing import Choices, Request, StoreInFront, explore
 from compactlib.testing.failing import Failing
 
 STORES = {"at once": KVLimits(100, 100, 100, 100, 100), "key by key": KVLimits(100, 100, 100, 0)}
@@ -69,3 +70,21 @@ def test_failed_batch_says_what_it_wrote(most: int) -> None:
             key: value for key, value in wanted.items() if value is not None}
 
     assert explore(run) > 18
+
+
+@pytest.mark.parametrize(("most", "requests"), [(30, 4), (100, 1), (0, 100)])
+def test_batch_takes_few_requests(most: int, requests: int) -> None:
+    made: list[Request] = []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        made.append(request)
+        return act()
+
+    store = StoreInFront(MemoryStore(limits=KVLimits(100, 100, 100, most, most)), step)
+    values = {b"%d" % number: b"v%d" % number for number in range(100)}
+    change_many(store, b"p", values)
+    found = get_many(store, [(b"p", key) for key in values])
+    assert [each.value for each in found.values()] == list(values.values())
+    change_many(store, b"p", dict.fromkeys(values))
+    assert len(made) == 3 * requests
+    assert not list(store.scan(b"p"))
