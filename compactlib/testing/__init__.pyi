@@ -6,11 +6,10 @@ from compactlib.testing.choices import (
     repeat as repeat,
     sample as sample,
 )
-from compactlib.testing.compactions.conformance import (
+from compactlib.testing.compactions import (
     CompactionConformance as CompactionConformance,
     check_compaction as check_compaction,
 )
-from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
 from compactlib.testing.crash import (
     RecordingFiles as RecordingFiles,
     explore_crashes as explore_crashes,
@@ -50,7 +49,6 @@ from compactlib.testing.in_front import (
     at as at,
 )
 from compactlib.testing.interleave.pauses import explore_pauses as explore_pauses
-from compactlib.testing.kit.conformance import PromiseBroken as PromiseBroken
 from compactlib.testing.policies.assignment_views import check_assignment_policy as check_assignment_policy
 from compactlib.testing.policies.blob_strategies import check_blob_policy as check_blob_policy
 from compactlib.testing.policies.fence_conformance import (
@@ -65,18 +63,12 @@ from compactlib.testing.policies.policy_checks import (
 )
 from compactlib.testing.policies.policy_conformance import check_policy as check_policy
 from compactlib.testing.policies.sense_checks import check_sense_policy as check_sense_policy
-from compactlib.testing.services.async_conformance import (
-    AsyncServiceConformance as AsyncServiceConformance,
-    check_async_service as check_async_service,
-)
-from compactlib.testing.services.conformance import (
+from compactlib.testing.promises import PromiseBroken as PromiseBroken
+from compactlib.testing.services import (
     ServiceConformance as ServiceConformance,
-    check_service as check_service,
-)
-from compactlib.testing.services.factory import (
-    AsyncServiceFactory as AsyncServiceFactory,
     ServiceFactory as ServiceFactory,
     ServiceHooks as ServiceHooks,
+    check_service as check_service,
 )
 from compactlib.testing.settings import check_settings as check_settings
 from compactlib.testing.stores.kv_conformance import (
