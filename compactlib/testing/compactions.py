@@ -894,7 +894,7 @@ class CompactionConformance(ConformanceKit):
                     opened.world.step = failing
                     outcome = opened.compact()
                     opened.world.step = act_at_once
-                    when = f"a disk that fails at '{requests[number]}', request {number} of {len(requests)}"
+                    when = f"a disk that fails at request {number} of {len(requests)}, '{requests[number].kind}'"
                     if not isinstance(outcome, Done):
                         refused += 1
                         _failed(outcome, StorageError, when)

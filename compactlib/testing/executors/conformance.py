@@ -40,7 +40,7 @@ from compactlib.testing.executors.tasks import (
     WriteTask,
     known_errors,
 )
-from compactlib.testing.kit.conformance import ConformanceKit, run_kit, same, shown
+from compactlib.testing.promises import ConformanceKit, run_kit, same, shown
 
 __all__ = ["DieTask", "ExecutorConformance", "FixedTask", "RaiseTask", "UnpicklableError", "UnpicklableLibraryError",
            "UnrevivableError", "UnrevivableLibraryError", "WriteTask", "by_name", "check_executor", "error_of",

@@ -29,8 +29,8 @@ from compactlib.scheduler.fences.fence import (
     LockingFence,
     TokenFence,
 )
-from compactlib.testing.kit.conformance import ConformanceKit, expect, run_kit, same
 from compactlib.testing.kit.fresh import drawing
+from compactlib.testing.promises import ConformanceKit, expect, run_kit, same
 
 _STEPS = 300
 _THREADS = 4

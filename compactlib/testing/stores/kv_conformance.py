@@ -51,8 +51,8 @@ from compactlib.kv.errors import (
 )
 from compactlib.kv.store import KVLimits, place_of
 from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVRun, explore_kv_faults
-from compactlib.testing.kit.conformance import ConformanceKit, expect, run_kit, same
 from compactlib.testing.kit.fresh import drawing
+from compactlib.testing.promises import ConformanceKit, expect, run_kit, same
 
 P = b"test"
 OTHER = b"other"

@@ -13,7 +13,7 @@ import attrs
 from compactlib.errors import MissingDependency
 from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put
 from compactlib.kv.store import Entries, Predicate
-from compactlib.testing.kit.conformance import same
+from compactlib.testing.promises import same
 
 try:
     from hypothesis import strategies as st

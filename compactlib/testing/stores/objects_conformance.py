@@ -20,8 +20,8 @@ from compactlib.errors import Closed, InvalidInput
 from compactlib.objects import BadDigest, BadKey, Digest, ObjectExists, ObjectNotFound, ObjectRef, ObjectStore
 from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
 from compactlib.objects.store import MultiDelete, delete_many, read_checked
-from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, error_from, run_kit, same
 from compactlib.testing.kit.fresh import drawing
+from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, run_kit, same
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
             "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * (MAX_SEGMENT_CHARS + 1), "x/" * MAX_KEY_CHARS + "x"]

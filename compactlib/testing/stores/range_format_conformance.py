@@ -23,8 +23,8 @@ from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat, Rows
 from compactlib.staging.committed.formats.split import record_bytes
 from compactlib.staging.model.values import Change, RangeId, Record
-from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, run_kit, same
 from compactlib.testing.kit.fresh import drawing
+from compactlib.testing.promises import ConformanceKit, Mismatch, run_kit, same
 
 _Pairs = list[tuple[bytes, Record]]
 
