@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.contract import AsyncService, Service
-from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError
+from compactlib.errors import BudgetSpent, Busy, Closed, CompactlibError
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing import stand_ins
@@ -307,19 +307,17 @@ class ServiceConformance(ConformanceKit):
         assert not left, f"after stop() these go on: {left}"
 
     def test_new_service_has_met_nothing(self, tmp_path: Path) -> None:
-        """`last_error` is `None`, `failures` is 0, an audit is content, and stopping it is `Done`.
+        """`last_error` is `None`, `failures` is 0, and stopping it is `Done`.
 
-        To do: keep what was raised last and how often, and nothing else; compactlib.runtime does. Answer Done from
-        stop() if nothing runs.
+        To do: keep what was raised last and how often, as compactlib.runtime does; stop() is Done if nothing runs.
         """
         with self.made(tmp_path) as running:
             same((running.service.last_error, running.service.failures), (None, 0))
-            same(running.service.audit(), None)
             running.stopped("without start()")
             same(running.hooks.decided, 0)
 
     def test_started_service_works_by_itself(self, tmp_path: Path) -> None:
-        """In a thread or in tasks of its own, without further calls; starting again starts nothing more.
+        """In a thread or in tasks of its own, without further calls; starting again starts nothing.
 
         To do: keep the thread or the tasks, and return from start() if they are there.
         """
@@ -335,10 +333,9 @@ class ServiceConformance(ConformanceKit):
             running.until(lambda: bool(threads), "a turn after start()")
             assert running.factory.is_async or threading.current_thread() not in threads, (
                 "it worked in the thread that called start()")
-            running.service.audit()
 
     def test_stopping_ends_it(self, tmp_path: Path) -> None:
-        """Nothing begins any more; stopping again is `Done`. It may be started anew, or else says `Closed`.
+        """Nothing begins any more; stopping again is `Done`. It starts anew, or else says `Closed`.
 
         To do: answer Done whenever nothing runs any more, and let no wake-up begin anything after stop().
         """
@@ -348,7 +345,6 @@ class ServiceConformance(ConformanceKit):
             running.stopped("again")
             decided = running.hooks.decided
             running.wake()
-            running.service.audit()
             same(running.hooks.decided, decided, case="turns after stop()")
             try:
                 running.start()
@@ -370,7 +366,7 @@ class ServiceConformance(ConformanceKit):
             same(running.hooks.decided, decided, case="turns after the `with`")
 
     def test_run_pending_works_in_its_caller(self, tmp_path: Path) -> None:
-        """What is due is done before it returns, in the caller's thread, with an outcome for each piece of work.
+        """What is due is done before it returns, on the caller's thread, with an outcome for each.
 
         To do: let the thread or the tasks and run_pending() call the same method, which answers outcomes.
         """
@@ -387,10 +383,9 @@ class ServiceConformance(ConformanceKit):
             running.let_go("after run_pending()")
 
     def test_error_of_its_work_is_kept_and_it_goes_on(self, tmp_path: Path) -> None:
-        """`last_error` has it, `failures` counts it, an event reports it, and the work is tried again.
+        """`last_error` has it, `failures` counts it, an event reports it; it is tried again.
 
-        To do: catch Exception around each turn, keep, count, log and report it, and take the next turn after a growing
-        delay; release what was held in a `finally`. compactlib.runtime does.
+        To do: catch Exception around each turn, keep, count, log and report it; release in a `finally`.
         """
         with self.made(tmp_path) as running:
             error = Bug("what is unexpected")
@@ -402,7 +397,6 @@ class ServiceConformance(ConformanceKit):
             if not any("Bug" in "".join(map(str, fields.values())) for _, fields in running.observer.events):
                 raise Mismatch(f"events: {shown([name for name, _ in running.observer.events])}",
                                "an event with the class of the error among its fields")
-            running.service.audit()
             running.until(lambda: not running.held(), "its work to hold nothing")
 
     def test_run_pending_keeps_what_its_work_raises(self, tmp_path: Path) -> None:
@@ -438,33 +432,10 @@ class ServiceConformance(ConformanceKit):
                     raise Mismatch(f"{error!r} from its work: run_pending() went on", "it to come through")
                 running.let_go(f"after {error!r}")
 
-    def test_audit_finds_a_thread_that_has_died(self, tmp_path: Path) -> None:
-        """What ends its thread without a call of stop is kept, and audit raises `AuditFailed`.
-
-        To do: keep what ended the thread in last_error, and look in audit() whether it lives if it should.
-        """
-        with self.made(tmp_path) as running:
-            if running.factory.is_async:
-                return
-            error, threads = SystemExit("the end of a thread"), []
-            dies = _raising(error, times=1)
-
-            def die() -> None:
-                threads.append(threading.current_thread())
-                dies()
-
-            running.hooks.on_decide = die
-            with _unreported(error):
-                running.start()
-                running.until(lambda: _fails(running.service.audit), "audit() to raise AuditFailed")
-                threads[0].join(stand_ins.PATIENCE_SECONDS)
-            same(running.service.last_error, error)
-            running.let_go("after its thread has died")
-
     def test_stop_cancels_what_works(self, tmp_path: Path) -> None:
         """Work that asks its budget, or waits in the event loop, ends soon, and stop is `Done`.
 
-        To do: give the work a budget of the service's own, cancel it (or the tasks) in stop(), and wait for the end.
+        To do: give the work a budget of the service's own; cancel it (or the tasks) in stop(), and wait for the end.
         """
         with self.made(tmp_path) as running:
             if not running.factory.has_long_work:
@@ -486,7 +457,7 @@ class ServiceConformance(ConformanceKit):
             running.let_go("after stop()")
 
     def test_stop_of_endless_work_says_so(self, tmp_path: Path) -> None:
-        """It is `Failed(Busy)` when `wait_seconds` have passed; once the work has ended, stopping again is `Done`.
+        """It is `Failed(Busy)` when `wait_seconds` have passed; once the work has ended it is `Done`.
 
         To do: wait for the thread for so long, and answer Failed(Busy(...)) if it still lives; never Done before.
         """
@@ -519,10 +490,9 @@ class ServiceConformance(ConformanceKit):
             running.stopped("once its work has ended")
 
     def test_stopping_from_within_is_busy(self, tmp_path: Path) -> None:
-        """Its own work cannot wait for its own end: `Busy` is raised, nothing hangs, and it ends all the same.
+        """Its own work cannot wait for its own end: `Busy` is raised, and it ends all the same.
 
-        To do: look whose thread or task it is (Turns.is_mine, Run.is_mine, AsyncWork.is_mine) before waiting, and raise
-        Busy.
+        To do: look whose thread or task it is (Turns.is_mine, AsyncWork.is_mine) before waiting, and raise Busy.
         """
         with self.made(tmp_path) as running:
             if running.factory.is_async and not running.factory.has_long_work:
@@ -583,27 +553,3 @@ def _raising(error: BaseException, *, times: int) -> Callable[[], None]:
             raise left.pop()
 
     return call
-
-
-@contextlib.contextmanager
-def _unreported(expected: BaseException) -> Iterator[None]:
-    """Inside the `with` nothing reports that a thread has ended by this error, which is what is wanted."""
-    report = threading.excepthook
-
-    def hook(ended: threading.ExceptHookArgs) -> None:
-        if ended.exc_value is not expected:
-            report(ended)
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        threading.excepthook = report
-
-
-def _fails(audit: Callable[[], object]) -> bool:
-    try:
-        audit()
-    except AuditFailed:
-        return True
-    return False

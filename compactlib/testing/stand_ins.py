@@ -343,17 +343,6 @@ def spent_at(step: int) -> StepClock:
     return StepClock(lambda number, clock: _LATE_SECONDS if number >= step else 0.0)
 
 
-def cancelled_at(step: int) -> StepClock:
-    """At this step the budget is cancelled."""
-
-    def at(number: int, clock: StepClock) -> float:
-        if number == step:
-            clock.budget.cancel()
-        return 0.0
-
-    return StepClock(at)
-
-
 def paused_at(step: int) -> StepClock:
     """At this step the budget is paused; it is resumed when the work that waits reads the time again."""
 

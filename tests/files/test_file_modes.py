@@ -117,11 +117,11 @@ def commands(folder: Path, files: Files) -> object:
 
 
 def copies(folder: Path, files: Files) -> object:
-    factory = BlobStores()
-    source = factory.open(folder.with_name("source"), files=LocalFiles())
-    with contextlib.closing(source):
-        factory.fill(source, 1)
-        copy_store(source, folder, factory.config, files=files)
+    driver = BlobStores()
+    world = World(folder.with_name("source"))
+    with contextlib.closing(driver.open(world, driver.config)) as source:
+        driver.act(source, Random(1), Journal())
+        copy_store(source, folder, driver.config, files=files)
     return None
 
 

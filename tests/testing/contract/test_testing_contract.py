@@ -49,4 +49,4 @@ def test_checks_without_pytest_return_the_promises(tmp_path: Path) -> None:
     promises = check_compaction(LineDriver(), tmp_path / "compaction", effort_percent=5)
     assert len(promises) == 29
     assert "test_plan_changes_nothing" in promises
-    assert len(check_service(ToyServices(), tmp_path / "service")) == 13
+    assert len(check_service(ToyServices(), tmp_path / "service")) == 12

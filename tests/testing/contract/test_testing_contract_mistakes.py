@@ -554,8 +554,6 @@ SERVICES = [
     store("raises from run_pending", KEEPS, "not raised", **THREADS, run_pending=pending_raising),
     store("answers nothing", "run_pending_works_in_its_caller", "a sequence of Done, Skipped and Failed", **THREADS,
           run_pending=nothing),
-    store("audits nothing", "audit_finds_a_thread_that_has_died", "audit() to raise AuditFailed: not after", hangs=True,
-          **THREADS, audit=nothing),
     store("waits for itself", "stopping_from_within_is_busy", "look whose thread or task it is", hangs=True, **THREADS,
           stop=stop_by_waiting_for_itself),
     store("starts another each time", ITSELF, "the second start() has started", hangs=True, **THREADS,
