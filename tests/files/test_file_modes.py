@@ -28,8 +28,9 @@ from compactlib.testing import Driver, Journal, World
 from examples.raft_kv import KvStore
 from tests.hosting.machines import Journal as JournalMachine
 from tests.promises.contract.blobstore import BlobStores
-from tests.promises.contract.raftlog import RaftLogs, SegmentLogs
+from tests.promises.contract.raftlog import RaftLogs
 from tests.promises.contract.staging import Repositories
+from tests.promises.drivers.segment_log import SegmentLogDriver
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +69,9 @@ def compacted(driver: Driver[Any]) -> Callable[[Path, Files], object]:
     def make(folder: Path, files: Files) -> object:
         world, journal = World(folder, behind=files), Journal()
         store = driver.open(world, driver.settings()[0])
-        for number in range(3):
-            driver.act(store, Random(number), journal)
+        rng = Random(1)
+        while store.plan(driver.policy()).is_empty:
+            driver.act(store, rng, journal)
         assert isinstance(store.compact(policy=driver.policy()), Done)
         store.reclaim()
         opened = contextlib.ExitStack()
@@ -130,7 +132,7 @@ def locks(folder: Path, files: Files) -> object:
     return FolderLock(folder)
 
 
-STORES = [compacted(SegmentLogs()), compacted(RaftLogs()), compacted(BlobStores()), compacted(RepositoriesHere()),
+STORES = [compacted(SegmentLogDriver()), compacted(RaftLogs()), compacted(BlobStores()), compacted(RepositoriesHere()),
           snapshots, sqlite, objects, fences, commands, copies, locks]
 
 

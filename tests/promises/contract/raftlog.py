@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import attrs
 
@@ -16,17 +15,16 @@ from compactlib.raftlog import (
     EveryNMinors,
     LogCompactionWorker,
     LogOptions,
-    LogReader,
     RaftLog,
     RaftLogStore,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
-    SegmentLog,
     StoreOptions,
 )
 from compactlib.testing import Journal, World
 from compactlib.testing.policies.raftlog_strategies import compaction_views
+from tests.promises.drivers.segment_log import SegmentLogDriver
 
 _EACH = 10
 """Entries that one act appends."""
@@ -41,51 +39,16 @@ def _live_after(first: int, last: int, snapshot: Sequence[int]) -> list[int]:
     return sorted({*snapshot, *range(first, last + 1, 4), last})
 
 
-class _Logs:
+class RaftLogs:
+    """A log of a store, with what it holds in memory and in the write-ahead log."""
+
     def settings(self) -> Sequence[LogOptions]:
         # Every compaction rewrites, and old names go at once.
         return [LogOptions(limits=SegmentLimits(max_entries=4), trigger=EveryNMinors(0), keep_links_seconds=0.0)]
 
-    def policy(self) -> Any:
-        return SeedPolicy()
-
-    def check(self, store: Any, journal: Journal, *, damage: str) -> None:
-        for change in journal.changes:
-            for index, payload in change.what.items():
-                found = store.read(index)
-                assert isinstance(found, Entry), (index, found)
-                assert found.payload == payload, index
-
-
-def _options(world: World, settings: LogOptions) -> LogOptions:
-    return attrs.evolve(settings, clock=world.clock, files=world.files)
-
-
-class SegmentLogs(_Logs):
-    """A log in segments alone."""
-
-    def open(self, world: World, settings: LogOptions) -> SegmentLog:
-        return SegmentLog(world.folder, _options(world, settings))
-
-    def reader(self, world: World) -> LogReader:
-        return LogReader(world.folder)
-
-    def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
-        last = store.last_index or 0
-        new = range(last + 1, last + _EACH + 1)
-        before = store.snapshot
-        live = _live_after(new[0], new[-1], [] if before is None else list(before.live))
-        with journal.trying({index: _payload(index) for index in new if index in live}):
-            store.extend((index, 1, _payload(index)) for index in new)
-            store.sync()
-            store.record_snapshot(new[-1], live)
-
-
-class RaftLogs(_Logs):
-    """A log of a store, with what it holds in memory and in the write-ahead log."""
-
     def open(self, world: World, settings: LogOptions) -> RaftLog:
-        store = RaftLogStore(world.folder, StoreOptions(log=_options(world, settings), background=False))
+        options = attrs.evolve(settings, clock=world.clock, files=world.files)
+        store = RaftLogStore(world.folder, StoreOptions(log=options, background=False))
         try:
             log = store.log("log")
         except BaseException:
@@ -93,6 +56,9 @@ class RaftLogs(_Logs):
             raise
         log.owns(store.close)
         return log
+
+    def policy(self) -> SeedPolicy:
+        return SeedPolicy()
 
     def act(self, store: RaftLog, rng: Random, journal: Journal) -> None:
         last = max(store.last_index, 0)
@@ -103,6 +69,13 @@ class RaftLogs(_Logs):
             # Before the snapshot: what is dead by then never comes to segments.
             store.flush()
             store.snapshot(new[-1], live)
+
+    def check(self, store: RaftLog, journal: Journal, *, damage: str) -> None:
+        for change in journal.changes:
+            for index, payload in change.what.items():
+                found = store.read(index)
+                assert isinstance(found, Entry), (index, found)
+                assert found.payload == payload, index
 
 
 class WorkedRaftLogs(RaftLogs):
@@ -120,5 +93,5 @@ class _Unstarted(LogCompactionWorker):
         """Not in a thread."""
 
 
-COMPACTIONS = [SegmentLogs(), RaftLogs(), WorkedRaftLogs()]
+COMPACTIONS = [SegmentLogDriver(), RaftLogs(), WorkedRaftLogs()]
 POLICIES = [(policy, compaction_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]
