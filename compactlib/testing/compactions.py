@@ -128,14 +128,6 @@ class Opened:
         world.behind, world.step = disk, step
         return cls(driver.open(world, driver.settings()[0]), driver, world, disk, journal, changes)
 
-    @property
-    def has_peers(self) -> bool:
-        return _has_peers(self.driver)
-
-    @property
-    def uses_executor(self) -> bool:
-        return _uses_executor(self.driver)
-
     def plan(self, **named: Any) -> Any:
         """`plan()` with the driver's policy."""
         return self.store.plan(self.driver.policy(), **named)
@@ -166,7 +158,8 @@ class Opened:
         if own is not None:
             found: Mapping[str, bytes] = own(self.world, self.store)
             return found
-        return {"state": repr(self.state()).encode()} if self.has_peers else folder_contents(self.world.folder)
+        is_shared = getattr(self.driver, "has_peers", False)
+        return {"state": repr(self.state()).encode()} if is_shared else folder_contents(self.world.folder)
 
     def check(self, after: str, reader: Any = None) -> None:
         """Require that what was acknowledged is there, read from the store or from a reader."""
@@ -215,6 +208,14 @@ class CompactionConformance(ConformanceKit):
     def make_driver(self) -> Driver[Any]:
         """Return the driver of the store to test."""
         raise NotImplementedError("say which store is to be tested: make_driver returns a Driver")
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(getattr(self.make_driver(), "has_peers", False))
+
+    @property
+    def uses_executor(self) -> bool:
+        return bool(getattr(self.make_driver(), "uses_executor", True))
 
     @contextlib.contextmanager
     def opened(self, folder: Path, *, acts: int = 0, name: str = "store") -> Iterator[Opened]:
@@ -275,12 +276,13 @@ class CompactionConformance(ConformanceKit):
         To do: measure and decide in memory; what has to be written, recovered or removed waits for compact().
         """
         with self.opened(tmp_path, acts=1) as opened:
-            before, changes = opened.contents(), len(opened.changes)
+            before = opened.contents()
+            opened.changes.clear()
             for name, call in {"view()": opened.store.view, "plan()": opened.store.plan, "plan(policy)": opened.plan,
                                "status()": opened.store.status, "audit()": opened.store.audit,
                                "verify()": opened.store.verify}.items():
                 call()
-                same(opened.changes[changes:], [], case=f"changes of the disk in {name}")
+                same(opened.changes, [], case=f"changes of the disk in {name}")
                 same(opened.contents(), before, case=f"what is stored after {name}")
             _done(opened.compact(), "compact() after plan()")
             opened.check("compact()")
@@ -425,9 +427,10 @@ class CompactionConformance(ConformanceKit):
 
         To do: read everything in verify(), compare with its checksums, and list what differs as findings.
         """
+        if self.has_peers:
+            return
         with self.opened(tmp_path, acts=1) as opened:
-            if opened.has_peers:
-                return
+            pass
         names = [path.relative_to(opened.world.folder) for path in sorted(opened.world.folder.rglob("*"))
                  if path.is_file() and not path.is_symlink() and path.stat().st_size]
         if not names:
@@ -469,6 +472,8 @@ class CompactionConformance(ConformanceKit):
 
         To do: close what was opened in a `finally`, the descriptors of readers included, and join each thread.
         """
+        if self.has_peers:
+            return
         threads = set(threading.enumerate())
         policy, refusal = self.make_driver().policy(), Conflict("a newer token was admitted")
         given: list[dict[str, Any]] = [
@@ -476,8 +481,6 @@ class CompactionConformance(ConformanceKit):
             {"policy": PolicyBy(policy, raising(refusal))}]
         for number, named in enumerate(given):
             with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
-                if opened.has_peers:
-                    return
                 with contextlib.suppress(Conflict, KeyboardInterrupt):
                     opened.compact(**named)
                 opened.store.view()
@@ -494,9 +497,9 @@ class CompactionConformance(ConformanceKit):
 
         To do: hold a compactlib.files.FolderLock from before the first read until the end of close().
         """
+        if self.has_peers:
+            return
         with self.opened(tmp_path, acts=1) as opened:
-            if opened.has_peers:
-                return
             with expect(Busy), self.reopened(opened):
                 pass
             opened.check("a second opening was refused")
@@ -514,7 +517,7 @@ class CompactionConformance(ConformanceKit):
             assert Call(opened.store.status, "status() during a commit").answer().is_busy, (
                 "status().is_busy is false while a compaction runs")
             second = Call(opened.compact, "a second compact() during a commit").answer()
-            if not opened.has_peers:
+            if not self.has_peers:
                 reclaimed = Call(opened.store.reclaim, "reclaim() during a commit").answer()
                 _skipped(reclaimed, "reclaim() while a compaction runs")
                 assert _skipped(second, "a second compact() while one runs").is_busy, (
@@ -529,14 +532,14 @@ class CompactionConformance(ConformanceKit):
         To do: ask the policy and enter the fence inside Run.inside(), and notify through Run.observer(observer).
         """
         for place in ("policy", "fence", "observer", *(("executor", "task", "task elsewhere")
-                                                       if _uses_executor(self.make_driver()) else ())):
+                                                       if self.uses_executor else ())):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened:
                 answers: list[tuple[str, object]] = []
 
                 def ask(*_: object, opened: Opened = opened, answers: list[tuple[str, object]] = answers) -> None:
                     if not answers:
                         answers.append(("close()", _attempt(opened.store.close)))
-                        if not opened.has_peers:
+                        if not self.has_peers:
                             answers.append(("compact()", _attempt(opened.compact)))
                             answers.append(("reclaim()", _attempt(opened.store.reclaim)))
 
@@ -557,10 +560,10 @@ class CompactionConformance(ConformanceKit):
 
         To do: commit and delete with a condition on what was read, and return Skipped when another was first.
         """
-        if not _has_peers(self.make_driver()):
+        if not self.has_peers:
             return
         steps = self.some(self._steps(tmp_path), _MOST_OVERTAKEN)
-        for place in ("fence", *(("executor",) if _uses_executor(self.make_driver()) else ()), *steps):
+        for place in ("fence", *(("executor",) if self.uses_executor else ()), *steps):
             with self.opened(tmp_path, acts=2, name=f"store-{place}") as opened, Gate() as gate:
                 when = f"a compaction that stood still at {place}, and was overtaken"
                 held: dict[str, Any] = ({"budget": held_at(place, gate).budget} if isinstance(place, int) else
@@ -609,9 +612,9 @@ class CompactionConformance(ConformanceKit):
 
         To do: hold no lock that writers need while an executor works; take it for the commit alone.
         """
+        if not self.uses_executor:
+            return
         with self.opened(tmp_path, acts=1) as opened, Gate() as gate:
-            if not opened.uses_executor:
-                return
             compaction = Call(lambda: opened.compact(executor=_held(gate)), "compact()")
             compaction.holds_until(gate)
             for name, call in {"act()": lambda: opened.act(1), "view()": opened.store.view, "plan()": opened.plan,
@@ -627,7 +630,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: give the executor Run.budget, and call Ownership.close(), which cancels it and waits for the run.
         """
-        for place in ("fence", *(("executor",) if _uses_executor(self.make_driver()) else ())):
+        for place in ("fence", *(("executor",) if self.uses_executor else ())):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened, Gate() as gate:
                 lent, mine = list[Budget](), Budget()
                 held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate, lent)}
@@ -660,7 +663,7 @@ class CompactionConformance(ConformanceKit):
             _done(opened.compact(observer=observer), "a compaction whose observer raises")
             assert observer.calls, "the observer given to compact() was never notified"
             opened.finish("a compaction whose observer raises")
-        elsewhere = [{"executor": ExecutorBy(in_another_thread)}] if _uses_executor(self.make_driver()) else []
+        elsewhere = [{"executor": ExecutorBy(in_another_thread)}] if self.uses_executor else []
         for number, executor in enumerate([{}, *elsewhere]):
             with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
                 answers: list[object] = []
@@ -684,7 +687,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: catch Exception around the executor as TaskFailed, and check its answers: executors.tasks.answers_of.
         """
-        if not _uses_executor(self.make_driver()):
+        if not self.uses_executor:
             return
         raised = raising_executors(Surprise("the executor's own bug"))
         refused = Conflict("the task's own refusal")
@@ -705,15 +708,14 @@ class CompactionConformance(ConformanceKit):
 
         To do: release runs, locks and files in `finally`; catch CompactlibError around a fence, BaseException nowhere.
         """
-        uses_executor = _uses_executor(self.make_driver())
         for error in (Surprise("the host's own bug"), KeyboardInterrupt("the host's user"), SystemExit("its end")):
-            is_interrupt = not isinstance(error, Exception)
             given: dict[str, dict[str, Any]] = {
                 "a policy": {"policy": PolicyBy(self.make_driver().policy(), raising(error))},
-                "a fence": {"fence": FenceBy(raising(error))},
-                **({"an observer": {"observer": ObserverBy(raising(error))}} if is_interrupt else {}),
-                **({f"an executor that {name}": {"executor": executor}
-                    for name, executor in raising_executors(error).items()} if is_interrupt and uses_executor else {})}
+                "a fence": {"fence": FenceBy(raising(error))}}
+            if not isinstance(error, Exception):
+                given["an observer"] = {"observer": ObserverBy(raising(error))}
+                for name, executor in raising_executors(error).items() if self.uses_executor else ():
+                    given[f"an executor that {name}"] = {"executor": executor}
             for name, named in given.items():
                 with self.opened(tmp_path, acts=1, name=f"store {type(error).__name__} {name}") as opened:
                     calls = [partial(opened.compact, **named)]
@@ -836,7 +838,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: let StorageError end the work; say changed="unknown" from a commit's first change until its sync.
         """
-        if _has_peers(self.make_driver()):
+        if self.has_peers:
             return
         with self.opened(tmp_path, acts=2, name="counting") as opened:
             opened.changes.clear()
@@ -882,14 +884,6 @@ def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int =
 
 
 # -------------------------------------------------------------------------------------------------- opening and closing
-
-
-def _has_peers(driver: Driver[Any]) -> bool:
-    return bool(getattr(driver, "has_peers", False))
-
-
-def _uses_executor(driver: Driver[Any]) -> bool:
-    return bool(getattr(driver, "uses_executor", True))
 
 
 @contextlib.contextmanager
