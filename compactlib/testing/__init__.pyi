@@ -6,11 +6,10 @@ from compactlib.testing.choices import (
     repeat as repeat,
     sample as sample,
 )
-from compactlib.testing.compactions.conformance import (
+from compactlib.testing.compactions import (
     CompactionConformance as CompactionConformance,
     check_compaction as check_compaction,
 )
-from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
 from compactlib.testing.crash import (
     RecordingFiles as RecordingFiles,
     explore_crashes as explore_crashes,
@@ -74,17 +73,10 @@ from compactlib.testing.range_formats import (
     RangeFormatConformance as RangeFormatConformance,
     check_range_format as check_range_format,
 )
-from compactlib.testing.services.async_conformance import (
-    AsyncServiceConformance as AsyncServiceConformance,
-    check_async_service as check_async_service,
-)
-from compactlib.testing.services.conformance import (
+from compactlib.testing.services import (
     ServiceConformance as ServiceConformance,
-    check_service as check_service,
-)
-from compactlib.testing.services.factory import (
-    AsyncServiceFactory as AsyncServiceFactory,
     ServiceFactory as ServiceFactory,
     ServiceHooks as ServiceHooks,
+    check_service as check_service,
 )
 from compactlib.testing.settings import check_settings as check_settings

@@ -20,7 +20,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,9 @@ from compactlib.rewrite import (
     RewriteTask,
     RewrittenFile,
 )
-from compactlib.runtime import Budget, Observer, Progress
+from compactlib.runtime import Budget, Observer
 from compactlib.testing.promises import ConformanceKit, error_from, run_kit, same, shown
+from compactlib.testing.stand_ins import ObserverBy, raising
 
 
 class ExecutorConformance(ConformanceKit):
@@ -146,8 +147,9 @@ class ExecutorConformance(ConformanceKit):
 
         To do: call compactlib.runtime.observe.telling(observer) in run(), and notify only what that returns.
         """
+        watching = ObserverBy(raising(RuntimeError("the observer's own bug")))
         tasks = [WriteTask("a", str(tmp_path), 100), WriteTask("b", str(tmp_path), 100)]
-        outcomes = by_name(tasks, self.make_executor().run(tasks, observer=_Raising()))
+        outcomes = by_name(tasks, self.make_executor().run(tasks, observer=watching))
         same([result_of(outcome).files[0].size_bytes for outcome in outcomes.values()], [100, 100])
 
     def test_duplicate_names_are_refused_at_once(self, tmp_path: Path) -> None:
@@ -417,14 +419,3 @@ class _Impatient(SystemClock):
         self._reads += 1
         assert self._reads < 10_000, "the run waits for a paused budget whose deadline has passed"
         return super().now()
-
-
-class _Raising(Observer):
-    def progress(self, progress: Progress) -> None:
-        raise RuntimeError("the observer's own bug")
-
-    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        raise RuntimeError("the observer's own bug")
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        raise RuntimeError("the observer's own bug")

@@ -34,7 +34,7 @@ from compactlib.testing.executors import (
     known_errors,
     result_of,
 )
-from compactlib.testing.kit.contract_actors import ExecutorBy, garbage_executors
+from compactlib.testing.stand_ins import ExecutorBy, garbage_executors
 
 both_kinds = pytest.mark.parametrize("workers", [1, 2])
 

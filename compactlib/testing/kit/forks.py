@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from compactlib.errors import CompactlibError
-from compactlib.testing.kit.conformance import PromiseBroken
+from compactlib.testing.promises import PromiseBroken
 
 StoreT = TypeVar("StoreT")
 

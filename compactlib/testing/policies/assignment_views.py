@@ -12,8 +12,8 @@ from compactlib.scheduler.plan.policy import (
     TenantLine,
     WaitingJob,
 )
-from compactlib.testing.kit.conformance import PromiseBroken
 from compactlib.testing.policies.policy_conformance import check_policy
+from compactlib.testing.promises import PromiseBroken
 
 try:
     from hypothesis import strategies as st

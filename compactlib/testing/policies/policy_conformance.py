@@ -40,7 +40,7 @@ import attrs
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord
-from compactlib.testing.kit.conformance import PromiseBroken, shown
+from compactlib.testing.promises import PromiseBroken, shown
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

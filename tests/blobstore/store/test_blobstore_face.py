@@ -24,7 +24,7 @@ from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing import FailingFiles, Fault
-from compactlib.testing.compactions.factory import folder_contents
+from compactlib.testing.compactions import folder_contents
 from tests.blobstore.compaction_stores import RETENTION, START, answers, done, fill, garbage_store, open_store, strays
 
 # ---------------------------------------------------------------------------------------------------------- wrong types
