@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hypothesis state machine that holds a `KVStore` against a plain dictionary.
+"""A Hypothesis state machine that compares a `KVStore` with a plain dictionary.
 
     TestMyStore = kv_machine(lambda: MyStore(...)).TestCase
 """
@@ -13,7 +13,7 @@ import attrs
 from compactlib.errors import MissingDependency
 from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put
 from compactlib.kv.store import Entries, Predicate
-from compactlib.testing.kit.conformance import same
+from compactlib.testing.promises import same
 
 try:
     from hypothesis import strategies as st
@@ -34,7 +34,7 @@ choices: st.SearchStrategy[str] = st.sampled_from(["right", "old", "none", "exis
 
 @attrs.define
 class _OpenScan:
-    """A scan under way: what it must still give, and what has changed beneath it."""
+    """A scan under way: the last key that it gave, and the keys that it must still give."""
 
     entries: Entries
     partition: bytes
@@ -46,7 +46,7 @@ class KVMachine(RuleBasedStateMachine):
     """Every operation of a store, on a few keys; see `kv_machine`."""
 
     def make_store(self) -> KVStore:
-        """The empty store to begin with."""
+        """Return the empty store to begin with."""
         raise NotImplementedError("say which store is to be tested")
 
     def __init__(self) -> None:
@@ -56,23 +56,17 @@ class KVMachine(RuleBasedStateMachine):
         self.old: dict[tuple[bytes, bytes], Predicate] = {}
         self.scan: _OpenScan | None = None
 
-    @rule(partition=partitions, key=names, value=values)
-    def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        """Write."""
+    @rule(partition=partitions, key=names, value=st.one_of(st.none(), values))
+    def change(self, partition: bytes, key: bytes, value: bytes | None) -> None:
         self.remember(partition, key)
-        self.store.set(partition, key, value)
+        if value is None:
+            self.store.delete(partition, key)
+        else:
+            self.store.set(partition, key, value)
         self.note(partition, key, value)
-
-    @rule(partition=partitions, key=names)
-    def delete(self, partition: bytes, key: bytes) -> None:
-        """Remove."""
-        self.remember(partition, key)
-        self.store.delete(partition, key)
-        self.note(partition, key, None)
 
     @rule(partition=partitions, key=names, value=st.one_of(st.none(), values), choice=choices)
     def change_if(self, partition: bytes, key: bytes, value: bytes | None, choice: str) -> None:
-        """Write or remove under a condition."""
         condition, holds = self.condition(partition, key, choice)
         if value is None and condition.predicate is None:
             return
@@ -85,18 +79,17 @@ class KVMachine(RuleBasedStateMachine):
         except PredicateFailed:
             assert not holds, (
                 f"the condition {choice!r} on {partition!r} {key!r} holds, and was refused: "
-                f"{self.told(partition, key)}. Compare with what is there now, in the same step as the write")
+                f"{self.known(partition, key)}. Compare with what is there now, in the same step as the write")
         else:
             assert holds, (
                 f"the condition {choice!r} on {partition!r} {key!r} does not hold, and the write was carried out: "
-                f"{self.told(partition, key)}. Compare and write in one step, and change predicates with each write")
+                f"{self.known(partition, key)}. Compare and write in one step, and change predicates with each write")
             self.note(partition, key, value)
 
     @rule(conditions=st.lists(st.tuples(partitions, names, choices), max_size=3),
           changes=st.dictionaries(st.tuples(partitions, names), st.one_of(st.none(), values), max_size=4))
     def transact(self, conditions: list[tuple[bytes, bytes, str]],
                  changes: dict[tuple[bytes, bytes], bytes | None]) -> None:
-        """Several changes at once, under several conditions."""
         if not self.store.limits.max_transact:
             return
         held = [self.condition(*condition) for condition in conditions]
@@ -104,15 +97,14 @@ class KVMachine(RuleBasedStateMachine):
             self.remember(*cell)
         puts = [Put(*cell, value) for cell, value in changes.items() if value is not None]
         deletes = [Delete(*cell) for cell, value in changes.items() if value is None]
+        broken = [condition for condition, holds in held if not holds]
         try:
             self.store.transact([condition for condition, _ in held], puts, deletes)
         except PredicateFailed as failed:
-            first = next(condition for condition, holds in held if not holds)
-            assert (failed.partition, failed.key) == (first.partition, first.key), (
-                f"a transaction was refused for {failed.partition!r} {failed.key!r}; the first condition that does not "
-                f"hold is that of {first.partition!r} {first.key!r}. Check conditions in the order they are given in")
+            assert broken, f"a transaction was refused although {held} hold"
+            same((failed.partition, failed.key), (broken[0].partition, broken[0].key),
+                 case="the first condition that does not hold: check them in the order they are given in")
         else:
-            broken = [condition for condition, holds in held if not holds]
             assert not broken, (
                 f"a transaction was carried out although {broken} do not hold. Conditions and changes are one step, "
                 f"all or nothing")
@@ -121,7 +113,6 @@ class KVMachine(RuleBasedStateMachine):
 
     @rule(partition=partitions, prefix=bounds, start=bounds, after=bounds, page_size=st.integers(1, 4))
     def scan_all(self, partition: bytes, prefix: bytes, start: bytes, after: bytes, page_size: int) -> None:
-        """A whole scan."""
         with self.store.scan(partition, start, prefix=prefix, after=after or None, page_size=page_size) as entries:
             found = [(entry.key, entry.value) for entry in entries]
         same(found, [(key, value) for (place, key), value in sorted(self.model.items())
@@ -131,7 +122,6 @@ class KVMachine(RuleBasedStateMachine):
 
     @rule(partition=partitions, page_size=st.integers(1, 5))
     def begin_scan(self, partition: bytes, page_size: int) -> None:
-        """Open a scan that goes on while keys change."""
         if self.scan is not None:
             self.scan.entries.close()
         self.scan = _OpenScan(self.store.scan(partition, page_size=page_size), partition, b"",
@@ -139,39 +129,30 @@ class KVMachine(RuleBasedStateMachine):
 
     @rule()
     def step_scan(self) -> None:
-        """The next entry: ascending, and none left out that was there all the time."""
         if self.scan is None:
             return
         entry = next(self.scan.entries, None)
+        skipped = sorted(key for key in self.scan.must if entry is None or key < entry.key)
+        assert not skipped, (
+            f"the scan skipped {skipped}, which were there all the time. Ask for the next page by key > last, not by "
+            f"an offset")
         if entry is None:
-            assert not self.scan.must, (
-                f"the scan ended without {sorted(self.scan.must)}, which were there all the time. Ask for the next "
-                f"page by key > last, not by an offset")
             self.scan = None
             return
         assert entry.key > self.scan.last, (
             f"the keys of a scan do not ascend: {entry.key!r} comes after {self.scan.last!r}. Order by bytes")
-        skipped = sorted(key for key in self.scan.must if key < entry.key)
-        assert not skipped, (
-            f"the scan skipped {skipped}, which were there all the time. Ask for the next page by key > last, not by "
-            f"an offset")
         self.scan.last = entry.key
         self.scan.must.discard(entry.key)
 
     @rule(key=names)
     def seek_scan(self, key: bytes) -> None:
-        """Move the scan."""
         if self.scan is not None:
             self.scan.entries.seek(key)
-            scan, self.scan = self.scan, None
-            present = {other for place, other in self.model if place == scan.partition and other >= key}
-            # Of a page that was loaded before, keys written since may be missing: only what it owed is still owed.
-            self.scan = attrs.evolve(scan, last=b"", must={other for other in scan.must if other in present
-                                                           and other >= key})
+            # Keys that were written since a page was loaded may be missing in it: only what was owed is still owed.
+            self.scan = attrs.evolve(self.scan, last=b"", must={other for other in self.scan.must if other >= key})
 
     @invariant()
     def agrees_with_the_model(self) -> None:
-        """Each key of the model is there, and the store's own audit passes."""
         for (partition, key), value in self.model.items():
             try:
                 found = self.store.get(partition, key).value
@@ -182,11 +163,10 @@ class KVMachine(RuleBasedStateMachine):
         self.store.audit()
 
     def teardown(self) -> None:
-        """Close the store."""
         self.store.close()
 
     def condition(self, partition: bytes, key: bytes, choice: str) -> tuple[Condition, bool]:
-        """A condition on a key, and whether it holds."""
+        """Return a condition on a key, and whether it holds."""
         predicate: Predicate | None = None
         present = (partition, key) in self.model
         current = self.store.get(partition, key).predicate if present else None
@@ -202,21 +182,19 @@ class KVMachine(RuleBasedStateMachine):
         holds = (not present if predicate is None else present and (predicate is EXISTS or predicate == current))
         return Condition(partition, key, predicate), holds
 
-    def told(self, partition: bytes, key: bytes) -> str:
-        """What the model knows of a key."""
+    def known(self, partition: bytes, key: bytes) -> str:
+        """What the model knows of a key, as text."""
         value = self.model.get((partition, key))
         return "there is nothing" if value is None else f"it holds {value!r}"
 
     def remember(self, partition: bytes, key: bytes) -> None:
-        """Keep the key's present predicate, to try it later."""
-        if (partition, key) in self.model:
-            self.old[partition, key] = self.store.get(partition, key).predicate
-        else:
-            try:
-                self.store.get(partition, key)
-            except KeyNotFound:
-                return
-            raise AssertionError(f"{partition!r} {key!r} is there, and it was deleted, or never written")
+        """Keep the key's present predicate, to use it later."""
+        try:
+            found = self.store.get(partition, key)
+        except KeyNotFound:
+            return
+        assert (partition, key) in self.model, f"{partition!r} {key!r} is there, and it was deleted, or never written"
+        self.old[partition, key] = found.predicate
 
     def note(self, partition: bytes, key: bytes, value: bytes | None) -> None:
         """Change the model."""
@@ -229,12 +207,10 @@ class KVMachine(RuleBasedStateMachine):
 
 
 def kv_machine(make: Callable[[], KVStore]) -> type[KVMachine]:
-    """A state machine for the stores that `make` makes; its `TestCase` is found by pytest and unittest."""
+    """Return a state machine for the stores that `make` makes; pytest and unittest find its `TestCase`."""
 
     class Machine(KVMachine):
         def make_store(self) -> KVStore:
             return make()
 
     return Machine
-
-
