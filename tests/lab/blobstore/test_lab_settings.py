@@ -17,7 +17,7 @@ from compactlib.blobstore.compaction.plan import policies
 from compactlib.blobstore.model import placement as of_survivors
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, RaftLogSettings, SchedulerSettings, SensorSettings, Uniform
-from compactlib.lab.blobstore import fifo, fixed_number, placement
+from compactlib.lab.blobstore import placement
 from tests.harness.misfits import Strange
 
 STRANGE: tuple[Any, ...] = (Strange(), "x", b"x", None, True, -7, 0.5, math.nan, math.inf, 10**400, [1])
@@ -27,7 +27,7 @@ NEEDED: dict[type, dict[str, Any]] = {BlobSettings: {"capacity_bytes": 64_000, "
 
 def _kinds() -> Iterator[type]:
     """The classes that a user makes with settings, by the modules that they stand in."""
-    modules = [of_survivors, fifo, fixed_number, *(
+    modules = [of_survivors, *(
         importlib.import_module(each.name) for package in (policies, placement)
         for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."))]
     for module in modules:
@@ -54,8 +54,7 @@ def _is_of(hint: Any, value: object) -> bool:
 
 
 def test_the_policies_and_placements_are_found() -> None:
-    assert {"ByAge", "ByEnd", "ByLifetime", "DecliningCost", "FADaC", "FixedNumber", "Greedy", "OldestFirst",
-            "SepBIT"} <= {kind.__name__ for kind in _kinds()}
+    assert {"ByAge", "ByEnd", "ByLifetime", "DecliningCost", "FADaC", "Greedy"} <= {kind.__name__ for kind in _kinds()}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
