@@ -17,8 +17,8 @@ from compactlib.errors import AuditFailed
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
-from compactlib.runtime.observe import Observer, Progress
-from compactlib.staging.compaction.sense import CompactionSensor
+from compactlib.runtime import Observer, Progress
+from compactlib.staging import CompactionSensor
 from compactlib.staging.compaction.sense_policies import SensePolicy
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord

@@ -10,7 +10,8 @@ from typing import ClassVar, Literal, TypeAlias
 import attrs
 
 from compactlib._arguments import require_one_of
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, SegmentView, fraction, whole
+from compactlib.blobstore import BlobChoice, BlobView
+from compactlib.blobstore.compaction.plan.policy import SegmentView, fraction, whole
 
 Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
 """What comes first: the largest dead share; the fewest valid bytes; with u the valid part of what a segment holds, the

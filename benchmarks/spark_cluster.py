@@ -14,12 +14,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
-
-from compactlib.errors import InvalidInput
-from compactlib.report import Printed
 
 _MOST_SHARED = 64
 
@@ -38,14 +34,9 @@ class SparkCosts:
     task_seconds: float = 0.0
     commit_seconds: float = 0.0
 
-    def __attrs_post_init__(self) -> None:
-        for name, value in attrs.asdict(self).items():
-            if not value >= 0:
-                raise InvalidInput(f"{name} is {value}; give a number of seconds that is not negative")
 
-
-@attrs.frozen(kw_only=True, repr=False)
-class SimulatedRun(Printed):
+@attrs.frozen(kw_only=True)
+class SimulatedRun:
     """What a simulation gave.
 
     Attributes:
@@ -79,16 +70,6 @@ class SimulatedRun(Printed):
         """Which part of the whole time this process was committing, 0 to 1; near 1 it is the limit."""
         return self.commit_seconds / self.seconds if self.seconds else 0.0
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: the settings and what they gave."""
-        return [{"executors": self.executors, "tasks_per_partition": self.tasks_per_partition,
-                 "seconds": round(self.seconds, 3), "speedup": round(self.speedup, 1),
-                 "busy_share": round(self.busy_share, 3), "commit_share": round(self.commit_share, 3)}]
-
-    def _summary(self) -> str:
-        return (f"{self.tasks:,} tasks on {self.executors:,} executors take {self.seconds:,.1f} s, "
-                f"{self.speedup:,.1f} times as fast as one core")
-
 
 def simulate(tasks: Sequence[float], executors: int, costs: SparkCosts, *,
              tasks_per_partition: int = 1) -> SimulatedRun:
@@ -99,15 +80,7 @@ def simulate(tasks: Sequence[float], executors: int, costs: SparkCosts, *,
         executors: how many there are, of one core each.
         costs: what is to be paid besides.
         tasks_per_partition: see `SparkExecutor`.
-
-    Raises:
-        InvalidInput: a number is less than 1, or a time is negative or not a number.
     """
-    if min(executors, tasks_per_partition) < 1:
-        raise InvalidInput(f"{executors} executors and {tasks_per_partition} tasks_per_partition were given; each is "
-                           "at least 1")
-    if not all(each >= 0 for each in tasks):
-        raise InvalidInput("a task's time is negative or not a number")
     parts = math.ceil(len(tasks) / tasks_per_partition)
     free = [costs.job_seconds] * min(executors, max(parts, 1))
     ends = []
@@ -133,9 +106,6 @@ def suggested_partitioning(tasks: Sequence[float], executors: int, costs: SparkC
         tasks: how long each rewrite takes on a worker, in seconds.
         executors: how many there are, of one core each.
         costs: what is to be paid besides.
-
-    Raises:
-        InvalidInput: as for `simulate`.
     """
     runs = [simulate(tasks, executors, costs, tasks_per_partition=1 << power)
             for power in range(_MOST_SHARED.bit_length())]

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.blobstore.compaction.plan.policy import (
-    BlobChoice,
-    BlobView,
     fewest_that_free,
     fraction,
     in_copy_order,
