@@ -307,21 +307,6 @@ class RaftCommandLog(Closing):
         if self._node is not None:
             self._node.destroy_synchronous()
 
-    def audit(self) -> None:
-        """See `CommandLog.audit`.
-
-        Raises:
-            AuditFailed: the state machine is ahead of the log, or pysyncobj's thread has ended.
-        """
-        node, replica = self._require_started()
-        thread = self._thread()
-        if thread is not None and not thread.is_alive():
-            raise AuditFailed(f"pysyncobj's thread of {self._address} has ended, see its log (can the address be "
-                              f"listened on?); close this node and start it again")
-        applied, last = replica._machine.applied_index, node.raftLastApplied
-        if applied > last:
-            raise AuditFailed(f"the state machine stands at command {applied}, this node's log at {last}")
-
     @property
     def last_error(self) -> BaseException | None:
         """What broke this node: raised by its state machine, in pysyncobj's thread; `None` if nothing did."""

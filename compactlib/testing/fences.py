@@ -83,7 +83,6 @@ class FenceConformance(ConformanceKit):
         refused = error_from(FencedOff, fence.admit, "job", 8)
         same((refused.resource, refused.token, refused.highest), ("job", 8, 9))
         same(fence.admit("another job", 1).token, 1)
-        fence.audit()
 
     def test_late_worker_cannot_commit(self, tmp_path: Path) -> None:
         """Once a higher token is admitted, a lower one changes nothing.
@@ -166,7 +165,6 @@ class FenceConformance(ConformanceKit):
         error_from(FencedOff, fence.commit, "job 1", 1, b"", case="a commit")
         same(fence.admit("job 1", 7), Admission("job 1", 7, None))
         same(fence.committed("job 9"), Commitment(9, b"files"))
-        fence.audit()
 
     def test_any_steps_do_what_a_plain_fence_does(self, tmp_path: Path) -> None:
         """Three hundred random steps against a model.
@@ -185,7 +183,6 @@ class FenceConformance(ConformanceKit):
             except CompactlibError as error:
                 found = type(error)
             same(found, plain.step(what, resource, token, value), case=(what, resource, token, value))
-        fence.audit()
 
     def test_highest_token_of_threads_commits_last(self, tmp_path: Path) -> None:
         """Whatever threads do at once, committed tokens ascend and the highest is never refused.

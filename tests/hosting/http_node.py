@@ -28,7 +28,6 @@ async def serve(host: SchedulerHost, nodes: dict[str, str], port: int) -> None:
         sys.stdout.write("serving\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
-        server.audit()
 
 
 def main(address: str, port: str, nodes: str, folder: str) -> None:

@@ -340,7 +340,6 @@ class SensorBranch:
         Raises:
             AuditFailed: a number is not what its parts come to.
         """
-        self.sensor.audit()
         tombstones = {key for key, size in self._staged.items() if size is None}
         hidden = sum(self._base.get(key, 0) for key in self._staged)
         staged = sum(self._settings.tombstone_bytes if size is None else size for size in self._staged.values())

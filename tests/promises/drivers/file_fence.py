@@ -171,7 +171,6 @@ class FileFenceDriver:
             if highest:
                 _require_late(store.fence, resource, highest - 1)
         if not damage:
-            store.fence.audit()
 
 
 def _highest(fence: FileFence, resource: str, journal: Journal) -> int:

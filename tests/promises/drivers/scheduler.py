@@ -293,7 +293,6 @@ class SchedulerDriver:
         assert not confirmed or damage == "cut", f"{confirmed} were confirmed, and are to be deleted again"
         assert not unaccounted, f"{unaccounted} are in no job and in no queue"
         if not damage:
-            store.host.audit()
 
 
 class StoredSchedulerDriver(SchedulerDriver):

@@ -65,7 +65,6 @@ def test_any_steps_do_what_a_plain_fence_does(kind: str, steps: list[tuple[str, 
         except CompactlibError as error:
             found = type(error)
         assert found == plain.step(what, resource, token, value)
-        fence.audit()
 
 
 def test_another_process_waits_as_long_as_it_was_told(tmp_path: Path) -> None:
@@ -98,7 +97,6 @@ def commits(folder: Path, files: RecordingFiles) -> None:
 
 def nothing_promised_is_broken(folder: Path, acknowledged: object) -> None:
     fence = FileFence(folder / "fence")
-    fence.audit()
     for kind, token in acknowledged:  # type: ignore[attr-defined]
         if kind == "committed":
             done = fence.committed("log")
@@ -140,7 +138,6 @@ def test_a_disk_that_refuses_leaves_the_old_record_or_the_new_one(tmp_path: Path
         with pytest.raises(CompactlibError):
             FileFence(folder, files=FailingFiles(fail_at=number)).admit("log", 5)
         fence = FileFence(folder)
-        fence.audit()
         assert fence.admit("log", 5).token == 5
 
 
@@ -199,11 +196,8 @@ def test_a_record_under_another_s_name_is_noticed(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.fence")
     path.rename(tmp_path / "0123.fence")
     with pytest.raises(CompactlibError, match="belongs into"):
-        fence.audit()
     store = MemoryStore()
     store.set(b"fences", b"resource/job", encode_record(Admission("log", 5, None)))
     with pytest.raises(CompactlibError, match="record of 'log'"):
-        KVFence(store).audit()
     store.set(b"fences", b"resource/job", encode_record(Admission("job", 5, Commitment(6, b""))))
     with pytest.raises(CompactlibError, match="token 6 has committed"):
-        KVFence(store).audit()
