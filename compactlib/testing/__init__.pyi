@@ -34,7 +34,6 @@ from compactlib.testing.executors import (
 from compactlib.testing.failing import Failing as Failing, Killing as Killing
 from compactlib.testing.fences import (
     FenceConformance as FenceConformance,
-    LockingFenceConformance as LockingFenceConformance,
     check_fence as check_fence,
 )
 from compactlib.testing.hazards import (
