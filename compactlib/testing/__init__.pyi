@@ -32,6 +32,10 @@ from compactlib.testing.executors import (
     check_executor as check_executor,
 )
 from compactlib.testing.failing import Failing as Failing, Killing as Killing
+from compactlib.testing.fences import (
+    FenceConformance as FenceConformance,
+    check_fence as check_fence,
+)
 from compactlib.testing.hazards import (
     HAZARDS as HAZARDS,
     Effort as Effort,

@@ -24,7 +24,7 @@ from compactlib.scheduler import FencedOff
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import MAX_TOKEN, MAX_VALUE_BYTES, Admission, Commitment, Fence, LockingFence
 from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
-from compactlib.testing.threads import in_threads
+from compactlib.testing.stand_ins import in_threads
 
 _STEPS = 300
 _THREADS = 4

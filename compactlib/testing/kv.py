@@ -32,7 +32,7 @@ from compactlib.kv.batches import change_many
 from compactlib.kv.errors import BatchSizeTooBig, ClosedEntries, MissingKey, MissingPartitionKey, TooLarge
 from compactlib.kv.store import Predicate, place_of
 from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
-from compactlib.testing.threads import in_threads
+from compactlib.testing.stand_ins import in_threads
 
 P = b"test"
 OTHER = b"other"

@@ -22,7 +22,7 @@ from compactlib.objects import BadDigest, BadKey, Digest, ObjectExists, ObjectNo
 from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
 from compactlib.objects.store import MultiDelete, delete_many, read_checked
 from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, run_kit, same
-from compactlib.testing.threads import in_threads
+from compactlib.testing.stand_ins import in_threads
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
             "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * (MAX_SEGMENT_CHARS + 1), "x/" * MAX_KEY_CHARS + "x"]

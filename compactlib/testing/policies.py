@@ -121,8 +121,8 @@ def _for_each_drawn(strategy: Any, max_examples: int, check: Callable[[Any], Non
     drawn = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
                      report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
                      suppress_health_check=list(HealthCheck))
-    run: Any = drawn(given(strategy)(check))
-    run()
+    over: Any = given(strategy)
+    drawn(over(check))()
 
 
 def _check_itself(policy: Any) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -117,6 +118,22 @@ class Call(Generic[AnswerT]):
                 came = f"raised {self.error!r}" if self.error is not None else f"answered {self._answers[0]!r}"
                 raise Mismatch(f"{self._what} came back without having come there: {came}",
                                "its work to be held where the check holds it")
+
+
+def in_threads(count: int, work: Callable[[int], AnswerT]) -> list[AnswerT]:
+    """Run `work(0)`, `work(1)`, ... each in a thread of its own, all begun together; return their results.
+
+    Raises:
+        BaseException: what one of them raised, after all have ended.
+    """
+    together = threading.Barrier(count)
+
+    def run(number: int) -> AnswerT:
+        together.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
 
 
 def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
