@@ -26,7 +26,7 @@ import attrs
 from compactlib._arguments import require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, make_missing_folder, sync_names
 from compactlib.hosting.command_log import CommandMachine

@@ -497,8 +497,7 @@ def test_those_who_wait_with_an_interrupted_thread_are_told_that_the_log_is_brok
 
 
 def test_a_fork_of_a_log_s_owner_is_refused(tmp_path: Path) -> None:
-    refused = check_fork(lambda: opened(tmp_path / "log")[0], lambda log: log.propose(b"x"), LocalLog.close,
-                         audit=LocalLog.audit)
+    refused = check_fork(lambda: opened(tmp_path / "log")[0], lambda log: log.propose(b"x"), LocalLog.close)
     assert isinstance(refused, Closed)
 
 

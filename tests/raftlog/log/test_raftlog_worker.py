@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 from hypothesis import given, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, TaskFailed
@@ -225,9 +225,6 @@ class WorkerMachine(RuleBasedStateMachine):
         again = dropped and strongest != "drop"
         assert len(compactions) == 1 + (asked_meanwhile or again)
         self.owed.clear()
-
-    @invariant()
-    def sound(self) -> None:
 
 
 TestWorker = WorkerMachine.TestCase

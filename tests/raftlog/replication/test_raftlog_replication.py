@@ -10,7 +10,7 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInput, NotFound
+from compactlib.errors import CorruptData, DiskFull, InvalidInput, NotFound
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -672,11 +672,3 @@ def test_a_live_set_that_claims_more_than_any_log_holds_takes_no_room() -> None:
     assert progress.position == Position(Phase.ENTRIES, 1500)
     assert EntrySequence(live).after(1 << 59).members() == list(range((1 << 59) + 1, (1 << 59) + 1025))
     assert not EntrySequence(live).after(1 << 60)
-
-
-def test_audits_find_what_cannot_be() -> None:
-    taker, giver = at_state(), accepted()
-    object.__setattr__(taker, "_stage", "idle")
-    with pytest.raises(CompactlibError, match="the receiver is idle"):
-    object.__setattr__(giver, "_stage", "over")
-    with pytest.raises(CompactlibError, match="the sender is over"):

@@ -498,6 +498,7 @@ def test_an_observer_that_stops_the_service_or_raises_is_told_busy_and_ends_noth
 
 def audit_for_ever(shop: WorkService) -> None:
     while True:
+        shop.require_threads()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -568,6 +569,7 @@ def test_a_thread_that_cannot_be_begun_is_told_and_tried_again(monkeypatch: pyte
     shop.start()
     assert isinstance(shop.last_error, RuntimeError)
     with pytest.raises(AuditFailed, match="can't start new thread"):
+        shop.require_threads()
     shop.request("work")
     assert work.taken.acquire(timeout=30)
     shop.stop()

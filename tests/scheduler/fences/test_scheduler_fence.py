@@ -188,16 +188,3 @@ def test_a_record_of_a_newer_version_is_refused_by_name() -> None:
     data[8] = 0
     with pytest.raises(CorruptData, match="version 1"):
         decode_record(bytes(data) + crc32(data).to_bytes(4, "little"), "here")
-
-
-def test_a_record_under_another_s_name_is_noticed(tmp_path: Path) -> None:
-    fence = FileFence(tmp_path)
-    fence.admit("log", 5)
-    (path,) = tmp_path.glob("*.fence")
-    path.rename(tmp_path / "0123.fence")
-    with pytest.raises(CompactlibError, match="belongs into"):
-    store = MemoryStore()
-    store.set(b"fences", b"resource/job", encode_record(Admission("log", 5, None)))
-    with pytest.raises(CompactlibError, match="record of 'log'"):
-    store.set(b"fences", b"resource/job", encode_record(Admission("job", 5, Commitment(6, b""))))
-    with pytest.raises(CompactlibError, match="token 6 has committed"):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import AuditFailed, CompactlibError
+from compactlib.errors import CompactlibError
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.objects.register import ObjectRegister
 from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fences.fence import Admission, Commitment, decode_record, encode_record
+from compactlib.scheduler.fences.fence import Admission, Commitment, decode_record
 from compactlib.scheduler.fences.fence_objects import ObjectFence
 from tests.harness.objects.unsure_objects import UnsureObjects
 
@@ -149,9 +149,3 @@ def test_a_record_that_was_removed_long_ago_and_begins_anew_is_not_overtaken() -
             assert at > 8
             return
         assert fence_in(objects, clock).committed("job") == Commitment(9, b"higher")
-
-
-def test_a_record_under_another_name_is_found() -> None:
-    objects = MemoryObjects()
-    ObjectRegister(objects, f"fences/resource/{0:032}").replace(encode_record(Admission("job", 5, None)), None)
-    with pytest.raises(AuditFailed, match="job"):

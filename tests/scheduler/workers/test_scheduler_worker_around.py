@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import Busy, CompactlibError, InvalidInput
+from compactlib.errors import Busy, InvalidInput
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Observer, RecordingObserver
 from compactlib.scheduler import (
@@ -207,7 +207,6 @@ def test_a_thread_that_was_told_to_exit_is_missed_by_the_audit() -> None:
         if thread.name.startswith("the worker"):
             thread.join(PATIENCE)
     assert isinstance(worker.last_error, SystemExit)
-    with pytest.raises(CompactlibError, match="no thread for polls any more: SystemExit"):
     assert isinstance(worker.stop(wait_seconds=PATIENCE), Done)
 
 
