@@ -28,10 +28,10 @@ import attrs
 from local_spark import spark_session
 from measure import Figure, alternate, report
 from raftlog_compaction import TimedExecutor, build_log, compact_copy
+from spark_cluster import SparkCosts, simulate, suggested_partitioning
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
 from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, RewrittenFile
-from compactlib.lab.cluster import SparkCosts, simulate, suggested_partitioning
 from compactlib.report import Table
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer

@@ -23,7 +23,7 @@ import attrs
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput
 from compactlib.hosting import CommandMachine, LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import SteadyClock
@@ -235,16 +235,6 @@ class RaftCommandLog:
         """Have pysyncobj write a snapshot of its own, and forget the entries that it covers."""
         self._require_started()[0].forceLogCompaction()
         return Done(index)
-
-    def audit(self) -> None:
-        """Raise `AuditFailed` if the state machine is ahead of the log, or pysyncobj's thread has ended."""
-        node, replica = self._require_started()
-        thread = self._thread()
-        if thread is not None and not thread.is_alive():
-            raise AuditFailed(f"pysyncobj's thread of {self._address} has ended; can the address be listened on?")
-        if replica.machine.applied_index > node.raftLastApplied:
-            raise AuditFailed(f"the state machine stands at command {replica.machine.applied_index}, this node's log "
-                              f"at {node.raftLastApplied}")
 
     def close(self) -> None:
         """Stop the node; the rest of the group goes on."""

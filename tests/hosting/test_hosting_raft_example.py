@@ -64,7 +64,6 @@ def test_commands_survive_the_node(memory_path: Path) -> None:
             assert log.decide(lambda command: b"decided at %d" % command.index)[0] > index
             assert log.decide(lambda command: None) is None
             assert (log.term, log.last_index >= index) == (term, True)
-            log.audit()
         assert [each.split()[0] for each in machine.payloads] == [b"1", b"decided", b"2", b"decided"][:2 * life]
 
 

@@ -790,8 +790,6 @@ class BlobStore(Closing):
             log.audit()
         self._compactions.audit()
         self._compactions.sensor.audit()
-        if self._upkeep is not None:
-            self._upkeep.audit()
 
     def close(self) -> None:
         """Cancel what compacts the store and wait for it, in the background too, make everything durable, and give the

@@ -54,14 +54,6 @@ class Upkeep:
         """How the store's turns went, and when the next one comes."""
         return self._manager.report()
 
-    def audit(self) -> None:
-        """Check that its threads live.
-
-        Raises:
-            AuditFailed: they do not.
-        """
-        self._manager.audit()
-
     def require_other(self) -> None:
         """Return if the caller is no part of it.
 

@@ -11,7 +11,7 @@ from compactlib.hosting import SnapshotServer
 from compactlib.hosting.log_election import LogElection
 from compactlib.raftlog import StoreOptions
 from compactlib.runtime import Observer
-from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import ServiceFactory, ServiceHooks
 from examples.raft_kv import KvStore
 
 
@@ -26,26 +26,24 @@ class _Clock(SystemClock):
         return super().monotonic()
 
 
-class SnapshotServers(AsyncServiceFactory):
-    has_wait = False
+class SnapshotServers(ServiceFactory):
+    is_async = True
+    has_long_work = False
 
     def __init__(self) -> None:
         self._stores: dict[int, KvStore] = {}
 
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
         store = KvStore(str(folder / "follower"), StoreOptions(background=False), with_worker=False)
         server = SnapshotServer(listen=("127.0.0.1", 0), clock=_Clock(hooks), observer=observer)
         server.add(store.log, store.snapshots, term=1, applied=lambda: store.machine.applied, installed=store.installed)
         self._stores[id(server)] = store
         return server
 
-    async def release(self, service: Any) -> None:
+    def release(self, service: Any) -> None:
         store = self._stores.pop(id(service), None)
         if store is not None:
             store.close()
-
-
-ASYNC_SERVICES = (SnapshotServers(),)
 
 
 class _Followed:
@@ -64,7 +62,7 @@ class _Followed:
 
 
 class LogElections(ServiceFactory):
-    has_budget = False
+    has_long_work = False
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogElection:
         return LogElection(_Followed(hooks), "a", lambda term, node: None, every_seconds=0.05, observer=observer)
@@ -73,4 +71,4 @@ class LogElections(ServiceFactory):
         service.nudge()
 
 
-SERVICES = (LogElections(),)
+SERVICES = (SnapshotServers(), LogElections())
