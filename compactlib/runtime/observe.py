@@ -432,20 +432,6 @@ class PrometheusObserver(Observer):
             raise InvalidInput(f"the registry refuses counters named {prefix}_… ({error}); share one observer, or "
                                f"give this one another prefix") from error
 
-    @classmethod
-    def apart(cls) -> PrometheusObserver:
-        """One with a registry of its own, in which the numbers of Python and of the process are as well.
-
-        Raises:
-            MissingDependency: prometheus_client is not installed.
-        """
-        prometheus_client = _prometheus_client()
-        registry = prometheus_client.CollectorRegistry(auto_describe=True)
-        for collector in (prometheus_client.ProcessCollector, prometheus_client.PlatformCollector,
-                          prometheus_client.GCCollector):
-            collector(registry=registry)
-        return cls(registry)
-
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to the counter, made at the first call."""
         self._child("count", name, labels).inc(value)
