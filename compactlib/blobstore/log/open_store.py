@@ -16,7 +16,6 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment
-from compactlib.blobstore.log.kept_settings import FILE_NAME as SETTINGS_FILE, keep_retention
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.log.load_log import (
     BlobRecoveryReport,
@@ -47,8 +46,8 @@ from compactlib.files.folder_lock import LOCK_NAME, FolderLock
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
 
-_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE, SETTINGS_FILE)
-_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, SETTINGS_FILE, SOCKET_NAME, "lost+found")
+_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE)
+_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, SOCKET_NAME, "lost+found")
 """What a folder may hold in which a store is created, beside hidden files."""
 
 
@@ -89,7 +88,6 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         _check_own_files(folder, files)
         descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
         check_not_emptied(folder, *list_log(folder, check=False))
-        keep_retention(files, folder, config.deleted_retention_seconds)
         remove_leftovers(files, folder)
         compaction = recover_compaction(folder, files)
         lost = tuple(_lost_segments(folder, compaction.removed))

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
-import shutil
 import signal
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import textwrap
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +22,10 @@ import attrs
 import pytest
 
 from compactlib.blobstore import BlobChoice, BlobStore, BlobStoreConfig, BlobView, StatsBased
-from compactlib.blobstore.log.kept_settings import FILE_NAME, kept_retention
 from compactlib.blobstore.model.names import SOCKET_NAME
 from compactlib.blobstore.segment.erasure import STATE_NAME
 from compactlib.blobstore.store.requests import OwnerAnswer, ask_owner, user_at
-from compactlib.errors import Busy, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, CompactlibError, StorageError, Unsupported
 from compactlib.files import LocalFiles, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.runtime import OnRequest, RecordingObserver
@@ -380,79 +375,6 @@ def test_who_is_at_the_other_end() -> None:
     here, there = socket.socketpair()
     with here, there:
         assert user_at(here) == user_at(there) == os.geteuid()
-
-
-# ------------------------------------------------------------------------------------------------ the kept retention
-
-def test_the_retention_is_kept_for_who_comes_without_the_owner(scratch: Path) -> None:
-    quiet = attrs.evolve(CONFIG, triggers=())
-    BlobStore(scratch / "store", quiet).close()
-    assert kept_retention(scratch / "store") == 0.0
-    BlobStore(scratch / "store", attrs.evolve(quiet, deleted_retention_seconds=5.5)).close()
-    assert kept_retention(scratch / "store") == 5.5
-    data = (scratch / "store" / FILE_NAME).read_bytes()
-    assert data[:-4] == b"CLBLBRET" + struct.pack("<H6xd", 1, 5.5)
-    assert data[-4:] == zlib.crc32(data[:-4]).to_bytes(4, "little")
-    before = os.stat(scratch / "store" / FILE_NAME).st_mtime_ns
-    BlobStore(scratch / "store", attrs.evolve(quiet, deleted_retention_seconds=5.5)).close()
-    assert os.stat(scratch / "store" / FILE_NAME).st_mtime_ns == before
-    (scratch / "store" / FILE_NAME).unlink()
-    assert kept_retention(scratch / "store") is None
-
-
-def note_of(version: int, seconds: float) -> bytes:
-    data = b"CLBLBRET" + struct.pack("<H6xd", version, seconds)
-    return data + zlib.crc32(data).to_bytes(4, "little")
-
-
-@pytest.mark.parametrize("data", [b"", b"1", note_of(1, -1.0), note_of(1, math.nan), note_of(1, 1.0)[:-1],
-                                  note_of(1, 1.0) + b"1", bytes(28)])
-def test_a_damaged_note_is_told_and_written_again(data: bytes, scratch: Path) -> None:
-    quiet = attrs.evolve(CONFIG, triggers=())
-    BlobStore(scratch / "store", quiet).close()
-    (scratch / "store" / FILE_NAME).write_bytes(data)
-    with pytest.raises(CorruptData, match="RETENTION"):
-        kept_retention(scratch / "store")
-    BlobStore(scratch / "store", quiet).close()
-    assert kept_retention(scratch / "store") == 0.0
-    (scratch / "store" / FILE_NAME).write_bytes(note_of(2, 1.0))
-    with pytest.raises(Unsupported, match="version 2"):
-        kept_retention(scratch / "store")
-
-
-def test_no_bit_that_flips_makes_another_note(scratch: Path) -> None:
-    for bit in range(8 * 28):
-        data = bytearray(note_of(1, 604_800.0))
-        data[bit // 8] ^= 1 << bit % 8
-        (scratch / FILE_NAME).write_bytes(data)
-        with pytest.raises((CorruptData, Unsupported)):
-            kept_retention(scratch)
-
-
-class Full(LocalFiles):
-    """A disk without room for another file."""
-
-    def create(self, path: StrPath) -> OutFile:
-        raise DiskFull(operation="create", path=path, errno=28)
-
-
-@pytest.mark.parametrize(("retention", "kept"), [(5.0, 10.0), (20.0, None)])
-def test_a_full_disk_keeps_no_store_from_opening_and_no_note_is_too_short(retention: float, kept: float | None,
-                                                                          scratch: Path) -> None:
-    quiet = attrs.evolve(CONFIG, triggers=(), deleted_retention_seconds=10.0)
-    BlobStore(scratch / "store", quiet).close()
-    BlobStore(scratch / "store", attrs.evolve(quiet, deleted_retention_seconds=retention), files=Full()).close()
-    assert kept_retention(scratch / "store") == kept
-
-
-def test_the_name_of_the_note_is_no_way_out_of_the_folder(scratch: Path) -> None:
-    quiet = attrs.evolve(CONFIG, triggers=())
-    BlobStore(scratch / "store", quiet).close()
-    (scratch / "store" / FILE_NAME).unlink()
-    (scratch / "store" / FILE_NAME).symlink_to(scratch / "elsewhere")
-    with pytest.raises(InvalidInput, match="not an ordinary file"):
-        BlobStore(scratch / "store", quiet)
-    shutil.rmtree(scratch / "store")
 
 
 def test_who_asks_is_told_of_the_hard_delete_that_the_disk_refused_after_the_compaction(scratch: Path) -> None:
