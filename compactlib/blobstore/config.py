@@ -70,8 +70,6 @@ class BlobStoreConfig:
         placement: which survivors share a new segment (`ByAge` or `ByEnd` of `compactlib.blobstore.model.placement`),
             with `swap_segments` of 2 or more; `None`: those that are copied one after the other.
         purge_tombstones: remove deletes that are no longer needed.
-        compaction_history_seconds: how long finished compaction logs are kept; each compaction reads those that are, so
-            with `evicts` give a short time.
         drop_dead_containers: compactions drop the records of containers that are gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
 
@@ -107,7 +105,6 @@ class BlobStoreConfig:
     swap_segments: int = 1
     placement: SurvivorPlacement | None = None
     purge_tombstones: bool = False
-    compaction_history_seconds: float = 21 * _DAY
     drop_dead_containers: bool = False
     close_active_segment: bool = False
 
@@ -141,7 +138,7 @@ class BlobStoreConfig:
         """
         return cls(**{**_shape(capacity_bytes), "durability": "interval", "deleted_retention_seconds": 0.0,
                       "journal_max_entries": 0, "evicts": True, "pace": None, "purge_tombstones": True,
-                      "compaction_history_seconds": 0.0, **changes})
+                      **changes})
 
     @classmethod
     def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
@@ -205,7 +202,7 @@ _LEAST: dict[str, float] = {
     "capacity_bytes": MIN_SEGMENT_BYTES, "segment_bytes": MIN_SEGMENT_BYTES, "sync_interval_seconds": 0,
     "max_open_segments": 1, "index_max_entries": 1, "index_max_bytes": 1, "journal_max_entries": 0,
     "find_max_entries": 1, "ttl_update_buffer_seconds": 0, "deleted_retention_seconds": 0, "stats_bucket_count": 0,
-    "max_blob_bytes": 0, "compaction_buffer_bytes": 1, "swap_segments": 1, "compaction_history_seconds": 0,
+    "max_blob_bytes": 0, "compaction_buffer_bytes": 1, "swap_segments": 1,
     "stats_bucket_seconds": 0.001,
 }
 _RATES = ("stats_entries_per_second", "hard_delete_bytes_per_second")

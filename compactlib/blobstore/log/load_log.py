@@ -26,7 +26,7 @@ from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.blobstore.segment.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files, list_folder
+from compactlib.files.disk import Files
 
 
 def _without_frames(errors: Iterable[CorruptData]) -> tuple[CorruptData, ...]:
@@ -301,7 +301,7 @@ def check_not_emptied(folder: str, names: Sequence[SegmentName], index_files: Ma
     """
     if names:
         return
-    if index_files or any(name.startswith("compaction-") and name.endswith(".done") for name in list_folder(folder)):
+    if index_files:
         raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
                           expected="the segments of the log", found="none, although the store has had some; restore "
                           "the folder from a copy")

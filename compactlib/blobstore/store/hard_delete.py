@@ -109,9 +109,7 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
                 return outcome
     if not removed and (erased is None or not erased.records):
         waits = "" if erased is None else ", and no delete came into effect since the last time"
-        return Skipped(f"store {store.name} has nothing to reclaim: no attempt has left a file, no log of a "
-                       f"compaction is older than compaction_history_seconds="
-                       f"{store.config.compaction_history_seconds}{waits}")
+        return Skipped(f"store {store.name} has nothing to reclaim: no attempt has left a file{waits}")
     return Done(BlobReclaimReport(store=store.name, removed=removed, bytes_freed=freed, erased=erased))
 
 

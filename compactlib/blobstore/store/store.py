@@ -603,7 +603,7 @@ class BlobStore(Closing):
             return gates_of(self, self.plan(), self.status(), self._upkeep)
 
     def reclaim(self, *, budget: Budget | None = None) -> Outcome[BlobReclaimReport]:
-        """Remove what interrupted attempts have left, and logs of compactions older than `compaction_history_seconds`.
+        """Remove what interrupted attempts have left.
 
         Where the store is configured so, the hard delete follows, see `hard_delete`. Every compaction removes the same
         files, and frees the segments that it has replaced; the hard delete belongs to this alone.

@@ -202,7 +202,7 @@ class World:
             ttl_update_buffer_seconds=one_of([0.0, 2.0]), stats_bucket_count=one_of([None, 0, 8]),
             stats_bucket_seconds=5.0, max_open_segments=one_of([1, 100]), max_blob_bytes=0, pace=None,
             close_active_segment=one_of([False, True]), stats_entries_per_second=None,
-            hard_delete_bytes_per_second=None, compaction_history_seconds=one_of([0.0, 30.0]),
+            hard_delete_bytes_per_second=None,
             index_max_bytes=one_of([500, 1 << 20]))
 
     # ------------------------------------------------------------------------------------------------ the steps

@@ -24,7 +24,7 @@ from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing.compactions.factory import folder_contents
-from tests.blobstore.compaction_stores import RETENTION, START, answers, done, fill, garbage_store, open_store, strays
+from tests.blobstore.compaction_stores import START, answers, done, fill, garbage_store, open_store, strays
 from tests.tools.faults.plan import FailingFiles, Fault
 
 # ---------------------------------------------------------------------------------------------------------- wrong types
@@ -208,7 +208,7 @@ def test_what_attempts_have_left_is_reclaimed_and_nothing_else(folder: Path, clo
     with garbage_store(folder, clock) as store:
         outcome = store.reclaim()
         assert isinstance(outcome, Skipped)
-        assert "compaction_history_seconds=1814400.0" in outcome.reason
+        assert "no attempt has left a file" in outcome.reason
         (folder / "0_7.log.abc.lent.temp").write_bytes(b"half")
         (folder / "9_9.80.index").write_bytes(b"no segment has it")
         before = answers(store, 60)
@@ -231,23 +231,6 @@ def test_what_an_interrupted_compaction_needs_is_left_to_it(folder: Path, clock:
         report = done(store.compact(budget=again))
         assert report.number == 1
         assert budget.spent_bytes + again.spent_bytes == report.copied_bytes
-
-
-def test_old_logs_of_compactions_are_reclaimed_but_for_the_newest(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock, compaction_history_seconds=100.0) as store:
-        for number in range(3):
-            done(store.compact())
-            fill(store, 12, random.Random(number), first=100 * (number + 1))
-            for each in range(100 * (number + 1), 100 * (number + 1) + 9):
-                store.delete(f"b{each}")
-            clock.advance(RETENTION + 1)
-        assert len(list(folder.glob("compaction-*.done"))) == 3
-        clock.advance(200.0)
-        store.accept_clock()
-        outcome = store.reclaim()
-        assert isinstance(outcome, Done)
-        assert len(outcome.stats.removed) == 2
-        assert len(list(folder.glob("compaction-*.done"))) == 1
 
 
 @pytest.mark.parametrize("configured", [False, True])

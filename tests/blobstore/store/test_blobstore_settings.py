@@ -41,7 +41,7 @@ def drawn_settings(seed: int, count: int) -> list[BlobStoreConfig]:
         find_max_entries=rng.choice([1, 5_000]), ttl_update_buffer_seconds=rng.choice([0.0, 86_400.0]),
         deleted_retention_seconds=rng.choice([0.0, 5.0, 1e6]), pace=None,
         compaction_buffer_bytes=rng.choice([1, 1 << 20]), swap_segments=rng.choice([1, 2, 5]),
-        purge_tombstones=rng.random() < 0.3, compaction_history_seconds=rng.choice([0.0, 1e6]),
+        purge_tombstones=rng.random() < 0.3,
         max_blob_bytes=rng.choice([0, 500])) for _ in range(count)]
 
 

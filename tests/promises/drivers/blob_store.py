@@ -128,7 +128,7 @@ class BlobStoreDriver:
         usual = BlobStoreConfig(
             capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
             ttl_update_buffer_seconds=0.0, deleted_retention_seconds=RETENTION, stats_entries_per_second=None,
-            max_blob_bytes=0, pace=None, compaction_history_seconds=5.0, swap_segments=2,
+            max_blob_bytes=0, pace=None, swap_segments=2,
             close_active_segment=True, hard_delete=True, hard_delete_bytes_per_second=None)
         self._usual = attrs.evolve(usual, **changes)  # type: ignore[arg-type]
 
@@ -136,7 +136,7 @@ class BlobStoreDriver:
         usual = self._usual
         return [usual,
                 attrs.evolve(usual, durability="group", index_max_entries=100, index_mapped=True, swap_segments=8,
-                             journal_max_entries=4, max_open_segments=1, compaction_history_seconds=0.0),
+                             journal_max_entries=4, max_open_segments=1),
                 attrs.evolve(usual, durability="interval", index_max_entries=1, swap_segments=1, purge_tombstones=True,
                              stats_bucket_count=4, compaction_buffer_bytes=64, close_active_segment=False,
                              hard_delete=False)]

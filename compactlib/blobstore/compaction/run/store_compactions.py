@@ -23,8 +23,6 @@ from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
     CompactionFile,
     close_log,
-    next_number,
-    outdated_history,
     read_log,
 )
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
@@ -76,6 +74,7 @@ class StoreCompactions:
         self.sensor: Sensor = Sensor(store, questions.purge_rules(store.config), self.ownership)
         self.freeing: Freeing = Freeing()
         self._work: CompactionWork | None = None
+        self._next_number = 1
         self.last_error: CompactlibError | None = None
         self.failures: int = 0
 
@@ -233,9 +232,8 @@ class StoreCompactions:
                 why = "is active, or the journal reaches it" if name in known else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {store.name} {why}; make a new plan")
         now = store.clock.now()
-        self._prune_history(now)
         log = CompactionLog(
-            number=next_number(store.folder), started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
+            number=self._next_number, started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
         file = CompactionFile(store.files, store.folder)
         work = CompactionWork(store, file, log, self._questions, events, self.freeing, resumed=False)
@@ -253,7 +251,7 @@ class StoreCompactions:
         self._work = work
 
     def close(self, work: CompactionWork, seconds: float) -> BlobCompactionReport:
-        """DONE: the log goes to the history, and what attempts have left goes.
+        """DONE: the log goes, and what attempts have left.
 
         Raises:
             StorageError: the disk refused; call again.
@@ -266,6 +264,7 @@ class StoreCompactions:
         store.give_up(GIVES_UP, None)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
         self._found = self._work = None
+        self._next_number = log.next_number
         report = BlobCompactionReport(
             store=store.name, number=log.number, victims=log.victims,
             sources=tuple(name for cycle in log.committed for name in cycle.sources),
@@ -279,20 +278,12 @@ class StoreCompactions:
         return report
 
     def reclaimable(self) -> tuple[str, ...]:
-        """What attempts have left and logs that are old enough: names in the folder.
+        """What attempts have left: names in the folder.
 
         Raises:
             StorageError: the folder cannot be read.
         """
-        folder = self._store.folder
-        return (*leftovers(folder, self.log), *outdated_history(folder, self._history_begins(self._store.clock.now())))
-
-    def _prune_history(self, now: float) -> None:
-        store = self._store
-        remove_names(store.files, store.folder, outdated_history(store.folder, self._history_begins(now)))
-
-    def _history_begins(self, now: float) -> int:
-        return milliseconds(now - self._store.config.compaction_history_seconds)
+        return tuple(leftovers(self._store.folder, self.log))
 
     def note(self, error: CompactlibError) -> None:
         """An unexpected exception was raised."""
@@ -341,7 +332,7 @@ class StoreCompactions:
                 log.audit()
         except AuditFailed as error:
             return error
-        # A log that has come to its end may have its other name already, if only the sync after that was refused.
+        # A log that has come to its end may be removed already, if only the sync after that was refused.
         if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
             return AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
         return None
