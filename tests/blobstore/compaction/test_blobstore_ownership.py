@@ -19,7 +19,6 @@ from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
-from compactlib.files.freeing import Freeing
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
@@ -597,29 +596,6 @@ class Interrupted:
             observer: Observer | None = None) -> Any:
         self.calls += 1
         raise KeyboardInterrupt
-
-
-def test_an_interrupt_while_the_first_store_is_let_go_holds_none_of_the_others(
-        scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [build(scratch / str(number)) for number in range(3)]
-    stores = [open_held(scratch / str(number)) for number in range(3)]
-    wait, interrupts = Freeing.wait, [KeyboardInterrupt()]
-
-    def interrupted(freeing: Freeing) -> None:
-        if broken.calls > 0 and interrupts:
-            raise interrupts.pop()
-        wait(freeing)
-
-    broken = Interrupted()
-    monkeypatch.setattr(Freeing, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        compact_many([(store, plan_of(store)) for store in stores], executor=broken, budget=Budget())
-    assert not interrupts
-    resumed = compact_many([(store, None) for store in stores], budget=Budget())
-    for store, answered in zip(stores, before, strict=True):
-        assert isinstance(resumed[store.folder], Done)
-        check(store, answered)
-        store.close()
 
 
 @pytest.mark.parametrize("raised", ["a policy", "a fence"])

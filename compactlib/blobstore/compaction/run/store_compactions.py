@@ -37,7 +37,6 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
 from compactlib.files.disk import may_be_there
-from compactlib.files.freeing import Freeing
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership, Run
@@ -59,7 +58,6 @@ class StoreCompactions:
         ownership: every compaction, resumption, drop and batch of a hard delete is a run of it.
         policy: see above.
         sensor: makes the views.
-        freeing: frees what compactions remove; who lets go of the store waits for it.
         last_error: the last unexpected exception: of an executor, a task or a question of the host's.
         failures: how often that was.
     """
@@ -72,7 +70,6 @@ class StoreCompactions:
         self.policy: BlobPolicy = policy
         self.ownership: Ownership = Ownership(f"the blob store {store.name}")
         self.sensor: Sensor = Sensor(store, questions.purge_rules(store.config), self.ownership)
-        self.freeing: Freeing = Freeing()
         self._work: CompactionWork | None = None
         self._next_number = 1
         self.last_error: CompactlibError | None = None
@@ -197,7 +194,7 @@ class StoreCompactions:
         told = StoreEvents(store.name, store.observer) if events is None else events
         if self._work is None:
             self._work = CompactionWork(store, CompactionFile(store.files, store.folder), log, self._questions, told,
-                                        self.freeing, resumed=True)
+                                        resumed=True)
         else:
             self._work.questions, self._work.events = self._questions, told
         return self._work
@@ -236,7 +233,7 @@ class StoreCompactions:
             number=self._next_number, started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
         file = CompactionFile(store.files, store.folder)
-        work = CompactionWork(store, file, log, self._questions, events, self.freeing, resumed=False)
+        work = CompactionWork(store, file, log, self._questions, events, resumed=False)
         if plan.expires_before is not None:
             work.expires_before_ms = milliseconds(plan.expires_before)
         try:
@@ -258,8 +255,6 @@ class StoreCompactions:
         """
         store, log = self._store, work.log
         store.require_mine()
-        # The room that the next plan finds.
-        self.freeing.wait()
         close_log(store.files, store.folder, log)
         store.give_up(GIVES_UP, None)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
