@@ -166,7 +166,7 @@ class _Recorder:
 
     def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
         _, path, inode = self._opened[id(out)]
-        if request.kind not in ("write", "copy", "punch hole"):
+        if request.kind not in ("write", "copy"):
             act()
             kind = "sync" if request.kind == "sync" else "truncate"
             self.operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
@@ -174,7 +174,7 @@ class _Recorder:
         try:
             return act()
         finally:
-            # What is there by now; of a refused request that may be a part. A hole may be lost as zeros written may be.
+            # What is there by now; of a refused request that may be a part.
             data = read_exactly(out.fileno(), request.size, request.offset)
             if data:
                 self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))

@@ -45,7 +45,7 @@ class Operation:
     """One change to the disk. It names files and folders by number, as names come and go; paths are for the reader.
 
     Attributes:
-        kind: `"create"`, `"write"` (a copy or a hole, too), `"truncate"`, `"sync"`, `"rename"`, `"link"`, `"symlink"`,
+        kind: `"create"`, `"write"` (a copy, too), `"truncate"`, `"sync"`, `"rename"`, `"link"`, `"symlink"`,
             `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`.
         path: relative to the recorded folder; of a change to the bytes of a file, the name it was opened under.
         folder: the number of the folder that holds `path`; of a sync or a change to bytes, `ROOT`.

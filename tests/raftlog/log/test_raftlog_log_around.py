@@ -84,7 +84,6 @@ def life(folder: Path, files: RecordingFiles, rounds: int = 1) -> None:
             log.record_snapshot(held[-3], [index for index in held[:-3] if index % 3 == 0])
             files.acknowledge(promise_of(log))
             log.compact(policy=log.policy)
-            log.punch_holes()
             log.append(held[-1] + 1, term, b"after")
             log.sync()
             files.acknowledge(promise_of(log))
@@ -149,7 +148,7 @@ def test_a_fork_may_not_write_what_its_parent_has_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["refs", "last_index", "lease", "read", "scan", "record_snapshot", "compact",
-                                  "punch_holes", "reclaim", "sync"])
+                                  "reclaim", "sync"])
 def test_no_question_to_a_log_in_a_fork_writes(tmp_path: Path, name: str) -> None:
     """What waits in memory was handed to the disk by whoever looked, also in a fork, where it is out of date."""
     with SegmentLog(tmp_path / LOG) as log:
@@ -191,7 +190,7 @@ def ask(log: SegmentLog, name: str) -> object:
     calls: dict[str, Callable[[], object]] = {
         "refs": lambda: log.refs, "last_index": lambda: log.last_index, "lease": log.lease, "read": lambda: log.read(2),
         "scan": lambda: list(log.scan()), "record_snapshot": lambda: log.record_snapshot(1), "compact": log.compact,
-        "punch_holes": log.punch_holes, "reclaim": log.reclaim, "sync": log.sync}
+        "reclaim": log.reclaim, "sync": log.sync}
     return calls[name]()
 
 
@@ -275,15 +274,13 @@ def one_life(world: World, settings: LogOptions, rng: random.Random) -> None:
     files = FailingFiles(UnsyncedFiles(), faults=lambda number: Fault.CRASH_BEFORE if number == killed_at else None)
     with contextlib.suppress(Crash), SegmentLog(world.path, attrs.evolve(settings, files=files)) as log:
         for number in range(rng.randrange(1, 8)):
-            match rng.choice(["append", "append", "append", "record", "compact", "punch", "reclaim"]):
+            match rng.choice(["append", "append", "append", "record", "compact", "reclaim"]):
                 case "append":
                     world.append(log, rng, number + 1)
                 case "record":
                     world.record(log, rng)
                 case "compact":
                     log.compact(policy=rng.choice([None, DropDead(), log.policy]))
-                case "punch":
-                    log.punch_holes(min_bytes=4096)
                 case "reclaim":
                     log.reclaim()
 

@@ -49,7 +49,6 @@ def go_through(folder: Path) -> None:
         Expected.of(entries_of(1, 80), 64, LIVE).check(log)
         log.record_snapshot(66, LIVE)
         compact_to_rest(log)
-        log.punch_holes()
         log.reclaim()
         log.verify()
         Expected.of(entries_of(1, 80), 66, LIVE).check(log)
@@ -161,7 +160,6 @@ def test_the_ends_of_index_and_term_are_kept(tmp_path: Path, index: int, term: i
             if life == 1:
                 log.record_snapshot(index, [index])
             compact_to_rest(log)
-            log.punch_holes()
             assert log.verify().is_sound
             log.audit()
     with SegmentLog(tmp_path, small()) as log:
@@ -206,7 +204,6 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "snapshot of text": lambda log: log.record_snapshot(70, ["a"]),  # type: ignore[list-item]
     "snapshot of nothing": lambda log: log.record_snapshot(70, None),  # type: ignore[arg-type]
     "snapshot above": lambda log: log.record_snapshot(MAX_INDEX + 1, []),
-    "holes of text": lambda log: log.punch_holes(min_bytes="1"),  # type: ignore[arg-type]
     "no plan": lambda log: log.compact("major"),  # type: ignore[arg-type]
     "no policy": lambda log: log.plan("huge"),  # type: ignore[arg-type]
     "no view": lambda log: log.plan(view=log.stats()),  # type: ignore[arg-type]
