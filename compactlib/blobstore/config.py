@@ -70,7 +70,6 @@ class BlobStoreConfig:
         placement: which survivors share a new segment (`ByAge` or `ByEnd` of `compactlib.blobstore.model.placement`),
             with `swap_segments` of 2 or more; `None`: those that are copied one after the other.
         purge_tombstones: remove deletes that are no longer needed.
-        drop_dead_containers: compactions drop the records of containers that are gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
 
         hard_delete: `reclaim` overwrites the content of deleted blobs; a manager does it in slices of their own.
@@ -105,7 +104,6 @@ class BlobStoreConfig:
     swap_segments: int = 1
     placement: SurvivorPlacement | None = None
     purge_tombstones: bool = False
-    drop_dead_containers: bool = False
     close_active_segment: bool = False
 
     hard_delete: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, CompactAll, Questions, compact_many
+from compactlib.blobstore import BlobStore, CompactAll, Questions, RecordKind, compact_many
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
@@ -323,11 +323,8 @@ def closing_inside(folder: Path, **arguments: Any) -> tuple[list[BaseException],
         return False
 
     stores: list[BlobStore] = []
-    questions = Questions(is_container_gone=try_to_close)
-    with open_store(folder, ManualClock(START + 20), observer=Closing(), drop_dead_containers=True,
-                    **SETTINGS) as store:
+    with open_store(folder, ManualClock(START + 20), observer=Closing(), **SETTINGS) as store:
         stores.append(store)
-        store.questions = questions
         outcome = store.compact(plan_of(store), budget=Budget(), **arguments)
     return raised, outcome
 
@@ -474,10 +471,14 @@ def test_a_question_that_raises_is_asked_again(error: BaseException, folder: Pat
             raise raising.pop()
         return False
 
-    with open_store(folder, ManualClock(START + 20), drop_dead_containers=True, **SETTINGS) as store:
-        store.questions = Questions(is_container_gone=asked)
+    with open_store(folder, ManualClock(START + 20), purge_tombstones=True, **SETTINGS) as store:
+        store.append_replicated(RecordKind.DELETE, b"of a peer", op_time=START, life_version=0)
+        store.close_active_segment()
+        store.put("newest", b"x")
+        store.questions = Questions(seen_by_all_peers=asked)
         with contextlib.suppress(KeyboardInterrupt):
             assert isinstance(store.compact(plan_of(store), budget=Budget()), Failed)
+        assert not raising
         done(store.resume(budget=Budget()))
         check(store, before)
 

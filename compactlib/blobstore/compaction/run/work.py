@@ -68,19 +68,17 @@ class Questions:
 
     Attributes:
         seen_by_all_peers: whether every peer that counts has read a tombstone.
-        is_container_gone: whether a record's container is gone for good.
 
     Raises:
         InvalidInput: one cannot be called.
     """
 
     seen_by_all_peers: Question = nobody
-    is_container_gone: Question = nobody
 
     def __attrs_post_init__(self) -> None:
-        for name in ("seen_by_all_peers", "is_container_gone"):
-            if not callable(getattr(self, name)):
-                raise InvalidInput(f"{name} is {getattr(self, name)!r:.100}; give a function of a record's index entry")
+        if not callable(self.seen_by_all_peers):
+            raise InvalidInput(f"seen_by_all_peers is {self.seen_by_all_peers!r:.100}; give a function of a record's "
+                               f"index entry")
 
     def purge_rules(self, config: BlobStoreConfig, *, had_put: Question = nobody) -> PurgeRules:
         """What compactions of a store with this configuration may purge besides what is deleted or has expired.
@@ -88,8 +86,7 @@ class Questions:
         The statistics are made by the same: if they called dead what a compaction keeps, its plans would free nothing.
         """
         return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=self.seen_by_all_peers,
-                          had_put=had_put,
-                          is_container_gone=self.is_container_gone if config.drop_dead_containers else nobody)
+                          had_put=had_put)
 
 
 class CompactionWork:
