@@ -43,9 +43,6 @@ class BlobStoreConfig:
         max_open_segments: files kept open for reading.
         index_max_entries: records per index segment; the open one is kept in memory as objects.
         index_max_bytes: bytes per index segment.
-        index_mapped: sealed index segments are read from their mapped files, so that 12 bytes an entry stay in memory,
-            and the rest as long as the system has room; a disk that fails to read them then ends the process. What
-            comes when the process has mapped 32,768 stays in memory, as all of a `BlobReader`'s do.
         journal_max_entries: how many of the newest records keep their segments from being compacted; never more than
             the newest quarter of the log's segments.
         find_max_entries: entries in one answer of `entries_since`.
@@ -86,7 +83,6 @@ class BlobStoreConfig:
     max_open_segments: int = 256
     index_max_entries: int = 10_000
     index_max_bytes: int = 20 * _MIB
-    index_mapped: bool = False
     journal_max_entries: int = 20_000
     find_max_entries: int = 5_000
     ttl_update_buffer_seconds: float = _DAY

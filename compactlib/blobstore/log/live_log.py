@@ -17,7 +17,7 @@ import attrs
 from compactlib.blobstore.compaction.commit.publish import files_of, remove_file
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
-from compactlib.blobstore.index.index_file import map_index, write_index
+from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
 from compactlib.blobstore.log.journal import Journal
 from compactlib.blobstore.log.load_log import SegmentLoader
@@ -192,9 +192,7 @@ class LiveLog:
         self.writer.sync()
         index = contents.open.sealed(contents.key)
         try:
-            path = write_index(self._files, self._folder, index, self._descriptor.incarnation)
-            if self._config.index_mapped:
-                map_index(index, path)
+            write_index(self._files, self._folder, index, self._descriptor.incarnation)
         except StorageError as error:
             self.observer.event("blobstore_index_not_written", {"folder": self._folder, "index": str(index.place),
                                                                  "error": str(error)})
@@ -246,8 +244,7 @@ class LiveLog:
                  for segment, found in files_of(self._folder, names).items()} if index_starts is None else {
             name: [start for start in index_starts.get(name, ())
                    if look_at(os.path.join(self._folder, name.index_file(start))) is not None] for name in names}
-        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there,
-                               mapped=self._config.index_mapped)
+        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there)
         loaded = list(map(loader.load_sealed, names))
         for segment in loaded:
             for error in segment.report.damage:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import attrs
 
-from compactlib.blobstore.index.index_file import map_index, read_index, write_index
+from compactlib.blobstore.index.index_file import read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogSegment
@@ -89,7 +89,6 @@ class SegmentLoader:
         repair: whether indexes that had to be made again are written to the disk.
         not_written: called with each that the disk did not take; it is made again at the next opening.
         paths: files of segments that do not have their own name yet.
-        mapped: whether indexes are read from their files, not from memory.
     """
 
     files: Files
@@ -100,7 +99,6 @@ class SegmentLoader:
     repair: bool = True
     not_written: Callable[[str, StorageError], None] = lambda place, error: None
     paths: Mapping[SegmentName, str] = attrs.field(factory=dict)
-    mapped: bool = False
 
     def load_sealed(self, name: SegmentName) -> LoadedSegment:
         """Open a segment that nothing is appended to any more.
@@ -196,8 +194,6 @@ class Loading:
                 continue
             if start > self.end:
                 self.add_scanned(list(scan_records(self.file, self.end, start)), start)
-            if self._loader.mapped:
-                map_index(index, path)
             self.index.append(index)
         if self.file.size() < self.end:
             self._damage.append(CorruptData(path=self.file.path, offset=self.file.size(),
@@ -220,9 +216,7 @@ class Loading:
         self.index.append(index)
         if loader.repair:
             try:
-                path = write_index(loader.files, loader.folder, index, loader.descriptor.incarnation)
-                if loader.mapped:
-                    map_index(index, path)
+                write_index(loader.files, loader.folder, index, loader.descriptor.incarnation)
             except StorageError as error:
                 # It is in memory, and the log says the same: a full disk keeps no store from being opened.
                 loader.not_written(str(index.place), error)

@@ -190,8 +190,7 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     def not_written(index: str, error: StorageError) -> None:
         observer.event("blobstore_index_not_written", {"folder": folder, "index": index, "error": str(error)})
 
-    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files, not_written=not_written,
-                           mapped=config.index_mapped)
+    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files, not_written=not_written)
     loaded = [loader.load_sealed(name) for name in names[:-1]]
     loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
     active = loaded[-1]

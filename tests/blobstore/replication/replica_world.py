@@ -194,7 +194,7 @@ class World:
         one_of = self.rng.choice
         return BlobStoreConfig(
             capacity_bytes=96 << 10, segment_bytes=1 << 10, durability=one_of(["each", "group", "interval"]),
-            index_mapped=one_of([False, True]), journal_max_entries=one_of([0, 1, 4]),
+            journal_max_entries=one_of([0, 1, 4]),
             index_max_entries=one_of([3, 100]), find_max_entries=one_of([1, 3, 100]),
             deleted_retention_seconds=one_of([5.0, 10.0, 20.0]), swap_segments=one_of([1, 2, 3]),
             placement=one_of([None, None, ByAge(), ByEnd()]), hard_delete=one_of([False, True]),

@@ -36,7 +36,6 @@ def drawn_settings(seed: int, count: int) -> list[BlobStoreConfig]:
         capacity_bytes=rng.choice([1 << 15, 1 << 13, 1 << 20]), segment_bytes=rng.choice([1 << 10, 1 << 13]),
         durability=rng.choice(["each", "group", "interval"]), sync_interval_seconds=rng.choice([0.0, 1e6]),
         max_open_segments=rng.choice([1, 256]), index_max_entries=rng.choice([1, 3, 10_000]),
-        index_mapped=rng.random() < 0.5,
         index_max_bytes=rng.choice([1, 300, 1 << 20]), journal_max_entries=rng.choice([0, 1, 10_000]),
         find_max_entries=rng.choice([1, 5_000]), ttl_update_buffer_seconds=rng.choice([0.0, 86_400.0]),
         deleted_retention_seconds=rng.choice([0.0, 5.0, 1e6]), pace=None,

@@ -135,7 +135,7 @@ class BlobStoreDriver:
     def settings(self) -> Sequence[BlobStoreConfig]:
         usual = self._usual
         return [usual,
-                attrs.evolve(usual, durability="group", index_max_entries=100, index_mapped=True, swap_segments=8,
+                attrs.evolve(usual, durability="group", index_max_entries=100, swap_segments=8,
                              journal_max_entries=4, max_open_segments=1),
                 attrs.evolve(usual, durability="interval", index_max_entries=1, swap_segments=1, purge_tombstones=True,
                              stats_bucket_count=4, compaction_buffer_bytes=64, close_active_segment=False,
