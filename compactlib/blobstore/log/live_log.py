@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -26,10 +26,10 @@ from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor
 from compactlib.blobstore.segment.open_segments import OpenSegments
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, is_ordinary, salt_of
-from compactlib.blobstore.segment.records import TRAILER_BYTES, content_range, encode_head, encode_trailer
+from compactlib.blobstore.segment.records import encode_head, encode_trailer
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, InvalidInput, StorageError
+from compactlib.errors import AuditFailed, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, list_folder, look_at
 from compactlib.runtime.later import LaterObserver
@@ -97,35 +97,7 @@ class LiveLog:
         entry = self._placed(draft)
         head, crc = encode_head(entry, self._salt)
         try:
-            self.writer.write(0, (head, content, encode_trailer(crc32(content, crc))))
-            self._keep(entry)
-        except BaseException:
-            self._undo(entry)
-            raise
-        self._seal_if_full()
-        return entry
-
-    def append_pieces(self, draft: IndexEntry, pieces: Iterator[bytes]) -> IndexEntry:
-        """Write a record whose content comes in pieces; under the lock, which others wait for meanwhile.
-
-        Raises:
-            InvalidInput: the pieces are longer or shorter together than the record has room for.
-        """
-        entry = self._placed(draft)
-        head, crc = encode_head(entry, self._salt)
-        at, stop, size = len(head), entry.size - TRAILER_BYTES, content_range(entry)[1]
-        try:
-            self.writer.write(0, (head,))
-            for piece in pieces:
-                if at + len(piece) > stop:
-                    raise InvalidInput(f"the stream of blob {entry.id!r} goes on behind its {size} bytes")
-                self.writer.write(at, (piece,))
-                crc = crc32(piece, crc)
-                at += len(piece)
-            if at < stop:
-                raise InvalidInput(f"the stream of blob {entry.id!r} ends {stop - at} bytes before its "
-                                   f"{size} bytes")
-            self.writer.write(at, (encode_trailer(crc),))
+            self.writer.write((head, content, encode_trailer(crc32(content, crc))))
             self._keep(entry)
         except BaseException:
             self._undo(entry)

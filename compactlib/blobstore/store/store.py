@@ -18,7 +18,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -72,7 +72,6 @@ from compactlib.blobstore.store.operations import (
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.blobstore.store.status import BlobStoreStatus
-from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
@@ -248,17 +247,14 @@ class BlobStore(Closing):
 
     # -------------------------------------------------------------------------------------------------- operations
 
-    def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview | BinaryIO, *,
-            ttl_seconds: float | None = None, size: int | None = None, account: int = 0,
-            container: int = 0, replace: bool = False) -> BlobInfo:
+    def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview, *,
+            ttl_seconds: float | None = None, account: int = 0, container: int = 0, replace: bool = False) -> BlobInfo:
         """Store a blob under an id that is not known, or whose blob has expired.
 
         Args:
             blob_id: 1 to 1024 bytes.
-            content: the bytes, or a file open for reading. A stream of more than 8 MiB is copied while other writers
-                wait, so that memory stays bounded.
+            content: the bytes.
             ttl_seconds: how long it lives; strictly after that it is expired. `None` for no end.
-            size: how many bytes the stream has; needed for one of more than 8 MiB.
             account: account number.
             container: container number.
             replace: take the place of the blob of this id, if there is one, live or deleted. Its content is garbage at
@@ -267,18 +263,17 @@ class BlobStore(Closing):
         Raises:
             BlobExists: the id is known and has not expired; it may be that of a deleted blob.
             BlobTooLarge: it does not fit into a segment.
-            InvalidInput: the id, the time to live or another argument is out of its range, or the stream has another
-                size than was said.
+            InvalidInput: the id, the time to live or another argument is out of its range.
             StoreFull: no segment is left, and where the store evicts, giving up what expires would not change that.
             StorageError: the disk refused; the blob is not stored.
         """
         key = id_bytes(blob_id)
-        pieces = read_stream(content, size)
+        held = content if isinstance(content, bytes) else bytes(memoryview(content))
 
         def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
-            draft = draft_put(key, history, content_bytes=pieces.size, now_ms=self._now_ms(),
+            draft = draft_put(key, history, content_bytes=len(held), now_ms=self._now_ms(),
                               ttl_seconds=ttl_seconds, account=account, container=container, replace=replace)
-            return log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
+            return log.append(draft, held)
 
         entry, _ = self._write(key, append)
         return BlobState(entry, entry, entry).info(entry)
