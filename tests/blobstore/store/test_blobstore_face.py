@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import attrs
 import pytest
 
 from compactlib.blobstore import BlobStore, CompactAll, Greedy, Questions, RecordKind, StoreFull, compact_many
-from compactlib.blobstore.model.names import SegmentName
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import Closed, InvalidInput, TaskFailed
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
@@ -26,59 +24,6 @@ from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing.compactions.factory import folder_contents
 from tests.blobstore.compaction_stores import START, answers, done, fill, garbage_store, open_store, strays
 from tests.tools.faults.plan import FailingFiles, Fault
-
-# ---------------------------------------------------------------------------------------------------------- wrong types
-
-GOOD: dict[str, Any] = {
-    "blob_id": "b0", "content": b"", "kind": RecordKind.PUT, "op_time": 1.0, "name": SegmentName(0, 0), "remove": [],
-    "add": [], "removed": [], "timeout_seconds": 0.0, "segment": SegmentName(0, 0), "folder": "given",
-    "who": "a test", "is_going": None}
-BAD: tuple[Any, ...] = (3, -1.5, "text", b"bytes", [1], {"a": 1}, object(), BlobStore, Greedy)
-METHODS = sorted(name for name, value in vars(BlobStore).items() | vars(BlobStore.__base__).items()
-                 if inspect.isfunction(value) and not name.startswith("_"))
-
-
-def calls(method: str) -> Iterator[tuple[str, Callable[[BlobStore, Any], object]]]:
-    """One call for each argument, which is the bad one in it."""
-    parameters = list(inspect.signature(getattr(BlobStore, method)).parameters.values())[1:]
-    for bad in parameters:
-        needed = {each.name: GOOD[each.name] for each in parameters if each.default is inspect.Parameter.empty}
-
-        def call(store: BlobStore, value: Any, name: str = bad.name, rest: dict[str, Any] = needed) -> object:
-            return getattr(store, method)(**{**rest, name: value})
-
-        yield bad.name, call
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_refuses_what_is_of_another_type_by_name(method: str, scratch: Path) -> None:
-    # Its blobs are put later than what a peer brings, which therefore loses against them.
-    with garbage_store(scratch / "store", ManualClock(1_000.0), count=12) as store:
-        before = answers(store, 12)
-        for name, call in calls(method):
-            for bad in BAD:
-                try:
-                    call(store, bad)
-                except CompactlibError:
-                    continue
-                except Exception as error:
-                    raise AssertionError(f"{method}({name}={bad!r}) ended in {error!r}") from error
-        if not method.startswith(("delete", "undelete", "close")):
-            assert [each for each in answers(store, 12) if each in before] == answers(store, 12)
-        if method != "close":
-            store.audit()
-
-
-@pytest.mark.parametrize("name", [name for name in inspect.signature(BlobStore).parameters if name != "folder"])
-def test_nor_is_a_store_opened_with_it(name: str, scratch: Path) -> None:
-    for number, bad in enumerate(BAD):
-        if isinstance(bad, str) and name == "name":
-            continue
-        if callable(bad) and name == "new_incarnation":
-            continue
-        with pytest.raises(InvalidInput):
-            BlobStore(scratch / str(number), **{name: bad}).close()
-        assert not (scratch / str(number)).exists()
 
 
 @pytest.mark.parametrize("bad", [3, "text", [3], [(3, None)], [("store", None, None)], [None]])
