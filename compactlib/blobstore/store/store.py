@@ -755,6 +755,23 @@ class BlobStore(Closing):
         log.flush()
         log.observer.deliver()
 
+    def watch_room(self, fraction: float, call: Callable[[], object]) -> Callable[[], object]:
+        """Call back when little of the log is free: at once, and each time a segment is begun or refused.
+
+        `CompactionManager` does so for its trigger `LowSpace`.
+
+        Args:
+            fraction: less than this part of the segments is little; 0 never is.
+            call: called by the thread that writes, outside of locks.
+
+        Returns:
+            What ends it.
+        """
+        key, watches = object(), self._log.watches
+        watches[key] = fraction, call
+        self._notify_watches([watches[key]])
+        return lambda: watches.pop(key, None)
+
     def accept_clock(self) -> None:
         """Accept the host's clock as it stands, although it has jumped, or stepped since the store was used last.
 
@@ -868,18 +885,29 @@ class BlobStore(Closing):
 
     def _change(self, act: Callable[[LiveLog], AnswerT]) -> AnswerT:
         """What `act` answers, which changes the log of the open store, under its lock."""
-        log, upkeep, wants_room = self._log, self._upkeep, False
+        log, has_taken_room = self._log, False
         self._lock_file.require_mine()
         try:
             with log.lock:
                 try:
                     return act(self._opened())
                 finally:
-                    wants_room, log.wants_room = log.wants_room, False
+                    has_taken_room, log.has_taken_room = log.has_taken_room, False
         finally:
             log.observer.deliver()
-            if wants_room and upkeep is not None:
-                upkeep.ask()
+            if has_taken_room:
+                self._notify_watches(tuple(log.watches.values()))
+                if self._upkeep is not None and self._free_segments() <= self._descriptor.log_segments // 8:
+                    self._upkeep.ask()
+
+    def _free_segments(self) -> int:
+        return self._descriptor.log_segments - len(self._log.contents.segments)
+
+    def _notify_watches(self, watches: Iterable[tuple[float, Callable[[], object]]]) -> None:
+        free = self._free_segments()
+        for fraction, call in watches:
+            if free < fraction * self._descriptor.log_segments:
+                call()
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())

@@ -344,7 +344,8 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
         others = f"{damaged} of the others are damaged, the journal reaches the rest" if damaged else \
             "the journal reaches the others"
         return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, {others}; wait, "
-                f"or lower the store's journal_max_entries")
+                f"or lower the store's journal_max_entries, or have CompactAll take the one that is written to, with "
+                f"close_active_segment=True")
     return ""
 
 
@@ -358,6 +359,13 @@ def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advi
         advice: what to do about that, if anything helps.
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
+    reserved = attrs.evolve(view, max_blob_bytes=0)
+    kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
+    advice = ", or ".join(filter(None, (
+        advice,
+        f"lower the store's max_blob_bytes={view.max_blob_bytes}, which each output keeps free"
+        if fewest_that_free(reserved, emptiest_first(view.eligible), min_reclaimed_segments) else "",
+        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
     lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
     later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
              if view.retention_seconds else "")
