@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
             cache.get(name)
         print(f"{cache.hits} hits, {cache.misses} misses")
         print(cache.store.status())
-        print(cache.store.why())
+        print(cache.store.plan().why)
     finally:
         cache.close()
 

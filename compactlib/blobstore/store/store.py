@@ -83,7 +83,6 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.store.gates import StoreGates
     from compactlib.blobstore.store.upkeep import Upkeep
     from compactlib.contract import CommitFence
     from compactlib.runtime.services.manager import Trigger
@@ -583,19 +582,6 @@ class BlobStore(Closing):
             Closed: the store is closed.
         """
         return self._compactions.drop()
-
-    def why(self) -> StoreGates:
-        """Every gate that garbage passes before its space is free, with its value and its setting, and what a
-        compaction would do now. Reads the whole index three times.
-
-        Raises:
-            StorageError, Closed, Exception: as `plan`.
-        """
-        # For an operator, so not loaded with every store.
-        from compactlib.blobstore.store.gates import gates_of
-
-        with self._ended_by_closing():
-            return gates_of(self, self.plan(), self.status(), self._upkeep)
 
     def reclaim(self, *, budget: Budget | None = None) -> Outcome[BlobReclaimReport]:
         """Remove what interrupted attempts have left.

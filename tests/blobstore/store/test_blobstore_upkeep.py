@@ -19,8 +19,8 @@ from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput
-from compactlib.outcome import Done, Skipped
-from compactlib.runtime import Observer, OnRequest, Periodic, RecordingObserver
+from compactlib.outcome import Skipped
+from compactlib.runtime import Observer, OnRequest, Periodic
 from tests.harness.forks import check_fork
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, pace=None,
@@ -219,42 +219,3 @@ def test_a_failing_policy_is_told_and_tried_again(scratch: Path) -> None:
         assert store.status().failures > 0
         store.audit()
         store.put(b"a", b"and it goes on")
-
-
-def test_why_lists_every_gate(scratch: Path) -> None:
-    clock = ManualClock(1_000_000.0)
-    config = attrs.evolve(CONFIG, deleted_retention_seconds=100.0, journal_max_entries=10)
-    with BlobStore(scratch / "store", config, clock=clock) as store:
-        found = store.why()
-        assert [gate.name for gate in found.shut] == ["the segment that is written to", "policy", "triggers"]
-        with pytest.raises(StoreFull) as full:
-            garbage(store, 100)
-        clock.advance(1.0)
-        found = store.why()
-        shut = {gate.name: gate for gate in found.shut}
-        assert set(shut) - {"policy"} == {"room in the log", "the segment that is written to", "journal", "retention",
-                                          "triggers"}
-        assert "journal_max_entries=10" in shut["journal"].setting
-        assert shut["journal"].setting in str(full.value)
-        assert "keep 1 more segments" in shut["journal"].value or "keep 2 more segments" in shut["journal"].value
-        assert "deleted_retention_seconds=100.0" in shut["retention"].setting
-        assert int(shut["retention"].value.split()[0]) > 40_000
-        assert "triggers=()" in shut["triggers"].setting
-        assert " to compact; gates that are shut: room in the log" in repr(found)
-        assert "journal_max_entries=10" in str(found)
-        assert len(found.to_dicts()) == 10
-        clock.advance(101.0)
-        found = store.why()
-        assert {"retention", "policy"}.isdisjoint(gate.name for gate in found.shut)
-        assert not found.plan.is_empty
-        assert isinstance(store.compact(), Done)
-        assert "room in the log" not in {gate.name for gate in store.why().shut}
-
-
-def test_why_of_a_store_that_compacts_itself_says_what_became_of_its_turn(scratch: Path) -> None:
-    observer = RecordingObserver()
-    with BlobStore(scratch / "store", CONFIG, observer=observer) as store:
-        told = {gate.name: gate for gate in store.why().gates}["triggers"]
-        assert not told.is_shut
-        assert "store: " in told.value
-        assert "Periodic(every_seconds=86400.0), OnRequest()" in told.setting
