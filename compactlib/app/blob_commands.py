@@ -86,7 +86,7 @@ class BlobStoreAt(StoreAt):
         if asked.retention is None:
             raise InvalidInput(f"{self.path} does not say how long its owner keeps deletes; give --retention SECONDS, "
                                f"as in its BlobStoreConfig(deleted_retention_seconds=...)")
-        config = BlobStoreConfig(deleted_retention_seconds=asked.retention, triggers=())
+        config = BlobStoreConfig(deleted_retention_seconds=asked.retention)
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
         with progress_bar("compact") as observer, \
                 BlobStore(self.path, config, policy=self.policy_of(_POLICIES), observer=observer) as store:

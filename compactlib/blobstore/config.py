@@ -10,7 +10,7 @@ is worth compacting, a policy decides, which is given to the store.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import attrs
 
@@ -18,9 +18,6 @@ from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from compactlib.runtime.services.manager import Trigger
 
 Durability: TypeAlias = Literal["each", "group", "interval"]
 """When a write is synced: `"each"` before it returns, alone; `"group"` before it returns, one sync for all threads that
@@ -51,9 +48,6 @@ class BlobStoreConfig:
         evicts: a write that finds the log full gives up the blobs that expire next, an eighth of the log at a time,
             instead of raising `StoreFull`; of blobs that never expire, none.
 
-        triggers: what brings an open store its turn to be compacted in the background, see `CompactionManager`; `()`
-            for none. `None`: once a day, on request, and when less than an eighth of the log is free; none if the store
-            was given a clock, since then the host alone knows when time goes by.
         stats_bucket_count: time buckets of the incremental statistics; 0 counts everything at each look; `None` keeps
             what the policy needs: a week of buckets for one that has to know what dies when, none for the others.
         stats_bucket_seconds: span of one bucket.
@@ -89,7 +83,6 @@ class BlobStoreConfig:
     deleted_retention_seconds: float = 7 * _DAY
     evicts: bool = False
 
-    triggers: tuple[Trigger, ...] | None = None
     stats_bucket_count: int | None = None
     stats_bucket_seconds: float = _HOUR
     stats_entries_per_second: int | None = 240_000
@@ -185,7 +178,7 @@ def _check_type(name: str, wanted: str, value: object) -> None:
     else:
         # A class has its instances' methods, too.
         right = not isinstance(value, type) and callable(getattr(value, "place", None)) if name == "placement" else (
-            isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str)))
+            isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, str)))
     if not right:
         raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 

@@ -37,7 +37,7 @@ from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
-                         deleted_retention_seconds=0, triggers=())
+                         deleted_retention_seconds=0)
 
 
 def blob_store(folder: Path, blobs: int = 40) -> Path:
@@ -456,7 +456,6 @@ def test_a_blob_store_without_owner_needs_a_retention(tmp_path: Path, capsys: py
         for number in range(40):
             assert isinstance(store.get(b"%d" % number), Blob if number % 2 else Deleted)
         assert store.verify().is_sound
-        assert store.triggers == ()
 
 
 @pytest.mark.parametrize(("most", "code"), [(2_000, 2), (8_000, 1)])

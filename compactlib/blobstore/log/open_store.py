@@ -29,7 +29,6 @@ from compactlib.blobstore.log.load_log import (
 from compactlib.blobstore.model.names import (
     FIRST_SEGMENT,
     HALF_WRITTEN_SUFFIX,
-    SOCKET_NAME,
     SegmentName,
     place_of_index_file,
     segment_of_log_file,
@@ -47,7 +46,7 @@ from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
 
 _OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE)
-_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, SOCKET_NAME, "lost+found")
+_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, "lost+found")
 """What a folder may hold in which a store is created, beside hidden files."""
 
 

@@ -36,7 +36,7 @@ class BlobStoreStatus(Printed):
         is_managed: whether a `CompactionManager` compacts it; if not, nothing does but a call.
         compaction: the phase of the compaction in progress, that waits to be finished or is under way; `None` if none.
         last_error: what an executor, a task or a question of the host's raised last in a compaction that is none of the
-            library's errors, as `Kind: message`, or else what a policy did in one in the background; empty if nothing.
+            library's errors, as `Kind: message`; empty if nothing.
         failures: how often that was.
     """
 

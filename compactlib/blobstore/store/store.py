@@ -83,10 +83,7 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.store.upkeep import Upkeep
     from compactlib.contract import CommitFence
-    from compactlib.runtime.services.manager import Trigger
-    from compactlib.runtime.services.work_report import WorkReport
 
 _PLAIN = GetOptions()
 AnswerT = TypeVar("AnswerT")
@@ -101,8 +98,7 @@ class BlobStore(Closing):
 
     Args:
         folder: where its files lie; created (in an existing folder) if it does not exist.
-        config: how it is kept, and when it is compacted in the background: that begins with the store and ends with
-            `close()`. Capacities are used when the store is created and come from the disk afterwards.
+        config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
         policy: decides what is worth compacting, default `StatsBased()`.
         questions: what a compaction asks its host.
         files: the disk.
@@ -137,7 +133,6 @@ class BlobStore(Closing):
         self._config = config if config is not None else BlobStoreConfig()
         require_forecast(self._config, chosen)
         self._files: Files = files if files is not None else LocalFiles()
-        has_own_clock = clock is None
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)
         opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation,
@@ -152,24 +147,11 @@ class BlobStore(Closing):
         self._closed = False
         self._compactions = StoreCompactions(self, chosen, asked, opened.compaction.log)
         self._evicting = threading.Lock()
-        self._upkeep: Upkeep | None = None
         try:
-            self._upkeep = self._new_upkeep(has_own_clock)
             self._log.observer.deliver()
-            if self._upkeep is not None:
-                self._upkeep.start()
         except BaseException:
             self.close()
             raise
-
-    def _new_upkeep(self, has_own_clock: bool) -> Upkeep | None:
-        triggers = self._config.triggers
-        if triggers == () or (triggers is None and not has_own_clock):
-            return None
-        # Its threads are for those who want them.
-        from compactlib.blobstore.store.upkeep import TRIGGERS, Upkeep
-
-        return Upkeep(self, TRIGGERS if triggers is None else triggers, self._clock)
 
     # ------------------------------------------------------------------------------------------------- properties
 
@@ -222,17 +204,6 @@ class BlobStore(Closing):
     def observer(self) -> Observer:
         """Notified of progress, counters and events."""
         return self._observer
-
-    @property
-    def triggers(self) -> tuple[Trigger, ...]:
-        """What brings the store its turn to be compacted in the background; empty if nothing does."""
-        return () if self._upkeep is None else self._upkeep.triggers
-
-    @property
-    def upkeep(self) -> WorkReport | None:
-        """How the store's turns in the background went, and when the next one comes; `None` if there are none, or in a
-        fork of the process that has the store open."""
-        return None if self._upkeep is None or not self._lock_file.is_mine else self._upkeep.report()
 
     @property
     def recovery(self) -> BlobRecoveryReport:
@@ -771,11 +742,7 @@ class BlobStore(Closing):
         """Numbers of the store as it is now. Takes the lock for a moment."""
         log = self._opened()
         with log.lock:
-            status = BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
-        upkeep = self.upkeep
-        if upkeep is None or not upkeep.last_error or status.last_error:
-            return status
-        return attrs.evolve(status, last_error=upkeep.last_error, failures=upkeep.failures)
+            return BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
 
     def audit(self) -> None:
         """Check everything in memory against itself, and the compaction in progress against the disk.
@@ -788,12 +755,9 @@ class BlobStore(Closing):
             log.audit()
         self._compactions.audit()
         self._compactions.sensor.audit()
-        if self._upkeep is not None:
-            self._upkeep.audit()
 
     def close(self) -> None:
-        """Cancel what compacts the store and wait for it, in the background too, make everything durable, and give the
-        folder up.
+        """Cancel what compacts the store and wait for it, make everything durable, and give the folder up.
 
         A compaction that was cancelled goes on with the first one after the store is opened again. Closing again does
         nothing. In a fork of the process that opened the store, only the fork's copy is given up.
@@ -808,16 +772,10 @@ class BlobStore(Closing):
             # Closed before; or a fork, in which what is locked or under way in its parent never ends.
             if not self._closed:
                 self._closed = True
-                if self._upkeep is not None:
-                    self._upkeep.leave()
                 self._log.close(is_mine=False)
                 self._lock_file.release()
             return
-        if self._upkeep is not None:
-            self._upkeep.require_other()
         self._compactions.ownership.close()
-        if self._upkeep is not None:
-            self._upkeep.stop()
         with self._compactions.sensor.side_files, self._log.lock:
             if self._closed:
                 return
@@ -883,14 +841,9 @@ class BlobStore(Closing):
             log.observer.deliver()
             if has_taken_room:
                 self._notify_watches(tuple(log.watches.values()))
-                if self._upkeep is not None and self._free_segments() <= self._descriptor.log_segments // 8:
-                    self._upkeep.ask()
-
-    def _free_segments(self) -> int:
-        return self._descriptor.log_segments - len(self._log.contents.segments)
 
     def _notify_watches(self, watches: Iterable[tuple[float, Callable[[], object]]]) -> None:
-        free = self._free_segments()
+        free = self._descriptor.log_segments - len(self._log.contents.segments)
         for fraction, call in watches:
             if free < fraction * self._descriptor.log_segments:
                 call()

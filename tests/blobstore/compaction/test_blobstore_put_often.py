@@ -24,7 +24,7 @@ from compactlib.outcome import Done
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 11, journal_max_entries=0, max_blob_bytes=0,
                          index_max_entries=8, deleted_retention_seconds=1e6, ttl_update_buffer_seconds=0.0,
-                         stats_entries_per_second=None, durability="interval", triggers=())
+                         stats_entries_per_second=None, durability="interval")
 
 
 def story(store: BlobStore, clock: ManualClock, rng: random.Random) -> dict[bytes, bytes]:

@@ -24,7 +24,7 @@ from tests.harness.plain_blob_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3,
-                         ttl_update_buffer_seconds=1, triggers=())
+                         ttl_update_buffer_seconds=1)
 Left = Literal["closed", "killed", "no index"]
 
 

@@ -92,8 +92,7 @@ def test_an_index_segment_that_is_removed_is_let_go() -> None:
 
 
 def test_a_store_of_many_segments_finds_everything(scratch: Path) -> None:
-    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, index_max_entries=2, durability="interval",
-                             triggers=())
+    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, index_max_entries=2, durability="interval")
     ids = [b"blob %d" % number for number in range(200)]
     with BlobStore(scratch / "store", config) as store:
         for blob_id in ids:

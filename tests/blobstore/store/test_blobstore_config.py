@@ -29,7 +29,7 @@ def test_a_number_out_of_its_range_is_refused(change: dict[str, Any]) -> None:
 def test_what_the_longest_times_are_given_to_works(tmp_path: Path) -> None:
     config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
                              deleted_retention_seconds=1e15, ttl_update_buffer_seconds=1e15,
-                             sync_interval_seconds=1e15, triggers=())
+                             sync_interval_seconds=1e15)
     with BlobStore(tmp_path / "store", config) as store:
         store.put("a", bytes(3000))
         store.delete("a")

@@ -32,7 +32,7 @@ MOST_AHEAD = {True: 400, False: 120}
 deleted blob leaves a tombstone for ever."""
 CONFIG = BlobStoreConfig(capacity_bytes=4000 * 4096, segment_bytes=4096, deleted_retention_seconds=0.0,
                          journal_max_entries=1, index_max_entries=25, pace=None,
-                         ttl_update_buffer_seconds=0.0, durability="group", swap_segments=2, triggers=())
+                         ttl_update_buffer_seconds=0.0, durability="group", swap_segments=2)
 
 
 def content_of(number: int) -> bytes:
