@@ -16,6 +16,8 @@ from itertools import pairwise
 
 import attrs
 
+from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME as LAST_PLANS_NAME
+from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME as COMPACTION_NAME
 from compactlib.blobstore.index.index_file import read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
@@ -23,15 +25,20 @@ from compactlib.blobstore.log.contents import LogSegment
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import Descriptor
+from compactlib.blobstore.segment.erasure import STATE_NAME as ERASURE_NAME
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.blobstore.segment.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files
+from compactlib.files.disk import Files, look_at
 
 
 def _without_frames(errors: Iterable[CorruptData]) -> tuple[CorruptData, ...]:
     """Kept for as long as the store is, they would keep the files open that the frames had open."""
     return tuple(error.with_traceback(None) for error in errors)
+
+
+FILES_BESIDE_SEGMENTS = (COMPACTION_NAME, ERASURE_NAME, LAST_PLANS_NAME)
+"""What only a store with segments has."""
 
 
 @attrs.frozen
@@ -295,7 +302,7 @@ def check_not_emptied(folder: str, names: Sequence[SegmentName], index_files: Ma
     """
     if names:
         return
-    if index_files:
+    if index_files or any(look_at(os.path.join(folder, name)) is not None for name in FILES_BESIDE_SEGMENTS):
         raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
                           expected="the segments of the log", found="none, although the store has had some; restore "
                           "the folder from a copy")

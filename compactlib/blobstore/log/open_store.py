@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery, recover_compaction
-from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME as LAST_PLANS_FILE
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
@@ -18,6 +17,7 @@ from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.log.load_log import (
+    FILES_BESIDE_SEGMENTS,
     BlobRecoveryReport,
     LoadedSegment,
     SegmentLoader,
@@ -35,7 +35,6 @@ from compactlib.blobstore.model.names import (
 )
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor, write_descriptor
-from compactlib.blobstore.segment.erasure import STATE_NAME
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, decode_header, is_ordinary
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
@@ -45,7 +44,7 @@ from compactlib.files.folder_lock import LOCK_NAME, FolderLock
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
 
-_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE)
+_OWN_FILES = (DESCRIPTOR_FILE, *FILES_BESIDE_SEGMENTS)
 _NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, "lost+found")
 """What a folder may hold in which a store is created, beside hidden files."""
 

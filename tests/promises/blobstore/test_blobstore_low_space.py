@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -21,7 +22,7 @@ CONFIG = BlobStoreConfig(capacity_bytes=16 << 12, segment_bytes=1 << 12, deleted
 YEAR = 365 * 86_400.0
 
 
-def opened(folder: Path, clock: ManualClock, **settings: object) -> BlobStore:
+def opened(folder: Path, clock: ManualClock, **settings: Any) -> BlobStore:
     return BlobStore(folder, attrs.evolve(CONFIG, **settings), clock=clock)
 
 
