@@ -117,7 +117,7 @@ def test_what_is_closed_beside_a_store_closes_no_store() -> None:
 def test_without_triggers_nothing_is_compacted_but_interrupted_work_is_resumed() -> None:
     """Ambry leaves an interrupted compaction lying until a trigger is configured."""
     store = FakeStore()
-    manager, clock, _ = managed(store)
+    manager, clock, _ = managed(store, triggers=())
     assert manager.request("a") == Refused("a", "this manager takes no requests; give it the trigger OnRequest()")
     clock.advance(1e6)
     manager.run_pending()
