@@ -21,20 +21,20 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from closed_forms import greedy_write_amplification
 from lab_policies import policy_tables
 from measure import Figure, report
+from placement.dac import DAC
+from placement.multi_log import MultiLog
+from placement.sepbit import SepBIT
+from placement.sfs import SFS
+from placement.warcip import WARCIP
 
 from compactlib.blobstore import Greedy
 from compactlib.lab import BlobSettings, Uniform, Zipf, replay_blobs
-from compactlib.lab.blobstore.closed_forms import greedy_write_amplification
-from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.multi_log import MultiLog
-from compactlib.lab.blobstore.placement.sepbit import SepBIT
-from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.report import Table
 

@@ -20,6 +20,13 @@ from itertools import product
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import attrs
+from fixed_number import FixedNumber
+from oldest_first import OldestFirst
+from placement.dac import DAC
+from placement.multi_log import MultiLog
+from placement.sepbit import SepBIT
+from placement.sfs import SFS
+from placement.warcip import WARCIP
 
 from compactlib.blobstore import (
     BlobChoice,
@@ -49,19 +56,12 @@ from compactlib.lab import (
     compare,
     run_experiments,
 )
-from compactlib.lab.blobstore.fifo import OldestFirst
-from compactlib.lab.blobstore.fixed_number import FixedNumber
 from compactlib.lab.blobstore.log import BlobLog, Compacted
 from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.multi_log import MultiLog
 from compactlib.lab.blobstore.placement.placement import Contents, Placement
-from compactlib.lab.blobstore.placement.sepbit import SepBIT
-from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.records import NEVER
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.results.experiments import Comparison, grid

@@ -28,22 +28,22 @@ from itertools import accumulate
 from typing import ClassVar
 
 import attrs
+from fixed_number import FixedNumber, Preference
 from lab_published import FIXED, SCHEMES, SYNTHETIC, TRACE, TRACE_SEGMENTS
 from measure import Figure, report
+from placement.dac import DAC
+from placement.multi_log import MultiLog
+from placement.sepbit import SepBIT
+from placement.sfs import SFS
+from placement.warcip import WARCIP
 
 from compactlib.blobstore import CostBenefit, Greedy
 from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Zipf, replay_blobs
-from compactlib.lab.blobstore.fixed_number import FixedNumber, Preference
 from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.multi_log import MultiLog
 from compactlib.lab.blobstore.placement.placement import Placement
-from compactlib.lab.blobstore.placement.sepbit import SepBIT
-from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.traces.traces import opened
 from compactlib.lab.traces.workloads import PIECE, Workload
 from compactlib.report import Table

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 import attrs
 from measure import Figure, alternate, report
 from raftlog_compaction import SPARK_WORKERS, TimedExecutor, build_log, compact_copy
+from spark_cluster import SparkCosts, simulate, suggested_partitioning
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
 from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, RewrittenFile
-from compactlib.lab.cluster import SparkCosts, simulate, suggested_partitioning
 from compactlib.report import Table
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer

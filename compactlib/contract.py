@@ -168,9 +168,6 @@ class Service(Protocol):
     def failures(self) -> int:
         """How often that was."""
 
-    def audit(self) -> None:
-        """Check that its threads live if they should, and its own state; raises `AuditFailed`."""
-
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
@@ -195,9 +192,6 @@ class AsyncService(Protocol):
     @property
     def failures(self) -> int:
         """See `Service.failures`."""
-
-    def audit(self) -> None:
-        """See `Service.audit`."""
 
     async def __aenter__(self) -> Self: ...
 

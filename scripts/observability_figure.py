@@ -2,7 +2,7 @@
 """Draw `docs/figures/observability.svg`: the numbers of a Raft log and a blob store that are overwritten.
 
 Real stores in a temporary folder, under a clock that this script moves and with a fixed seed: a run gives the same
-picture again. Needs the extra `plots`.
+picture again. Needs matplotlib.
 """
 
 from __future__ import annotations

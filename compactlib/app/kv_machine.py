@@ -208,7 +208,8 @@ class KvMachine:
         if len(distinct) != len(self._places) or max(distinct, default=-1) > self.applied:
             raise AuditFailed(f"{len(self._places)} keys claim {len(distinct)} entries up to "
                               f"{max(distinct, default=-1)}, with {self.applied} applied last")
-        self._tracker.audit(self)
+        if self._tracker.live_set() != IndexSet.from_iterable(self.live_indexes()):
+            raise AuditFailed("the deaths that were reported leave other live entries than the keys do")
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same keys, with their values at the same places. What changes cannot be hashed."""

@@ -84,11 +84,3 @@ class CommandLog(Protocol):
         Raises:
             Busy: called from within a command: by the state machine, or by what decides.
         """
-
-    def audit(self) -> None:
-        """Check the log's own invariants.
-
-        Raises:
-            AuditFailed: something is wrong; the message has the numbers.
-            CompactlibError: it was not started, or is closed or broken.
-        """

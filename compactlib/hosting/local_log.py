@@ -22,7 +22,7 @@ import attrs
 
 from compactlib._arguments import require_type
 from compactlib._closing import Closing
-from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
@@ -296,18 +296,6 @@ class LocalLog(Closing):
                 self._wait_until_durable(awaited)
         finally:
             self._log.close()
-
-    def audit(self) -> None:
-        """See `CommandLog.audit`."""
-        with self._in_order():
-            waiting = [one.index for one in self._pending]
-            wanted = list(range(self._last - len(waiting) + 1, self._last + 1))
-            if waiting != wanted:
-                raise AuditFailed(f"commands {waiting} are waiting for a sync, expected {wanted}")
-            if not self._first - 1 <= self._durable <= self._last:
-                raise AuditFailed(f"first {self._first}, durable {self._durable}, last {self._last} do not ascend")
-        if not self._closed:
-            self._log.audit()
 
     def __repr__(self) -> str:
         return f"LocalLog({self._log.folder!r}, {self._first} to {self._last}, term {self._term})"

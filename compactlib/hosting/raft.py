@@ -26,7 +26,7 @@ import attrs
 from compactlib._arguments import require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, make_missing_folder, sync_names
 from compactlib.hosting.command_log import CommandMachine
@@ -306,21 +306,6 @@ class RaftCommandLog(Closing):
             self._closed = True
         if self._node is not None:
             self._node.destroy_synchronous()
-
-    def audit(self) -> None:
-        """See `CommandLog.audit`.
-
-        Raises:
-            AuditFailed: the state machine is ahead of the log, or pysyncobj's thread has ended.
-        """
-        node, replica = self._require_started()
-        thread = self._thread()
-        if thread is not None and not thread.is_alive():
-            raise AuditFailed(f"pysyncobj's thread of {self._address} has ended, see its log (can the address be "
-                              f"listened on?); close this node and start it again")
-        applied, last = replica._machine.applied_index, node.raftLastApplied
-        if applied > last:
-            raise AuditFailed(f"the state machine stands at command {applied}, this node's log at {last}")
 
     @property
     def last_error(self) -> BaseException | None:

@@ -232,20 +232,6 @@ class SchedulerHost(Closing):
         self.log.decide(see)
         return found[0]
 
-    def audit(self) -> None:
-        """Check the state, the log, and the snapshot. O(everything).
-
-        Raises:
-            AuditFailed: something is wrong; the message has the numbers.
-            CorruptData: the snapshot in the store is not what was written.
-            CompactlibError: it is closed or broken, or log or store cannot be asked.
-        """
-        self.look(SchedulerService.audit)
-        self.log.audit()
-        if self._snapshots is not None:
-            with self._snapshotting:
-                self._snapshots.audit()
-
     # -- snapshots
 
     def snapshot(self) -> Done[int] | Skipped | Failed:

@@ -7,7 +7,7 @@ into what must compare byte by byte and come back unchanged; so one codec serves
 
 Every store is read-after-write consistent: what a call acknowledged, every later call sees, from any thread and
 process. It orders keys byte by byte, and compares and sets single keys in one step.
-`compactlib.testing.stores.kv_conformance` says all this as tests, and any implementation can inherit them.
+`compactlib.testing.kv` says all this as tests, and any implementation can inherit them.
 """
 
 from __future__ import annotations

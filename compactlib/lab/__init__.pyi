@@ -10,6 +10,7 @@ from compactlib.lab.results.experiments import (
 from compactlib.lab.scheduler.replay import SchedulerSettings as SchedulerSettings, replay_scheduler as replay_scheduler
 from compactlib.lab.scheduler.world import SchedulerLoad as SchedulerLoad
 from compactlib.lab.sensor.replay import SensorSettings as SensorSettings, replay_sensor as replay_sensor
+from compactlib.lab.traces.log_trace import LogTrace as LogTrace
 from compactlib.lab.traces.operations import Operations as Operations
 from compactlib.lab.traces.traces import CsvTrace as CsvTrace
 from compactlib.lab.traces.workloads import HotCold as HotCold, TtlMix as TtlMix, Uniform as Uniform, Zipf as Zipf

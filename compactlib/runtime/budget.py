@@ -16,7 +16,7 @@ from sys import float_info
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, BudgetSpent, CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
 from compactlib.runtime.throttle import Throttle
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -280,20 +280,6 @@ class Budget:
         with self._account.changed:
             self._cancelled = True
             self._account.changed.notify_all()
-
-    def audit(self) -> None:
-        """Check the budget's own invariants.
-
-        Raises:
-            AuditFailed: more was granted than the total, or less than nothing; the message has the numbers.
-        """
-        account = self._account
-        with account.lock:
-            granted, charged, total = account.granted_bytes, account.charged_bytes, account.total_bytes
-        if granted < 0 or charged < 0 or (total is not None and granted > total):
-            raise AuditFailed(f"a budget of {total} bytes in all has granted {granted} and was charged {charged}")
-        if account.throttle is not None:
-            account.throttle.audit()
 
     def __repr__(self) -> str:
         limits = attrs.asdict(self.remaining, filter=lambda _, value: value is not None)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import InvalidInput
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -114,15 +114,3 @@ class Lru(Generic[_K, _V]):
         """Counts since it was made."""
         with self._lock:
             return CacheStats(len(self._held), self._size_bytes, self._hits, self._misses)
-
-    def audit(self) -> None:
-        """Check that it holds what it says and no more than it may.
-
-        Raises:
-            AuditFailed: it does not; the message has the numbers.
-        """
-        with self._lock:
-            total = sum(size for _, size in self._held.values())
-            if total != self._size_bytes or self._is_over():
-                raise AuditFailed(f"the cache counts {self._size_bytes} bytes, holds {total} in {len(self._held)} "
-                                  f"values, may hold {self._max_bytes} in {self._max_entries}")

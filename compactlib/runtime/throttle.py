@@ -11,7 +11,7 @@ from collections.abc import Callable
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import InvalidInput
 
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -173,16 +173,6 @@ class Throttle:
             self.give_back(booked)
             raise
         return max(0.0, booked.due - start)
-
-    def audit(self) -> None:
-        """Check the throttle's own invariant.
-
-        Raises:
-            AuditFailed: more is saved up than the burst; the message has the numbers.
-        """
-        bucket = self._last
-        if not bucket.level <= bucket.burst_bytes:
-            raise AuditFailed(f"{bucket.level} bytes are saved up for a burst of at most {bucket.burst_bytes}")
 
     def __repr__(self) -> str:
         return f"Throttle({self.bytes_per_second:g} B/s)"

@@ -6,11 +6,10 @@ from compactlib.testing.choices import (
     repeat as repeat,
     sample as sample,
 )
-from compactlib.testing.compactions.conformance import (
+from compactlib.testing.compactions import (
     CompactionConformance as CompactionConformance,
     check_compaction as check_compaction,
 )
-from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
 from compactlib.testing.crash import (
     RecordingFiles as RecordingFiles,
     explore_crashes as explore_crashes,
@@ -28,14 +27,13 @@ from compactlib.testing.driver import (
     World as World,
     WorldClock as WorldClock,
 )
-from compactlib.testing.executors.conformance import (
+from compactlib.testing.executors import (
     ExecutorConformance as ExecutorConformance,
     check_executor as check_executor,
 )
 from compactlib.testing.failing import Failing as Failing, Killing as Killing
 from compactlib.testing.fences import (
     FenceConformance as FenceConformance,
-    LockingFenceConformance as LockingFenceConformance,
     check_fence as check_fence,
 )
 from compactlib.testing.hazards import (
@@ -51,34 +49,24 @@ from compactlib.testing.in_front import (
     StoreInFront as StoreInFront,
     at as at,
 )
-from compactlib.testing.kit.conformance import PromiseBroken as PromiseBroken
-from compactlib.testing.policies import (
-    Views as Views,
-    check_policy as check_policy,
-)
-from compactlib.testing.services.async_conformance import (
-    AsyncServiceConformance as AsyncServiceConformance,
-    check_async_service as check_async_service,
-)
-from compactlib.testing.services.conformance import (
-    ServiceConformance as ServiceConformance,
-    check_service as check_service,
-)
-from compactlib.testing.services.factory import (
-    AsyncServiceFactory as AsyncServiceFactory,
-    ServiceFactory as ServiceFactory,
-    ServiceHooks as ServiceHooks,
-)
-from compactlib.testing.stores.kv_conformance import (
+from compactlib.testing.kv import (
     KVStoreConformance as KVStoreConformance,
     check_kv_store as check_kv_store,
 )
-from compactlib.testing.stores.kv_machine import kv_machine as kv_machine
-from compactlib.testing.stores.objects_conformance import (
+from compactlib.testing.kv_state_machine import kv_machine as kv_machine
+from compactlib.testing.objects import (
     ObjectStoreConformance as ObjectStoreConformance,
     check_object_store as check_object_store,
 )
-from compactlib.testing.stores.range_format_conformance import (
+from compactlib.testing.policies import Views as Views, check_policy as check_policy
+from compactlib.testing.promises import PromiseBroken as PromiseBroken
+from compactlib.testing.range_formats import (
     RangeFormatConformance as RangeFormatConformance,
     check_range_format as check_range_format,
+)
+from compactlib.testing.services import (
+    ServiceConformance as ServiceConformance,
+    ServiceFactory as ServiceFactory,
+    ServiceHooks as ServiceHooks,
+    check_service as check_service,
 )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hazards must know of a store: a `Driver` of five methods, the `World` it lives in, the `Journal` it keeps.
+"""What the suites must know of a store: a `Driver` of five methods, the `World` it lives in, the `Journal` it keeps.
 
-A driver opens a store of one kind, does what a host does with it, and checks that what was acknowledged is there. The
-hazards (`check_hazards`) do the rest: they record, kill, refuse, damage and interrupt the same driver. After a refusal
+A driver opens a store of one kind, does what a host does with it, and checks that what was acknowledged is there.
+`check_compaction` holds the store to the contract of `Compaction`, `check_hazards` to what it acknowledged: it records,
+kills, refuses, damages and interrupts. After a refusal
 or an interrupt the store is closed and opened again; nobody goes on with the same object.
 """
 
@@ -188,6 +189,7 @@ class Driver(Protocol[StoreT]):
     """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
 
     A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
+    What else `check_compaction` looks for stands at the head of `compactlib.testing.compactions`.
     """
 
     def open(self, world: World, settings: Any) -> StoreT:

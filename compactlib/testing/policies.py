@@ -118,10 +118,11 @@ def _for_each_drawn(strategy: Any, max_examples: int, check: Callable[[Any], Non
     except ImportError:
         raise MissingDependency(package="hypothesis", extra="testing", purpose="drawing views") from None
     # Derandomized, so that a failure is found again; nothing is kept on disk.
-    drawn: Any = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
+    drawn = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
                      report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
                      suppress_health_check=list(HealthCheck))
-    drawn(given(strategy)(check))()
+    over: Any = given(strategy)
+    drawn(over(check))()
 
 
 def _check_itself(policy: Any) -> None:

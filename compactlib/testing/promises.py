@@ -71,23 +71,23 @@ def same(found: object, *expected: object, case: object = None) -> None:
     """
     for wanted in expected:
         if found != wanted:
-            about = "" if case is None else f" (for {shown(case)})"
-            raise Mismatch(shown(found) + _first_difference(found, wanted), shown(wanted) + about)
+            raise Mismatch(shown(found) + _first_difference(found, wanted), shown(wanted) + _about(case))
 
 
-def error_from(kind: type[ErrorT], call: Callable[[], object]) -> ErrorT:
-    """Return the error of class `kind` that the call must raise.
+def error_from(kind: type[ErrorT], call: Callable[..., object], *args: object, case: object = None) -> ErrorT:
+    """Return the error of class `kind` that `call(*args)` must raise; `case` names the case in the message.
 
     Raises:
         Mismatch: it raised something else, or nothing.
     """
+    expected = kind.__name__ + _about(case)
     try:
-        call()
+        call(*args)
     except kind as error:
         return error
     except BaseException as other:
-        raise Mismatch(f"{type(other).__name__} was raised: {other}", kind.__name__) from other
-    raise Mismatch("nothing was raised", kind.__name__)
+        raise Mismatch(f"{type(other).__name__} was raised: {other}", expected) from other
+    raise Mismatch("nothing was raised", expected)
 
 
 @contextlib.contextmanager
@@ -108,6 +108,10 @@ def shown(value: object) -> str:
     if len(text) <= _MOST_CHARS:
         return text
     return f"{text[:_MOST_CHARS // 2]} ... {text[-_MOST_CHARS // 4:]} ({len(text):,} characters)"
+
+
+def _about(case: object) -> str:
+    return "" if case is None else f" (for {shown(case)})"
 
 
 def _first_difference(found: object, wanted: object) -> str:

@@ -20,7 +20,7 @@ from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFa
 from compactlib.executors import Executor, ProcessExecutor, RewriteFailure, RewriteResult, RewriteTask, RewrittenFile
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
-from compactlib.testing.executors.conformance import (
+from compactlib.testing.executors import (
     DieTask,
     FixedTask,
     WriteTask,
@@ -140,7 +140,7 @@ def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
         "from compactlib.executors.process_executor import ProcessExecutor\n"
-        "from compactlib.testing.executors.conformance import WriteTask\n"
+        "from compactlib.testing.executors import WriteTask\n"
         f"for outcome in ProcessExecutor(2).run([WriteTask('a', {str(tmp_path)!r}), WriteTask('b', 'x')]):\n"
         "    print(outcome.task, outcome.error.kind, '__main__' in str(outcome.error))\n")
     told = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, cwd=ROOT,

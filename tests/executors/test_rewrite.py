@@ -27,14 +27,14 @@ from compactlib.executors.tasks import (
 )
 from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.testing.executors.conformance import (
+from compactlib.testing.executors import (
     UnpicklableLibraryError,
     WriteTask,
     error_of,
     known_errors,
     result_of,
 )
-from compactlib.testing.kit.contract_actors import ExecutorBy, garbage_executors
+from compactlib.testing.stand_ins import ExecutorBy, garbage_executors
 
 both_kinds = pytest.mark.parametrize("workers", [1, 2])
 

@@ -9,6 +9,8 @@ import pickle
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,18 +19,18 @@ from compactlib.blobstore.store.copying import copy_store
 from compactlib.files import Files, LocalFiles
 from compactlib.files.folder_lock import FolderLock
 from compactlib.hosting import LocalLog
-from compactlib.kv import SqliteStore
-from compactlib.objects import LocalObjects
+from compactlib.kv import KVStore, SqliteStore
+from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, StoreOptions
 from compactlib.scheduler import FileFence
-from compactlib.staging import Repository
-from compactlib.testing import CompactionFactory
+from compactlib.testing import Driver, Journal, World
 from examples.raft_kv import KvStore
-from tests.hosting.machines import Journal
+from tests.hosting.machines import Journal as JournalMachine
 from tests.promises.contract.blobstore import BlobStores
-from tests.promises.contract.raftlog import RaftLogs, SegmentLogs
+from tests.promises.contract.raftlog import RaftLogs
 from tests.promises.contract.staging import Repositories
+from tests.promises.drivers.segment_log import SegmentLogDriver
 
 
 @pytest.fixture(autouse=True)
@@ -55,29 +57,29 @@ def is_private(folder: Path) -> bool:
 class RepositoriesHere(Repositories):
     """Branches in SQLite, ranges in a folder."""
 
-    def stores_of(self, folder: Path, files: Files) -> tuple[SqliteStore, LocalObjects]:
-        if not folder.exists():
-            files.make_folder(folder)
-        return (SqliteStore(folder / "branches.sqlite", files=files), LocalObjects(folder / "ranges", files=files))
-
-    def release(self, store: Repository) -> None:
-        store.context.store.close()
+    def stores_of(self, world: World) -> tuple[KVStore, ObjectStore]:
+        if not world.folder.exists():
+            world.files.make_folder(world.folder)
+        branches = world.keyed("branches", lambda: SqliteStore(world.folder / "branches.sqlite", files=world.files))
+        return branches, world.objects("ranges", lambda: LocalObjects(world.folder / "ranges", files=world.files))
 
 
-def compacted(factory: CompactionFactory) -> Callable[[Path, Files], object]:
-    """Makes a store, fills it, compacts and reclaims; it stays open."""
+def compacted(driver: Driver[Any]) -> Callable[[Path, Files], object]:
+    """Makes a store, compacts and reclaims; it stays open."""
     def make(folder: Path, files: Files) -> object:
-        store = factory.open(folder, files=files)
-        for number in range(3):
-            factory.fill(store, number)
-        assert isinstance(store.compact(), Done)
+        world, journal = World(folder, behind=files), Journal()
+        store = driver.open(world, driver.settings()[0])
+        rng = Random(1)
+        while store.plan(driver.policy()).is_empty:
+            driver.act(store, rng, journal)
+        assert isinstance(store.compact(policy=driver.policy()), Done)
         store.reclaim()
         opened = contextlib.ExitStack()
-        opened.callback(factory.release, store)
-        opened.callback(store.close)
+        for each in (*world.kept.values(), store):
+            opened.callback(each.close)
         return opened
 
-    make.__name__ = type(factory).__name__
+    make.__name__ = type(driver).__name__
     return make
 
 
@@ -111,17 +113,17 @@ def fences(folder: Path, files: Files) -> object:
 
 def commands(folder: Path, files: Files) -> object:
     log = LocalLog(folder, LogOptions(files=files))
-    log.start(Journal())
+    log.start(JournalMachine())
     log.propose(b"a command")
     return log
 
 
 def copies(folder: Path, files: Files) -> object:
-    factory = BlobStores()
-    source = factory.open(folder.with_name("source"), files=LocalFiles())
-    with contextlib.closing(source):
-        factory.fill(source, 1)
-        copy_store(source, folder, factory.config, files=files)
+    driver = BlobStores()
+    world = World(folder.with_name("source"))
+    with contextlib.closing(driver.open(world, driver.config)) as source:
+        driver.act(source, Random(1), Journal())
+        copy_store(source, folder, driver.config, files=files)
     return None
 
 
@@ -130,7 +132,7 @@ def locks(folder: Path, files: Files) -> object:
     return FolderLock(folder)
 
 
-STORES = [compacted(SegmentLogs()), compacted(RaftLogs()), compacted(BlobStores()), compacted(RepositoriesHere()),
+STORES = [compacted(SegmentLogDriver()), compacted(RaftLogs()), compacted(BlobStores()), compacted(RepositoriesHere()),
           snapshots, sqlite, objects, fences, commands, copies, locks]
 
 

@@ -24,11 +24,10 @@ SEALER = TokenSealer({"k": b"the same on every node"})
 async def serve(host: SchedulerHost, nodes: dict[str, str], port: int) -> None:
     """Serve until standard input ends."""
     application = SchedulerApplication(host, sealer=SEALER, nodes=nodes)
-    async with HttpServer(application, listen=("127.0.0.1", port)) as server:
+    async with HttpServer(application, listen=("127.0.0.1", port)):
         sys.stdout.write("serving\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
-        server.audit()
 
 
 def main(address: str, port: str, nodes: str, folder: str) -> None:

@@ -54,7 +54,6 @@ class Serving:
             self.url = f"{scheme}://{'localhost' if scheme == 'https' else '127.0.0.1'}:{self.address[1]}"
             self._opened.set()
             await self._stop.wait()
-            self.server.audit()
 
     def stop(self) -> None:
         """Listen no more."""

@@ -32,7 +32,6 @@ def answer(host: SchedulerHost, log: RaftCommandLog, line: str) -> dict[str, Any
         case "dump", _:
             return {"dump": host.machine.dump().hex()}
         case "audit", _:
-            log.audit()
             host.machine.service.audit()
             unaccounted = host.machine.service.state.unaccounted_blocks()
             assert unaccounted == [], unaccounted

@@ -64,7 +64,6 @@ def check_log(folder: Path, acknowledged: Sequence[bytes]) -> None:
         found = machine.payloads
         assert [payload for payload in found if payload in acknowledged] == list(acknowledged)
         log.propose(b"later")
-        log.audit()
 
 
 def test_a_log_whose_owner_was_killed_and_whose_next_owner_met_a_power_failure() -> None:
@@ -153,7 +152,6 @@ def test_a_host_that_pauses_at_any_change_of_its_folder_or_its_store_keeps_other
             index = host.machine.service.state.index
             assert index is not None
             assert world.acknowledged == {block.id for block in index.blocks()}
-            host.audit()
 
     explore_pauses({"owner": lambda world: world.own("owner", world.files),
                     "heir": lambda world: world.own("heir", world.files)}, World, check, max_schedules=60)
@@ -321,7 +319,6 @@ def test_a_clock_that_jumps_gives_no_command_a_wrong_time(memory_path: Path) -> 
                 except ClockJumped:
                     continue
             assert machine.payloads[-1] == b"last", "it goes on once the clock is right again, or stayed so"
-            log.audit()
         return [command for command, _ in machine.commands]
 
     def check(commands: Any, jump: ClockJump) -> None:
@@ -340,7 +337,6 @@ def test_who_only_looks_is_not_refused_by_a_clock_that_jumped(memory_path: Path)
         with pytest.raises(ClockJumped):
             host.add_blocks(blocks(2, 1))
         assert host.look(lambda service: service.state.applied_index) == host.log.last_index
-        host.audit()
         assert isinstance(host.snapshot(), Done)
         assert not host.failures
 
@@ -405,7 +401,6 @@ def test_observers_that_raise_break_neither_host_nor_log_and_a_replay_tells_noth
                                             for lease in response.assignments)))
             assert "scheduler_job_quarantined" in watching.told
             assert "command_log_syncs" in watching.told
-            host.audit()
             dumped = host.look(lambda service: host.machine.dump())
             watching.host = None
 
@@ -502,8 +497,7 @@ def test_those_who_wait_with_an_interrupted_thread_are_told_that_the_log_is_brok
 
 
 def test_a_fork_of_a_log_s_owner_is_refused(tmp_path: Path) -> None:
-    refused = check_fork(lambda: opened(tmp_path / "log")[0], lambda log: log.propose(b"x"), LocalLog.close,
-                         audit=LocalLog.audit)
+    refused = check_fork(lambda: opened(tmp_path / "log")[0], lambda log: log.propose(b"x"), LocalLog.close)
     assert isinstance(refused, Closed)
 
 

@@ -45,7 +45,6 @@ def work(scheduler: SchedulerHost | StoredScheduler, added: list[int]) -> None:
 
 def check(scheduler: SchedulerHost | StoredScheduler, added: list[int]) -> None:
     assert not scheduler.add_blocks(map(block, added)).queued
-    scheduler.audit()
 
 
 def test_an_interrupt_anywhere_leaves_a_log_that_goes_on_or_is_broken_and_holds_what_was_answered(

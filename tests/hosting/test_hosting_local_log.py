@@ -38,7 +38,6 @@ def test_commands_have_their_place_their_term_and_their_time(tmp_path: Path) -> 
     assert log.propose(b"") == (3, b"")
     assert machine.commands == [(Command(2, 1, 1000.25), b"one"), (Command(3, 1, 1000.75), b"")]
     assert (log.first_index, log.last_index, log.durable_index, log.term) == (1, 3, 3, 1)
-    log.audit()
     log.close()
 
 
@@ -99,7 +98,6 @@ def test_threads_get_places_without_gaps_and_share_syncs(tmp_path: Path) -> None
     gate.set()
     for thread in threads:
         thread.join(60)
-    log.audit()
     assert sorted(answers) == [(command.index, payload) for command, payload in machine.commands]
     assert [index for index, _ in sorted(answers)] == list(range(2, 22))
     counted = {name: value for (name, _), value in observer.counters.items()}
@@ -115,7 +113,6 @@ def test_a_snapshot_lets_the_log_forget(tmp_path: Path) -> None:
     outcome = log.compact(15)
     assert isinstance(outcome, Done)
     assert log.first_index == 16
-    log.audit()
     kept = list(machine.commands)
     log.close()
     with LogReader(tmp_path / "log") as reader:
@@ -287,7 +284,6 @@ def everything(folder: Path) -> list[bytes]:
         machine = Journal(known)
         log.start(machine)
         assert log.propose(b"goes on") == (log.last_index, b"goes on")
-        log.audit()
     finally:
         log.close()
     return machine.payloads

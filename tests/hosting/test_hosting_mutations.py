@@ -281,7 +281,6 @@ def test_a_node_of_the_catalog_goes_on_among_mutated_messages(effort: Effort) ->
             assert await says(listening.address, hello, []) == wire.encode(NodeHello("c", me))
             assert (service.node.term, service.node.coordinator) == (5, "a")
             assert (service.last_error, listening.last_error) == (None, None)
-            service.audit()
 
     asyncio.run(story())
 

@@ -191,5 +191,4 @@ def test_from_scheduler_to_segment(log: SegmentLog, memory_path: Path) -> None:
         assert numbers_of(log) == [1, 5]
         (block,) = host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
         assert (segment_of_block(block.id), block.level) == (1, 2)
-        host.audit()
     assert [entry.index for entry in log.entries()] == [3, 6, 9, 15, 17, 18, 19]

@@ -75,7 +75,6 @@ def test_a_job_from_block_to_block(memory_path: Path) -> None:
         assert host.tick().flushed == 0
         assert host.requeue(["nothing"]).unknown == ("nothing",)
         assert host.retain(0.0).blocks == 0
-        host.audit()
 
 
 @pytest.mark.parametrize("snapshots", [False, True])
@@ -88,7 +87,6 @@ def test_settings_that_were_changed_while_it_ran_hold_until_it_is_opened_with_ot
 
     def closed(host: SchedulerHost) -> SchedulerConfig:
         found = host.look(lambda service: service.config)
-        host.audit()
         if snapshots:
             assert isinstance(host.snapshot(), Done | Skipped)
         host.close()
@@ -133,7 +131,6 @@ def test_snapshot_and_replay_give_exactly_the_state_before(memory_path: Path, se
             assert isinstance(host.snapshot(), Done)
             life(host, clock, worker, rng.randrange(10), 10_000 * opening + 5_000)
         before = dump(host)
-        host.audit()
         host.close()
         host = hosted(memory_path, kv, clock)
         assert dump(host) == before, "the state after a restart is another one"
@@ -187,7 +184,6 @@ def test_eight_threads_complete_each_job_once(memory_path: Path) -> None:
         assert set(completed.values()) == {1}
         # 240 blocks in pairs, and what comes of them in threes: 40 from each shard at level 0, then 13.
         assert len(completed) == 120 + 39
-        host.audit()
         host.close()
 
 
@@ -215,7 +211,6 @@ def test_crash_at_every_key_value_step_of_a_snapshot(memory_path: Path) -> None:
         host.add_blocks(blocks(50_000, 3))
         outcome = host.snapshot()
         assert isinstance(outcome, Done), outcome
-        host.audit()
         assert len(list(kv.scan(b"scheduler/snapshot"))) == 2, "a head and one chunk: nothing was left behind"
         host.close()
 

@@ -84,7 +84,6 @@ async def snapshots(folder: Path, tls: ssl.SSLContext | None, limits: dict[str, 
             server.add(store.log, store.snapshots, term=1, applied=lambda: -1, installed=store.installed,
                        term_seen=heard.append)
             yield Opened(server.address, observer, heard)
-            server.audit()
 
 
 def resident(process: int | str = "self") -> int:
@@ -450,7 +449,6 @@ def test_a_transfer_that_is_sent_again_as_it_was_changes_nothing(is_guarded: boo
                 before = follower.items()
                 for _ in range(3):
                     await said(server.address, bytes(sent))
-                server.audit()
             assert (len(installed), follower.items()) == (1, before)
             follower.log.audit()
             assert is_guarded is any(name == "snapshot_line_ended" for name, _ in observer.events)

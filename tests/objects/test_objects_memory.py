@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -20,13 +19,11 @@ from compactlib.objects import (
     Digest,
     MemoryObjects,
     ObjectInfo,
-    ObjectRef,
     ObjectStore,
     ObjectStoreFailed,
     RemoteObjects,
 )
 from compactlib.objects.store import read_checked
-from compactlib.testing import check_object_store
 from compactlib.testing.interrupts import interruptions
 
 
@@ -37,31 +34,6 @@ def test_age_is_by_the_clock_that_was_given() -> None:
         clock.advance(50)
         store.create("b", b"22")
         assert list(store.list()) == [ObjectInfo("a", 1, 1000.0), ObjectInfo("b", 2, 1050.0)]
-
-
-class _Overwriting(MemoryObjects):
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        self.delete(key)
-        return super().create(key, data)
-
-
-class _Unsorted(MemoryObjects):
-    def list(self, prefix: str = "", *, after: str = "") -> list[ObjectInfo]:  # type: ignore[override]
-        return sorted(super().list(prefix, after=after), key=lambda info: info.key, reverse=True)
-
-
-class _Padded(MemoryObjects):
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return super().get_range(key, start, length).ljust(min(length, 5000), b"\0")
-
-
-@pytest.mark.parametrize("broken", [_Overwriting, _Unsorted, _Padded])
-def test_the_kit_finds_broken_stores(broken: type[MemoryObjects], tmp_path: Path) -> None:
-    (tmp_path / "right").mkdir()
-    assert len(check_object_store(lambda folder: MemoryObjects(), tmp_path / "right")) == 16
-    with pytest.raises(AssertionError) as found:
-        check_object_store(lambda folder: broken(), tmp_path)
-    assert "to do:" in str(found.value)
 
 
 def test_digests_are_known_again() -> None:

@@ -52,7 +52,7 @@ class Trouble:
 
     def of_objects(self, request: ObjectRequest) -> Fault | None:
         fault = self._next(f"{request.name} {request.key}", False, True)
-        return None if fault is None else fault.value
+        return None if fault is None else Fault(fault.value)
 
     def _next(self, told: str, conditional: bool, on_objects: bool) -> KVFault | None:
         self.count += 1

@@ -466,6 +466,9 @@ class UpdateLog:
             if (condition.partition, condition.key) == (error.partition, error.key):
                 raise CatalogMoved(what=f"{error.key!r} has changed since", target=cut.version) from error
         if error.partition == self.partition and error.key.startswith(keys.CHUNKS):
+            state = self.state()
+            if state is not None and state.earliest >= cut.version:
+                return  # another cut was first, and has removed them
             raise RecordMissing(key=error.key.decode(), version=cut.version,
                                 expected="a piece of the snapshot, just written") from error
 

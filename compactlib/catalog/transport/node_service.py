@@ -53,7 +53,7 @@ from compactlib.catalog.round.report import RoundReport, Trigger
 from compactlib.catalog.transport.host import CatalogHost
 from compactlib.catalog.transport.interface import Transport
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Closed, CompactlibError
+from compactlib.errors import Closed, CompactlibError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork, KeptTask
@@ -315,17 +315,6 @@ class CompactionService(AsyncServiceFace):
                 return lambda: Decided(ticket, host.plan(effect.reports, effect.topology, effect.term))
             case WriteSnapshot():
                 return lambda: SnapshotWritten(ticket, host.compact(effect.plan))
-
-    def audit(self) -> None:
-        """Check the node's state, and that no caller waits for a round that cannot come.
-
-        Raises:
-            AuditFailed: something does not hold that must; this is a bug.
-        """
-        super().audit()
-        self._node.audit()
-        if self._waiting and not self._node.coordinating:
-            raise AuditFailed(f"{len(self._waiting)} callers wait for a round of {self._node!r}")
 
     def __repr__(self) -> str:
         return f"CompactionService({self._node!r})"

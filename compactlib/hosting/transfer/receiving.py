@@ -95,14 +95,6 @@ class ReceivingLog:
         async with self._turn:
             await self._carry_out(self._receiver.observe_term(term))
 
-    def audit(self) -> None:
-        """Check the receiving machine's invariants.
-
-        Raises:
-            AuditFailed: one is broken.
-        """
-        self._receiver.audit()
-
     def __repr__(self) -> str:
         return f"<ReceivingLog {self.log_id!r}: {self.stage}>"
 

@@ -206,16 +206,6 @@ class SnapshotServer(AsyncServiceFace):
             return [Skipped("no transfer is on; one begins when a leader connects and offers a snapshot")]
         return [Skipped(f"a transfer goes on: {', '.join(busy)}", is_busy=True)]
 
-    def audit(self) -> None:
-        """Check the receiving machines' invariants, and that the clock is watched.
-
-        Raises:
-            AuditFailed: one is broken.
-        """
-        for log in self._logs.values():
-            log.audit()
-        super().audit()
-
     # -- inside
 
     def _all(self) -> list[ReceivingLog]:

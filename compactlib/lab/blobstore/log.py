@@ -20,8 +20,9 @@ from typing import Protocol
 
 import attrs
 
+from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView
 from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName

@@ -19,8 +19,8 @@ from compactlib._arguments import (
     is_whole,
     require_whole,
 )
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, flag, fraction, whole
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore import BlobChoice, BlobPolicy, BlobStoreConfig
+from compactlib.blobstore.compaction.plan.policy import flag, fraction, whole
 from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
@@ -34,7 +34,7 @@ from compactlib.lab.traces.description import describe
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.report import PolicyRecord
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Observer, Progress
 
 MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""

@@ -20,15 +20,13 @@ from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
 from compactlib.lab.traces.workloads import Workload
-from compactlib.raftlog.compaction.plan.plan import LogPlan, PlannedGroup, plan_for
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
+from compactlib.raftlog.compaction.plan.plan import PlannedGroup, plan_for
 from compactlib.raftlog.compaction.sense.cadence import MajorCadence
 from compactlib.raftlog.compaction.sense.trigger import Trigger
-from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
+from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentRef, SegmentStats, segment_bytes
 from compactlib.report import PolicyRecord
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Observer, Progress
 
 _NO_KEY = -1
 

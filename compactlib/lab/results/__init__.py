@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments, their measures, reports and plots."""
+"""Experiments, their measures and reports."""

@@ -16,13 +16,15 @@ from typing import Any, Protocol, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
+from compactlib.executors import LocalExecutor
+from compactlib.executors.tasks import answers_of, own_error
+from compactlib.files import LocalFiles, write_durably
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import LocalFiles, local_path, write_durably
+from compactlib.files.disk import local_path
 from compactlib.lab.results.reports import Report
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime import Observer, Progress
 
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""

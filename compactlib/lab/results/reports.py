@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Report(Protocol):
-    """What comparisons and plots need of a report."""
+    """What comparisons need of a report."""
 
     @property
     def policy(self) -> str:

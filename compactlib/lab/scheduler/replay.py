@@ -17,10 +17,8 @@ from compactlib._arguments import is_seconds, is_whole
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler.world import SchedulerLoad, SchedulerWorld, WorldNumbers, changes
 from compactlib.report import PolicyRecord
-from compactlib.runtime.observe import Observer, Progress
-from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.plan.policies.by_priority import ByPriority
-from compactlib.scheduler.plan.policy import AssignmentPolicy
+from compactlib.runtime import Observer, Progress
+from compactlib.scheduler import AssignmentPolicy, ByPriority, SchedulerConfig
 
 _DEFAULT = SchedulerConfig()
 

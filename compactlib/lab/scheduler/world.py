@@ -10,20 +10,22 @@ from typing import Any
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model.poll import PollRequest, StatusUpdate, Verdict
-from compactlib.scheduler.model.update import AddBlocks, Tick
-from compactlib.scheduler.model.values import (
+from compactlib.scheduler import (
+    AddBlocks,
+    AssignmentPolicy,
     BlockMeta,
-    BlockTombstones,
     Command,
     CompactedBlocks,
     JobPlan,
     JobStatus,
-    span_of,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+    Tick,
 )
-from compactlib.scheduler.plan.policy import AssignmentPolicy
-from compactlib.scheduler.service.service import SchedulerService
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.values import BlockTombstones, span_of
 
 
 @attrs.frozen(kw_only=True)

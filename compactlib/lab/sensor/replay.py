@@ -17,8 +17,8 @@ from compactlib.errors import AuditFailed
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
-from compactlib.runtime.observe import Observer, Progress
-from compactlib.staging.compaction.sense import CompactionSensor
+from compactlib.runtime import Observer, Progress
+from compactlib.staging import CompactionSensor
 from compactlib.staging.compaction.sense_policies import SensePolicy
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
@@ -340,7 +340,6 @@ class SensorBranch:
         Raises:
             AuditFailed: a number is not what its parts come to.
         """
-        self.sensor.audit()
         tombstones = {key for key, size in self._staged.items() if size is None}
         hidden = sum(self._base.get(key, 0) for key in self._staged)
         staged = sum(self._settings.tombstone_bytes if size is None else size for size in self._staged.values())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import attrs
 
@@ -45,11 +45,6 @@ class ParquetTrace(OwnTrace):
                 batches = file.iter_batches(batch_size=PIECE, columns=wanted)
                 yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise_damaged(self.path, error)
-
-
-def raise_damaged(path: str, error: Exception) -> NoReturn:
-    """Raise what reading a Parquet file ended in: `CorruptData`, or the system's own error, which has a number."""
-    if isinstance(error, OSError) and error.errno is not None:
-        raise error
-    raise CorruptData(path=path, offset=0, expected="a Parquet file", found=str(error)[:200]) from error
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise CorruptData(path=self.path, offset=0, expected="a Parquet file", found=str(error)[:200]) from error

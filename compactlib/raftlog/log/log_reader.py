@@ -270,16 +270,6 @@ class LogReader(Closing):
         """Names that an interrupted compaction has left; those of one that runs in another process, too."""
         return leftovers(self._folder)
 
-    def audit(self) -> None:
-        """Check the log's own invariants.
-
-        Raises:
-            AuditFailed: one is broken; says which, with the numbers.
-            Closed: it was closed.
-        """
-        self._reads.require_open()
-        self._reads.segments.audit()
-
     def close(self) -> None:
         """Let all files go; closing again does nothing."""
         self._reads.close()

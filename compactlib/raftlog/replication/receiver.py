@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.errors import AuditFailed, CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed
@@ -231,23 +231,6 @@ class SnapshotReceiver:
         """When to call `tick` next; `None` if there is nothing to wait for."""
         # The disk may take as long as it likes: only waiting for the sender is bounded.
         return self._heard_at + self._limits.receiver_seconds if self._stage == "receiving" else None
-
-    def audit(self) -> None:
-        """Check the machine's own invariants.
-
-        Raises:
-            AuditFailed: one is broken; says which.
-        """
-        current = self._now
-        if (current is None) != (self._stage == "idle"):
-            raise AuditFailed(f"the receiver is {self._stage} with transfer {current}")
-        if current is None:
-            return
-        at_end = current.position.phase is Phase.END
-        if at_end == (self._stage == "receiving") or current.position != current.course.settled(current.position):
-            raise AuditFailed(f"the receiver is {self._stage} at {current.position}")
-        if (current.live is None) != (current.position.phase is Phase.LIVE):
-            raise AuditFailed(f"live set {current.live} at {current.position}")
 
     def __repr__(self) -> str:
         return f"SnapshotReceiver({self._stage}{'' if self._now is None else f', snapshot {self._now.meta.index}'})"

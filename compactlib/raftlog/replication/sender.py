@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model.values import Entry
@@ -238,20 +238,6 @@ class SnapshotSender:
         if self._stage in ("new", "over"):
             return None
         return min(self._heard_at + self._limits.sender_seconds, self._quiet_since + self._patience)
-
-    def audit(self) -> None:
-        """Check the machine's own invariants.
-
-        Raises:
-            AuditFailed: one is broken; says which.
-        """
-        if (self._outcome is None) == (self._stage == "over"):
-            raise AuditFailed(f"the sender is {self._stage} with outcome {self._outcome}")
-        ends = [end for end, _ in self._under_way]
-        if self._acked > self._sent or ends != sorted(ends) or (ends and not self._acked < ends[0]):
-            raise AuditFailed(f"acknowledged {self._acked}, sent {self._sent}, under way {ends}")
-        if self._under_way_bytes != sum(size for _, size in self._under_way):
-            raise AuditFailed(f"{self._under_way_bytes} bytes are counted of what is under way: {self._under_way}")
 
     def __repr__(self) -> str:
         return f"SnapshotSender(snapshot {self._meta.index}, {self._stage}, {self._acked.phase.name.lower()} " \

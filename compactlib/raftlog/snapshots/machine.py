@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from compactlib.errors import AuditFailed, InvalidInput, Unsorted
+from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset.index_set import IndexSet, IndexSetBuilder
 from compactlib.raftlog.model.values import Entry
 
@@ -98,22 +98,6 @@ class LiveTracker:
         self._base = alive - dead
         self._new, self._dead = IndexSetBuilder(), []
         return self._base
-
-    def audit(self, machine: StateMachine | None = None) -> None:
-        """Check that what was reported makes sense; with a machine, that it is what the machine itself says.
-
-        Raises:
-            AuditFailed: it does not; says where.
-        """
-        live = self.live_set()
-        if live and live.last > self._applied:
-            raise AuditFailed(f"entry {live.last} is live, {self._applied} was applied last")
-        if machine is not None:
-            asked = machine.live_indexes()
-            wanted = asked if isinstance(asked, IndexSet) else IndexSet.from_iterable(asked)
-            if live != wanted:
-                raise AuditFailed(f"the deaths reported leave {live}, the machine says {wanted}; only the one: "
-                                  f"{(live - wanted)!r}, only the other: {(wanted - live)!r}")
 
     def __repr__(self) -> str:
         return f"LiveTracker({self._base!r}, {len(self._dead)} deaths since, applied {self._applied})"

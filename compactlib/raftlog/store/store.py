@@ -554,7 +554,6 @@ class RaftLogStore(Closing):
         self._rows.audit()
         self._wal.audit()
         for thread in (self._committer, self._flusher):
-            thread.audit()
             error = thread.last_error
             if thread.failures_in_a_row and not isinstance(error, CompactlibError):
                 raise AuditFailed(f"{thread!r} has failed {thread.failures_in_a_row} times in a row: {error!r}")

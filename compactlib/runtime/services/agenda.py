@@ -526,25 +526,3 @@ class Agenda:
     def is_at_rest(self, now: float) -> bool:
         """Whether nothing is being done, and nothing would be now."""
         return not self._busy and (self.is_stopped or self._first(now, None) is None)
-
-    def audit(self) -> None:
-        """Check that each lane is busy with one piece of work, and that none that may be done is forgotten.
-
-        Raises:
-            AuditFailed: it is not so; the message names the work.
-        """
-        running = {item.lane: item.name for item in self._items.values() if item.running is not None}
-        if running != self._busy:
-            raise AuditFailed(f"the lanes are busy with {self._busy}, and running are {running}")
-        for item in self._items.values():
-            if item.failures and item.retry_at == float("inf"):
-                raise AuditFailed(f"{item.name} has failed {item.failures} times and is never tried again")
-            if item.failures and item.resumes and not item.owes_resume and item.running is None:
-                raise AuditFailed(f"{item.name} is failing, but owes no resumption")
-            if item.asked is not None and (self.is_stopped or not item.may_run):
-                raise AuditFailed(f"{item.name} has a request that cannot be served")
-            is_due = item.asked is not None or item.failures or item.owes_resume or item.owed
-            waiting = self._waiting.get(item.lane, _Lane())
-            if (is_due or item.next_due_at is not None) and item.may_run and item.running is None and not (
-                    (item.lane, item.name) in self._unsure or item.name in waiting.ready or item.name in waiting.later):
-                raise AuditFailed(f"{item.name} waits for its turn, and is ranked nowhere")

@@ -32,7 +32,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput
+from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
@@ -364,16 +364,6 @@ class AsyncWork:
         self._observer.event(self._event, {"what": what, "error": type(error).__name__, "message": str(error),
                                            "failures": self.failures})
 
-    def audit(self) -> None:
-        """See `AsyncService.audit`.
-
-        Raises:
-            AuditFailed: a task has ended that should go on for as long as the service runs.
-        """
-        for task, what in self._steady.items():
-            if task.has_ended and self.is_running:
-                raise AuditFailed(f"{self._what}: {what} has ended: {self.last_error!r}; stop it, and start it again")
-
     def _note_unheard(self, future: Future[Any], what: str) -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None:
@@ -461,14 +451,6 @@ class AsyncServiceFace:
     def is_mine(self) -> bool:
         """Whether the caller is a part of what the service does: a task, a host's call or an observer, say."""
         return self._work.is_mine
-
-    def audit(self) -> None:
-        """Check its own state, and that its tasks go on if they should.
-
-        Raises:
-            AuditFailed: it is not so; says what.
-        """
-        self._work.audit()
 
     async def _begin(self) -> None:
         """Open what it needs, and spawn what it does."""

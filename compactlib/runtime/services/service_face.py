@@ -53,14 +53,6 @@ class ServiceFace:
         """Whether the caller is a part of what the service does: by its work, an observer or a task, say."""
         return self._service.is_mine
 
-    def audit(self) -> None:
-        """Check its own state, and that its threads live if they should.
-
-        Raises:
-            AuditFailed: it is not so; says what.
-        """
-        self._service.audit()
-
     def __enter__(self) -> Self:
         self.start()
         return self

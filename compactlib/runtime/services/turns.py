@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Busy, Closed
+from compactlib.errors import Busy, Closed
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.owned_lock import Changes
 
@@ -119,16 +119,6 @@ class Turns:
             raise Busy(f"{self._name} cannot wait for its own end; it ends after this turn, wait in another thread")
         thread.join(wait_seconds)
         return not thread.is_alive()
-
-    def audit(self) -> None:
-        """Check that the thread lives, if it should.
-
-        Raises:
-            AuditFailed: it has ended although it was not stopped; names the reason.
-        """
-        with self._changed:
-            if self._thread is not None and not self._thread.is_alive() and not self._stopping:
-                raise AuditFailed(f"the thread {self._name} has ended: {self.last_error!r}")
 
     def attempt(self) -> float | None:
         """One turn in the caller's thread, treated as the thread would: seconds until the next, or `None`.

@@ -15,7 +15,7 @@ Accepted(name='deliver', state='queued')
 
 With `start`, or in a `with`, the same is done in daemon threads: a process that ends without `stop` does not wait for
 them. Whatever work raises ends one turn at most; it is kept, logged, reported, and tried again after a growing delay.
-`KeyboardInterrupt` and `SystemExit` let everything go as well, and end the thread, which `audit` says.
+`KeyboardInterrupt` and `SystemExit` let everything go as well, and end the thread, which `wait_idle` says.
 """
 
 from __future__ import annotations
@@ -348,14 +348,14 @@ class WorkService:
             # Looked at again now and then: the host's clock may move, and a thread end, without waking any other.
             while not self._agenda.is_at_rest(self._now()):
                 if left() == 0:
-                    self._audit_threads()
+                    self.require_threads()
                     raise Busy(f"{self._what} is not idle after {seconds:g} seconds: {self._told_jobs()}; wait again")
                 if not self._changed.wait(min(left(), 0.05)):
-                    self._audit_threads()
+                    self.require_threads()
             # All work is gone through only where a thread has ended.
             has_ended = bool(self._exits) or not all(turns.is_running for turns in self._lanes.values())
         if has_ended:
-            self._audit_threads()
+            self.require_threads()
 
     @property
     def is_mine(self) -> bool:
@@ -367,17 +367,12 @@ class WorkService:
         """Whether it was stopped, and not started since."""
         return self._agenda.is_stopped
 
-    def audit(self) -> None:
-        """See `Service.audit`."""
-        with self._changed:
-            self._agenda.audit()
-            running = {item.name for item in self._agenda.items if item.running is not None}
-            # An interrupt may have left what does work that is not listed any more, or not yet.
-            if running != self._jobs.keys() or not {item.name for item in self._agenda.items} <= self._work.keys():
-                raise AuditFailed(f"{sorted(running)} should be worked on, and {sorted(self._jobs)} are")
-        self._audit_threads()
+    def require_threads(self) -> None:
+        """Return if every thread of the service runs.
 
-    def _audit_threads(self) -> None:
+        Raises:
+            AuditFailed: one has ended, as after `SystemExit`.
+        """
         with self._changed:
             for lane in self._agenda.lanes if self._has_threads else ():
                 turns = self._lanes.get(lane)
@@ -420,7 +415,7 @@ class WorkService:
             try:
                 turns.start()
             except RuntimeError as error:
-                # No thread can be started; the next event tries again, and `audit` reports it.
+                # No thread can be started; the next event tries again, and `require_threads` reports it.
                 self.note(error)
                 return
             self._lanes[lane] = turns
@@ -452,7 +447,7 @@ class WorkService:
         except BaseException as error:
             # Raised by the work, or an interrupt at any step on the way to it and back.
             if lane is not None and self._serves(lane) and not isinstance(error, Exception):
-                self.last_error = error  # what `audit` names for the exit
+                self.last_error = error  # what `require_threads` names for the exit
                 self._exits.add(lane)
             self.note(error)
             self._cut_short(begun, error)

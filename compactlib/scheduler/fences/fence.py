@@ -32,7 +32,7 @@ from typing import Protocol
 import attrs
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput
+from compactlib.errors import Busy, CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.runtime.owned_lock import take_within
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
@@ -100,13 +100,6 @@ class Fence(Protocol):
         """Refuse tokens below this one everywhere, for good, and forget resources whose last token lies below.
 
         Returns how many were forgotten. Give the lowest token that any live job has. Cost: one step a resource.
-        """
-
-    def audit(self) -> None:
-        """Check every record.
-
-        Raises:
-            AuditFailed: one contradicts itself; the message has the numbers.
         """
 
 
@@ -260,20 +253,6 @@ def decode_record(data: bytes, place: str) -> Admission:
     return Admission(resource, token, done)
 
 
-def audit_record(record: Admission, floor: int) -> None:
-    """Check what holds for every record that is kept.
-
-    Raises:
-        AuditFailed: the committed token is above the admitted one, or the floor is.
-    """
-    done = record.committed
-    if done is not None and done.token > record.token:
-        raise AuditFailed(f"{record.resource!r}: token {done.token} has committed, but only {record.token} was "
-                              f"admitted")
-    if record.token < floor:
-        raise AuditFailed(f"{record.resource!r}: a record of token {record.token} lies below the floor {floor}")
-
-
 # --------------------------------------------------------------------------------------------------- in memory
 
 
@@ -335,12 +314,6 @@ class MemoryFence:
             record = self.admit(resource, token)
             with noted(self._guarded, resource, token):
                 yield record
-
-    def audit(self) -> None:
-        """See `Fence.audit`."""
-        with self._held():
-            for record in self._records.values():
-                audit_record(record, self._floor)
 
     @contextmanager
     def _held(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 
 from compactlib._arguments import require_seconds
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
+from compactlib.errors import Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import (
     Files,
     LocalFiles,
@@ -38,7 +38,6 @@ from compactlib.runtime.owned_lock import take_within
 from compactlib.scheduler.fences.fence import (
     Admission,
     Commitment,
-    audit_record,
     check_admission,
     check_commit,
     check_names,
@@ -176,23 +175,6 @@ class FileFence:
             record = self.admit(resource, token)
             with noted(self._guarded, resource, token):
                 yield record
-
-    def audit(self) -> None:
-        """See `Fence.audit`.
-
-        Raises:
-            AuditFailed: a record contradicts itself, or lies under another resource's name.
-            CorruptData: a record is damaged.
-        """
-        for path in self._paths():
-            record = self._record(path)
-            if record is None:
-                continue
-            # A record below the floor is one that an interrupted removal has not come to.
-            audit_record(record, 0)
-            if path != self._path(record.resource):
-                raise AuditFailed(f"{path} holds the record of {record.resource!r}, which belongs into "
-                                  f"{self._path(record.resource)}")
 
     def _write(self, path: str, record: Admission, before: Admission | None) -> None:
         if record == before and path not in self._doubtful:

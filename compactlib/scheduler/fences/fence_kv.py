@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, CompactlibError, CorruptData, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, Unsupported
 from compactlib.kv import Condition, Delete, KeyNotFound, KVEntry, KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
@@ -24,7 +24,6 @@ from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import (
     Admission,
     Commitment,
-    audit_record,
     check_admission,
     check_commit,
     check_names,
@@ -118,21 +117,6 @@ class KVFence:
             half = len(entries) // 2
             return self._forget(entries[:half]) + self._forget(entries[half:]) if half else 0
         return len(entries)
-
-    def audit(self) -> None:
-        """See `Fence.audit`. Reads every record.
-
-        Raises:
-            AuditFailed: a record contradicts itself, or lies under another resource's key.
-            CorruptData: a record is damaged.
-        """
-        with self._store.scan(self._partition, prefix=_RESOURCE) as entries:
-            for entry in entries:
-                record = decode_record(entry.value, self._place(entry.key))
-                # A record below the floor is one that the removal has not come to yet.
-                audit_record(record, 0)
-                if _RESOURCE + record.resource.encode() != entry.key:
-                    raise AuditFailed(f"{self._place(entry.key)} holds the record of {record.resource!r}")
 
     def _change(self, resource: str, token: int, value: bytes | None) -> Admission:
         """Admit (without a value) or commit, against others who do the same."""

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from itertools import groupby
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Busy, Stale
+from compactlib.errors import Busy, Stale
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.objects.store import delete_many
 from compactlib.scheduler.fences.fence import (
     Admission,
     Commitment,
-    audit_record,
     check_admission,
     check_commit,
     check_names,
@@ -77,21 +76,6 @@ class ObjectFence:
         check_token(token)
         floor = self._raise_floor(token)
         return sum(self._forget(place, floor) for place in self._places())
-
-    def audit(self) -> None:
-        """See `Fence.audit`. Reads every record.
-
-        Raises:
-            AuditFailed: a record contradicts itself, or lies under another resource's key.
-            CorruptData: a record is damaged.
-        """
-        for place in self._places():
-            record, _ = self._read(place)
-            if record is not None:
-                # A record below the floor is one that the removal has not come to yet.
-                audit_record(record, 0)
-                if self._place(record.resource) != place:
-                    raise AuditFailed(f"{place!r} holds the record of {record.resource!r}")
 
     def _change(self, resource: str, changed_by: Callable[[Admission | None, int], Admission]) -> Admission:
         place = self._place(resource)

@@ -275,12 +275,6 @@ class Worker(ServiceFace):
                                    f"not be reported; the scheduler finds out when the leases end, or stop again to "
                                    f"wait longer"))
 
-    def audit(self) -> None:
-        """See `Service.audit`; checks what it knows of its jobs, too."""
-        self._service.audit()
-        with self._changed:
-            self._core.audit()
-
     def _go_on(self) -> None:
         """A thread has to report what is left: the polling thread, or a new one if it has ended or never was."""
         self._service.start()
@@ -299,7 +293,7 @@ class Worker(ServiceFace):
             while not self._core.is_idle and left() > 0:
                 self._changed.wait(min(left(), _LOOK_AGAIN_SECONDS))
                 try:
-                    self._service.audit()
+                    self._service.require_threads()
                 except AuditFailed:
                     return
 

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.scheduler.model.poll import (
     MAX_REASON_CHARS,
     Assignment,
@@ -381,25 +381,6 @@ class WorkerCore:
             return []
         self._cleaning.add(name)
         return [Clean(tombstone)]
-
-    def audit(self) -> None:
-        """Check that slots, runs and jobs agree.
-
-        Raises:
-            AuditFailed: they do not; the message has the numbers.
-        """
-        runs = [held.run for held in self._jobs.values()]
-        running = sum(held.stage is not _Stage.ENDED for held in self._jobs.values())
-        if len(set(runs)) != len(runs) or self._lost_runs & set(runs) or max([0, *runs]) > self._last_run:
-            raise AuditFailed(f"runs {runs} of jobs and {sorted(self._lost_runs)} of lost jobs are not distinct")
-        if running + len(self._lost_runs) > self._capacity:
-            raise AuditFailed(f"{running} jobs run and {len(self._lost_runs)} are being stopped, with a "
-                                  f"capacity of {self._capacity}")
-        wrong = [name for name, held in self._jobs.items()
-                 if name != held.plan.name or (held.outcome is None) != (held.stage is not _Stage.ENDED)]
-        if wrong or len(self._cleaning) > self._cleanup_capacity:
-            raise AuditFailed(f"jobs {wrong} contradict themselves, or {len(self._cleaning)} tombstones are worked "
-                                  f"on with a capacity of {self._cleanup_capacity}")
 
     def __repr__(self) -> str:
         return f"WorkerCore({len(self._jobs)} jobs, {self.free_slots} of {self._capacity} slots free)"

@@ -246,7 +246,6 @@ class CommittedRanges:
         Raises:
             CompactlibError: they are wrong; the message has the numbers.
         """
-        self._files.cache.audit()
         if self._files.tier is not None:
             self._files.tier.audit()
 

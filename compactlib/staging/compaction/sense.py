@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.report import Table
 from compactlib.runtime.lru import Lru
 from compactlib.runtime.observe import tell
@@ -205,22 +205,6 @@ class CompactionSensor:
         with self._lock:
             self._closed = True
             self._branches.clear()
-
-    def audit(self) -> None:
-        """Check the sensor's own invariants.
-
-        Raises:
-            AuditFailed: it keeps more than it may, or counts below zero.
-        """
-        with self._lock:
-            self._branches.audit()
-            waiting = len(self._triggers)
-            if waiting > self._buffer:
-                raise AuditFailed(f"{waiting} triggers wait in a buffer of {self._buffer}")
-            for name, counts in self._branches.items():
-                for pressure in (counts.pressure, counts.news):
-                    if min(attrs.astuple(pressure)) < 0:
-                        raise AuditFailed(f"{name}: counts {pressure}")
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row for each branch that is counted."""

@@ -120,7 +120,6 @@ class DiffCache:
         Raises:
             AuditFailed: they do not.
         """
-        self._diffs.audit()
         for pair, stretches in self._diffs.items():
             for held in stretches:
                 listed = [each.key for each in held.differences]

@@ -92,7 +92,6 @@ def test_real_stores_are_compacted_when_it_is_worth_it(tmp_path: Path) -> None:
         for store in (one, two):
             check_content(store)
             store.audit()
-        manager.audit()
 
 
 def test_a_segment_without_valid_bytes_is_exactly_what_is_taken(tmp_path: Path) -> None:
@@ -554,7 +553,6 @@ def test_a_store_that_is_closed_is_left_alone_and_has_not_failed(tmp_path: Path)
         clock.advance(1e6)
         manager.run_pending()
         assert observer.events == []
-        manager.audit()
 
 
 class Ending(ManualClock):

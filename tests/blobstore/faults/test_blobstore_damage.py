@@ -18,8 +18,8 @@ from compactlib.blobstore.model.values import Answer, IndexEntry
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.runtime import Observer
-from compactlib.testing.compactions.kit import open_files
 from tests.blobstore.compaction_stores import flip
+from tests.harness.open_files import open_files
 from tests.harness.plain_blob_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]

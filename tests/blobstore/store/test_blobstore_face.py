@@ -21,7 +21,7 @@ from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.testing.compactions.factory import folder_contents
+from compactlib.testing.compactions import folder_contents
 from tests.blobstore.compaction_stores import START, answers, done, fill, garbage_store, open_store, strays
 from tests.tools.faults.plan import FailingFiles, Fault
 

@@ -102,7 +102,6 @@ class Cluster:
         for host in self.hosts:
             host.let_go.set()
         for service in self.services:
-            service.audit()
             await service.stop()
 
 

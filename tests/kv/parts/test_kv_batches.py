@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of keys: what is of another type is refused by name, whatever the store."""
+"""Batches of keys: what is of another type is refused by name; a batch that fails says which keys are written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from compactlib.errors import InvalidInput
-from compactlib.kv import MemoryStore
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.kv.batches import change_many, get_many
+from compactlib.kv.errors import PartlyWritten
 from compactlib.kv.store import KVLimits
+from compactlib.testing import Choices, Request, StoreInFront, explore
+from compactlib.testing.failing import Failing
 
 STORES = {"at once": KVLimits(100, 100, 100, 100, 100), "key by key": KVLimits(100, 100, 100, 0)}
 
@@ -38,3 +42,49 @@ def test_what_is_no_store_is_refused() -> None:
     for call in (lambda: change_many(nothing, b"p", {b"k": b"v"}), lambda: get_many(nothing, [(b"p", b"k")])):
         with pytest.raises(InvalidInput, match="store is None"):
             call()
+
+
+@pytest.mark.parametrize("most", [3, 0], ids=["three at once", "key by key"])
+def test_failed_batch_says_what_it_wrote(most: int) -> None:
+    before = {b"%d" % number: b"old" for number in range(7)}
+    wanted = {key: None if key == b"3" else b"new" for key in [*before, b"7"]}
+
+    def run(choices: Choices) -> None:
+        store, failing = MemoryStore(limits=KVLimits(100, 100, 100, most)), Failing(choices)
+        change_many(store, b"p", before)
+        written, certain = set(wanted), True
+        try:
+            change_many(StoreInFront(store, failing), b"p", wanted)
+        except CompactlibError as error:
+            written = set(error.written) if isinstance(error, PartlyWritten) else set()
+            certain = not isinstance(error.__cause__ or error, OutcomeUnknown)
+        failing.settle()
+        found = {entry.key: entry.value for entry in store.scan(b"p")}
+        for key in wanted:
+            if key in written:
+                assert found.get(key) == wanted[key]
+            elif certain:
+                assert found.get(key) == before.get(key)
+        change_many(store, b"p", wanted)
+        assert {entry.key: entry.value for entry in store.scan(b"p")} == {
+            key: value for key, value in wanted.items() if value is not None}
+
+    assert explore(run) > 18
+
+
+@pytest.mark.parametrize(("most", "requests"), [(30, 4), (100, 1), (0, 100)])
+def test_batch_takes_few_requests(most: int, requests: int) -> None:
+    made: list[Request] = []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        made.append(request)
+        return act()
+
+    store = StoreInFront(MemoryStore(limits=KVLimits(100, 100, 100, most, most)), step)
+    values = {b"%d" % number: b"v%d" % number for number in range(100)}
+    change_many(store, b"p", values)
+    found = get_many(store, [(b"p", key) for key in values])
+    assert [each.value for each in found.values()] == list(values.values())
+    change_many(store, b"p", dict.fromkeys(values))
+    assert len(made) == 3 * requests
+    assert not list(store.scan(b"p"))

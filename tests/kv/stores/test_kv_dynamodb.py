@@ -23,7 +23,6 @@ from compactlib.kv import (
     Condition,
     Delete,
     DynamoStore,
-    KVStore,
     OutcomeUnknown,
     PredicateFailed,
     Put,
@@ -33,7 +32,7 @@ from compactlib.kv import (
 from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, NotAStore, TooLarge
 from compactlib.kv.stores.dynamodb.errors import refused
 from compactlib.kv.stores.dynamodb.wire import is_whole
-from compactlib.testing.stores.kv_conformance import P, keys_of
+from compactlib.testing.kv import P, keys_of
 from tests.harness.kv import servers
 from tests.harness.kv.dynamodb import answer, make, make_proxy, new_table
 from tests.harness.kv.faulty_proxy import Fault, FaultyProxy, Refusal
@@ -109,16 +108,12 @@ def test_the_largest_transactions(store: DynamoStore) -> None:
     """100 cells, 4 MiB; each cell is named to DynamoDB once, whatever is demanded of it and done with it."""
     names = [b"%03d" % number for number in range(50)]
     store.transact([Condition(P, name, None) for name in names], [Put(P, name, b"") for name in names])
-    assert keys_of_any(store) == names
+    assert keys_of(store) == names
     with pytest.raises(BatchSizeTooBig):
         store.transact([Condition(P, b"x", None)], [Put(P, b"%d" % number, b"") for number in range(100)])
     with pytest.raises(TooLarge, match="a transaction of 4290"):
         store.transact(puts=[Put(P, b"%d" % number, bytes(390_000)) for number in range(11)])
-    assert keys_of_any(store) == names
-
-
-def keys_of_any(store: KVStore) -> list[bytes]:
-    return [entry.key for entry in store.scan(P)]
+    assert keys_of(store) == names
 
 
 def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
@@ -136,7 +131,7 @@ def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
         with pytest.raises(PredicateFailed) as raised:
             store.transact(conditions, [Put(P, b"new", b"")], [Delete(P, b"b")])
         assert raised.value.key == first
-    assert keys_of_any(store) == [b"a", b"b"]
+    assert keys_of(store) == [b"a", b"b"]
 
 
 def test_a_page_ends_at_a_megabyte_and_the_scan_goes_on(store: DynamoStore) -> None:
@@ -215,7 +210,7 @@ def test_a_transaction_in_conflict_with_another_is_slow_down() -> None:
         with pytest.raises(SlowDown, match="TransactionCanceled"):
             store.transact(puts=[Put(P, b"a", b""), Put(P, b"b", b"")])
         proxy.every(None)
-        assert keys_of_any(store) == []
+        assert keys_of(store) == []
         store.close()
 
 
@@ -302,7 +297,7 @@ def test_what_others_have_put_into_the_table_is_found(store: DynamoStore) -> Non
     for foreign in ({"v": {"B": b"1"}}, {"v": {"S": "1"}, "n": {"B": bytes(16)}},
                     {"v": {"B": b"1"}, "n": {"B": b"short"}}):
         client().put_item(TableName=store.table, Item={"p": {"B": P}, "k": {"B": b"b"}, **foreign})
-        for read in (lambda: store.get(P, b"b"), lambda: keys_of_any(store), store.audit):
+        for read in (lambda: store.get(P, b"b"), lambda: keys_of(store), store.audit):
             with pytest.raises(DamagedStore, match="item b'b'"):
                 read()
     store.delete(P, b"b")

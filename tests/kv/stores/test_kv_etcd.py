@@ -24,7 +24,7 @@ from compactlib.kv import (
 from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, TooLarge
 from compactlib.kv.stores.etcd.errors import refused
 from compactlib.kv.stores.etcd.wire import KeySpace, Revision, end_of
-from compactlib.testing.stores.kv_conformance import P
+from compactlib.testing.kv import P
 from tests.harness.kv import servers
 from tests.harness.kv.etcd import make, new_root
 from tests.harness.kv.processes import closed_in_a_child, counted

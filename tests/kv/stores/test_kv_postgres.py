@@ -29,7 +29,8 @@ from compactlib.kv import (
     StoreFailed,
 )
 from compactlib.kv.errors import ConnectFailed
-from compactlib.testing.stores.kv_conformance import P, in_threads
+from compactlib.testing.kv import P
+from compactlib.testing.stand_ins import in_threads
 from tests.harness.kv.postgres_proxy import PostgresProxy
 from tests.harness.kv.postgres_server import postgres
 from tests.harness.kv.processes import closed_in_a_child

@@ -14,19 +14,19 @@ import attrs
 import pytest
 from hypothesis import given, settings as examples, strategies as st
 
+from benchmarks.fixed_number import FixedNumber
+from benchmarks.placement.dac import DAC
+from benchmarks.placement.multi_log import MultiLog
+from benchmarks.placement.sepbit import SepBIT
+from benchmarks.placement.sfs import SFS
+from benchmarks.placement.warcip import WARCIP
 from compactlib.blobstore import BlobPolicy, CompactAll, CostBenefit, Greedy
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, Operations, Zipf
-from compactlib.lab.blobstore.fixed_number import FixedNumber
-from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.multi_log import MultiLog
 from compactlib.lab.blobstore.placement.placement import Placement, Placer
-from compactlib.lab.blobstore.placement.sepbit import SepBIT
-from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from array import array
-from random import Random
 from typing import Any
 
 import attrs
 import pytest
 
+from benchmarks.fixed_number import FixedNumber
 from compactlib.blobstore import BlobChoice, BlobPolicy, CostBenefit, Greedy
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.compaction.plan.policy import CopyOrder, in_copy_order
@@ -18,24 +18,17 @@ from compactlib.blobstore.model.placement import ByEnd
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
 from compactlib.lab.blobstore.contents import Contents
-from compactlib.lab.blobstore.fixed_number import FixedNumber
 from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.multi_log import MultiLog
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
-from compactlib.lab.blobstore.placement.sepbit import SepBIT
-from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 from compactlib.lab.traces.workloads import Bursts, Expiring, Workload
 from tests.harness.effort import Effort
 
-SCHEMES: list[Placement] = [Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(segments=8), DAC(), FADaC(),
-                            SepBIT(), ByLifetime()]
+SCHEMES: list[Placement] = [Mixed(), UserAndSurvivors(), FADaC(), ByLifetime()]
 ALL = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 
 
@@ -269,13 +262,6 @@ def write(placer: Placer, key: int, at: int = 0) -> int:
     return placer.write(key, at)
 
 
-def test_dac_raises_a_key_with_each_write_and_lowers_it_with_each_copy() -> None:
-    placer = began(DAC(classes=3))
-    assert [write(placer, 7) for _ in range(4)] == [0, 1, 2, 2]
-    assert [placer.copy(7, 0) for _ in range(3)] == [1, 0, 0]
-    assert write(placer, 8) == 0
-
-
 def test_fadac_counts_against_an_average_that_nears_one() -> None:
     placer = began(FADaC(), valid=10.0)
     assert write(placer, 7) == 1            # 1 is above the average, 0.1, and not above ten times that
@@ -289,111 +275,9 @@ def test_fadac_counts_against_an_average_that_nears_one() -> None:
     assert [placer.copy(7, 0) for _ in range(11)][-1] == 0
 
 
-def test_sepbit_tells_short_lives_by_what_they_replace_and_survivors_by_age() -> None:
-    placer = began(SepBIT(segments=1))
-    assert write(placer, 1) == 1
-    assert write(placer, 2) == 1
-    assert write(placer, 2) == 0            # nothing is known of lives yet, and any that is remembered is short
-    for number in range(10):
-        write(placer, 10 + number)
-    placer.taken(Victim(row=0, placed=0, begun=placer.writes - 5, records=4, valid=1))      # the mean life is 5
-    assert placer.copy(1, 0) == 2
-    placer.taken(Victim(row=0, placed=1, begun=0, records=4, valid=1))
-    assert write(placer, 19) == 0
-    assert write(placer, 10) == 1           # ten writes ago
-    assert placer.copy(19, 0) == 3
-    for number in range(30):
-        write(placer, 100 + number)
-    assert placer.copy(19, 0) == 4          # an age of 32: four times the mean life or more, below sixteen times that
-    for number in range(60):
-        write(placer, 200 + number)
-    assert placer.copy(19, 0) == 5
-
-
-@pytest.mark.parametrize("longest", [2, 5, 400])
-def test_warcip_finds_the_nearest_of_all_means_and_the_last_of_equals(longest: int) -> None:
-    placer, random, now = began(WARCIP(classes=6)), Random(longest), 0
-    means, counts = [0.0] * 5, [0] * 5
-    written = dict.fromkeys(range(8), 0)
-    for key in written:
-        counts[4] += 1
-        assert placer.write(key, now) == 5
-    for _ in range(1_000):
-        key = random.randrange(8)
-        now += random.randrange(longest)
-        interval = now - written[key]
-        written[key] = now
-        nearest = max(range(5), key=lambda place: (-abs(means[place] - interval), place))
-        means[nearest] = (means[nearest] * counts[nearest] + interval) / (counts[nearest] + 1)
-        counts[nearest] += 1
-        assert placer.write(key, now) == nearest + 1
-        if random.random() < 0.2:
-            counts[nearest] = 0
-            placer.closed(7, nearest + 1)
-
-
-def test_warcip_joins_the_cluster_of_the_nearest_interval_and_punishes_what_is_copied() -> None:
-    placer = began(WARCIP(classes=3))
-    for key in range(5):
-        assert write(placer, key, at=0) == 2
-    assert write(placer, 0, at=100) == 2    # both means are 0, and the last cluster wins; its mean is 100 / 6 now
-    assert write(placer, 1, at=101) == 2
-    assert write(placer, 1, at=102) == 1    # an interval of 1
-    assert placer.copy(2, 90) == 0
-    assert write(placer, 2, at=103) == 2    # 103 and 90 more
-
-
-def test_multi_log_lowers_a_record_with_each_copy_once_the_coldest_log_fills_a_segment() -> None:
-    placer = began(MultiLog(classes=3))
-    assert [write(placer, key) for key in range(4)] == [0] * 4
-    placer.taken(Victim(row=0, placed=0, begun=0, records=4, valid=1))
-    assert placer.copy(0, 0) == 0           # three records, one fewer than a segment takes, lie in the only log
-    write(placer, 9)
-    write(placer, 10)
-    assert placer.copy(0, 0) == 1
-    assert placer.copy(1, 0) == 1
-    assert write(placer, 0) == 1            # nothing of that log was collected yet, so that it expects nothing
-
-
-def test_sfs_groups_records_by_the_hotness_of_segments() -> None:
-    placer, kept = began(SFS(classes=2)), {0: [0, 1, 2, 3], 1: [1, 4, 5, 6, 7], 2: [2]}
-    placer.sums_of = lambda rows, columns: [
-        [len(kept[row]), *(sum(column[key] for key in kept[row]) for column in columns)] for row in rows]
-    for key in range(8):
-        assert write(placer, key, at=key) == 0          # new ones count as hottest
-    for time in range(10, 200):
-        placer.left(5, 1, 0)                            # of a segment that is open
-        write(placer, 5, at=time)
-    for row in kept:
-        placer.closed(row, 0)
-    placer.taken(Victim(row=2, placed=0, begun=0, records=1, valid=1))
-    assert placer.copy(0, 200) == 1
-    placer.left(5, 1, 0)
-    assert write(placer, 5, at=201) == 0
-
-
-def test_sfs_does_not_count_what_is_replaced_where_that_is_kept_for_a_while() -> None:
-    placer, kept = began(SFS(classes=2)), {0: [0, 1, 3], 1: [4, 5, 6, 7], 2: [8]}
-    placer.keeps_replaced = True
-    placer.sums_of = lambda rows, columns: [
-        [len(kept[row]), *(sum(column[key] for key in kept[row]) for column in columns)] for row in rows]
-    for key in range(9):
-        write(placer, key, at=key)
-    for row in kept:
-        placer.closed(row, 0)
-    placer.taken(Victim(row=2, placed=0, begun=0, records=1, valid=1))
-    kept[1].remove(5)
-    for time in range(10, 200):
-        write(placer, 5, at=time)
-    placer.left(5, 1, 0)                                # its first record, which was kept until now
-    placer.taken(Victim(row=1, placed=0, begun=0, records=4, valid=3))
-    assert placer.copy(0, 200) == 1
-    assert placer.copy(5, 200) == 0
-
-
 def test_a_scheme_is_told_of_retention_and_sums_leave_out_what_it_keeps() -> None:
     pieces = list(Zipf(keys=500, writes=700).pieces(1))
-    replay = BlobReplay(Greedy(min_used_fraction=0), settings(SFS(), dead=1.0, deleted_retention_seconds=10.0))
+    replay = BlobReplay(Greedy(min_used_fraction=0), settings(Watching(), dead=1.0, deleted_retention_seconds=10.0))
     for piece in pieces:
         replay.feed(piece)
     log = replay.log
@@ -445,10 +329,9 @@ def test_ends_that_are_known_are_worth_more_than_any_count_of_writes(share: floa
 
 
 @pytest.mark.parametrize("make", [
-    lambda: DAC(classes=1), lambda: FADaC(step=1.0), lambda: FADaC(request_records=0), lambda: SepBIT(classes=3),
-    lambda: SepBIT(segments=0), lambda: SFS(rounds=0), lambda: WARCIP(segments=0), lambda: MultiLog(classes=65),
-    lambda: BlobSettings.of_slots(6, 16, placement=SepBIT()), lambda: settings(None, dead=1.5),
-    lambda: BlobSettings.of_slots(60, 16, placement=DAC(), tombstone_bytes=5),
+    lambda: FADaC(classes=1), lambda: FADaC(classes=65), lambda: FADaC(step=1.0), lambda: FADaC(request_records=0),
+    lambda: BlobSettings.of_slots(6, 16, placement=FADaC()), lambda: settings(None, dead=1.5),
+    lambda: BlobSettings.of_slots(60, 16, placement=FADaC(), tombstone_bytes=5),
     lambda: ByLifetime(rates=1), lambda: ByLifetime(ends=0), lambda: ByLifetime(sooner=0.0),
     lambda: Greedy(copy_order="luck"),  # type: ignore[arg-type]
     lambda: FixedNumber(prefers="luck"),  # type: ignore[arg-type]

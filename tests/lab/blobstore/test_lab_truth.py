@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobPolicy, CostBenefit, Greedy
-from compactlib.errors import InvalidInput
-from compactlib.lab import BlobSettings, HotCold, Uniform, replay_blobs
-from compactlib.lab.blobstore.closed_forms import (
+from benchmarks.closed_forms import (
     fifo_write_amplification,
     greedy_write_amplification,
     harmonic,
     random_write_amplification,
 )
-from compactlib.lab.blobstore.fifo import OldestFirst
+from benchmarks.oldest_first import OldestFirst
+from compactlib.blobstore import BlobPolicy, CostBenefit, Greedy
+from compactlib.errors import InvalidInput
+from compactlib.lab import BlobSettings, HotCold, Uniform, replay_blobs
 from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
 from compactlib.lab.results.measures import Measures

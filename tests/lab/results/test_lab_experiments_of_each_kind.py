@@ -154,37 +154,3 @@ def test_workloads_of_every_kind_meet_policies_of_every_kind(tmp_path: Path) -> 
     table = run_experiments(experiments, tmp_path)
     assert set(table.figures) == {*COMMON, "read_amplification"}
     assert {row["policy"] for row in table.to_dicts()} >= {"seed"}
-
-
-def test_each_kind_has_its_plots(waits: Comparison, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from compactlib.lab.results import plots
-
-    for number, figure in enumerate([
-            plots.heat_map(waits, "lease_seconds", "hang_rate", "wait_99_seconds", held={"batch": 4}),
-            plots.over_time(waits.reports[:2], "space_amplification"),
-            plots.along(waits, "batch", "median_wait_seconds", held={"lease_seconds": 5.0, "hang_rate": 0.4}),
-            plots.trade_off(waits, "median_wait_seconds", "read_cost")]):
-        assert Path(plots.save(figure, tmp_path / f"{number}.png")).read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(InvalidInput, match="sweep"):
-        plots.heat_map(waits, "lease_seconds", "threshold")
-    with pytest.raises(InvalidInput, match="no report"):
-        plots.over_time([])
-
-
-def test_a_plot_of_settings_does_not_mix_what_else_was_swept(waits: Comparison) -> None:
-    """A field was the mean over all other settings, and a line went through all of them, without a word."""
-    plots = pytest.importorskip("compactlib.lab.results.plots")
-    with pytest.raises(InvalidInput, match=r"differ in 'batch', too: 4, 8; say of .*: held=\{'batch': 4\}"):
-        plots.heat_map(waits, "lease_seconds", "hang_rate")
-    with pytest.raises(InvalidInput, match="differ in 'hang_rate', too"):
-        plots.along(waits, "batch", held={"lease_seconds": 5.0})
-    with pytest.raises(InvalidInput, match="no experiment has"):
-        plots.along(waits, "batch", held={"lease_seconds": 7.0, "hang_rate": 0.0})
-    with pytest.raises(InvalidInput, match="no setting 'leese'"):
-        plots.along(waits, "batch", held={"leese": 5.0})
-    [axes, _] = plots.heat_map(waits, "lease_seconds", "hang_rate", "wait_99_seconds", held={"batch": 8}).axes
-    shown = [text.get_text() for text in axes.texts]
-    assert shown == [f"{row['wait_99_seconds']:.3g}" for hang in (0.0, 0.4) for lease in (5.0, 60.0)
-                     for row in waits.to_dicts()
-                     if (row["lease_seconds"], row["hang_rate"], row["batch"]) == (lease, hang, 8)]

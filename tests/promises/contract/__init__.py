@@ -3,9 +3,8 @@
 
 A module `tests/promises/contract/<package>.py` lists what the package offers:
 
-- `COMPACTIONS`: instances of `compactlib.testing.CompactionFactory`;
+- `COMPACTIONS`: drivers, as `compactlib.testing.Driver`;
 - `SERVICES`: instances of `compactlib.testing.ServiceFactory`;
-- `ASYNC_SERVICES`: instances of `compactlib.testing.AsyncServiceFactory`;
 - `POLICIES`: pairs of a policy and its views as for `check_policy`.
 
 What a package does not offer it leaves out. `test_contract.py` runs every kit over every list; the tests of one package

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from random import Random
 
 from compactlib.blobstore import (
     Blob,
@@ -24,41 +24,42 @@ from compactlib.blobstore import (
 )
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.clock import ManualClock
-from compactlib.files import Files
-from compactlib.testing import CompactionFactory
+from compactlib.testing import Journal, World
 from compactlib.testing.views import blob_views
 
 NOW = 1_000_000.0
 
 
-class BlobStores(CompactionFactory):
-    """Stores with small segments, of which each filling leaves half dead."""
+class BlobStores:
+    """Stores with small segments, of which each act leaves half dead."""
 
     config = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                              pace=None, stats_entries_per_second=None, index_max_entries=5, compaction_buffer_bytes=1)
 
-    def open(self, folder: Path, *, files: Files) -> BlobStore:
-        return BlobStore(folder, self.config, policy=self.policy(), clock=ManualClock(NOW), files=files, name="store")
+    def settings(self) -> Sequence[BlobStoreConfig]:
+        return [self.config]
 
-    def reader(self, folder: Path) -> BlobReader:
-        return BlobReader(folder, self.config, clock=ManualClock(NOW))
+    def open(self, world: World, settings: BlobStoreConfig) -> BlobStore:
+        return BlobStore(world.folder, settings, policy=self.policy(), clock=ManualClock(NOW), files=world.files,
+                         name="store")
 
-    def fill(self, store: BlobStore, number: int) -> dict[str, bytes]:
-        told = {}
-        for place in range(8):
-            key = f"{number}.{place}"
-            content = bytes([number % 256, place]) * 90
-            dead = place % 2 == 0
-            # As a peer had it: expired already, since the clock stands still.
-            store.append_replicated(RecordKind.PUT, key, content, op_time=NOW, expires_at=NOW - 1 if dead else None)
-            if not dead:
-                told[key] = content
-        store.close_active_segment()
-        return told
+    def reader(self, world: World) -> BlobReader:
+        return BlobReader(world.folder, self.config, clock=ManualClock(NOW))
 
-    def check(self, store: BlobStore, acknowledged: Sequence[dict[str, bytes]]) -> None:
-        for told in acknowledged:
-            for key, content in told.items():
+    def act(self, store: BlobStore, rng: Random, journal: Journal) -> None:
+        number = len(journal.changes)
+        blobs = {f"{number}.{place}": bytes([number % 256, place]) * 90 for place in range(8)}
+        kept = {key: content for key, content in blobs.items() if content[1] % 2}
+        with journal.trying(kept):
+            for key, content in blobs.items():
+                # As a peer had it: expired already, since the clock stands still.
+                store.append_replicated(RecordKind.PUT, key, content, op_time=NOW,
+                                        expires_at=None if key in kept else NOW - 1)
+            store.close_active_segment()
+
+    def check(self, store: BlobStore, journal: Journal, *, damage: str) -> None:
+        for change in journal.changes:
+            for key, content in change.what.items():
                 found = store.get(key)
                 assert isinstance(found, Blob), (key, found)
                 assert found.content == content, key
@@ -66,19 +67,8 @@ class BlobStores(CompactionFactory):
     def policy(self) -> CompactAll:
         return CompactAll(min_used_fraction=0.0, skip_valid="all")
 
-    def stored_bytes(self, folder: Path, store: Any) -> int:
-        return sum(path.stat().st_size for path in data_files(folder))
-
-    def watch_copies(self, folder: Path, store: Any) -> Callable[[], int]:
-        before = {path.name for path in data_files(folder)}
-        return lambda: sum(path.stat().st_size for path in data_files(folder) if path.name not in before)
-
-    def damage(self, folder: Path) -> bool:
-        path = next(path for path in sorted(folder.glob("*.log")) if path.stat().st_size > 200)
-        data = bytearray(path.read_bytes())
-        data[-10] ^= 1
-        path.write_bytes(data)
-        return True
+    def contents(self, world: World, store: BlobStore) -> Mapping[str, bytes]:
+        return {path.name: path.read_bytes() for path in data_files(world.folder)}
 
 
 class SwappingBlobStores(BlobStores):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from compactlib.catalog import (
@@ -36,37 +37,19 @@ from compactlib.catalog.model.values import Factor, Floor, Watermark
 from compactlib.catalog.round.messages import Message
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
-from compactlib.clock import ManualClock
 from compactlib.contract import Policy
 from compactlib.errors import Closed
-from compactlib.files import Files
-from compactlib.kv import Condition, Delete, MemoryStore, Put
+from compactlib.kv import Condition, MemoryStore
 from compactlib.kv.store import Versioned
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Observer
-from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import Journal, ServiceFactory, ServiceHooks, World, WorldClock
 from tests.catalog.cases import given, history, report
 from tests.catalog.round.protocol import HOLD
 from tests.catalog.services import service_in
 
 VERSIONS = 6
 PARTITION = b"catalog"
-
-
-class CountingStore(MemoryStore):
-    """A store that counts what is put."""
-
-    put_bytes = 0
-
-    def set(self, partition: bytes, key: bytes, value: Any) -> None:
-        super().set(partition, key, value)
-        self.put_bytes += len(key) + len(value)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        written = tuple(puts)
-        super().transact(conditions, written, deletes)
-        self.put_bytes += sum(len(put.key) + len(memoryview(put.value)) for put in written)
 
 
 class OneNode:
@@ -93,30 +76,45 @@ class OneNode:
         return view.activation(view.latest)
 
 
-class Catalogs(CompactionFactory):
-    has_owner = False
+class TimedCatalog(CatalogService):
+    """A catalog that knows the clock behind its own."""
+
+    world_clock: WorldClock
+
+
+class Catalogs:
+    has_peers = True
     uses_executor = False
     chunk_bytes = DEFAULT_CHUNK_BYTES
 
     def __init__(self) -> None:
-        self.stores: dict[Path, tuple[CountingStore, ManualClock]] = {}
+        self._begun = 0
 
-    def open(self, folder: Path, *, files: Files) -> CatalogService:
-        # No two catalogs have a history of the same times.
-        store, clock = self.stores.setdefault(folder, (CountingStore(), ManualClock(1000.0 + 7 * len(self.stores))))
-        service = CatalogService(UpdateLog(store, chunk_bytes=self.chunk_bytes), HybridClock(clock), delay_seconds=0)
+    def settings(self) -> Sequence[None]:
+        return [None]
+
+    def open(self, world: World, settings: None) -> TimedCatalog:
+        if not world.kept:
+            # No two catalogs have a history of the same times.
+            self._begun += 1
+            world.clock.sleep(7 * self._begun)
+        service = TimedCatalog(UpdateLog(world.keyed("catalog", MemoryStore), chunk_bytes=self.chunk_bytes),
+                               HybridClock(world.clock), delay_seconds=0)
+        service.world_clock = world.clock
         service.connect(OneNode(service))
         return service
 
-    def fill(self, store: CatalogService, number: int) -> Sequence[str]:
-        names = [f"a schema with a name of some length {number}-{each}" for each in range(VERSIONS)]
-        for name in names:
-            store.execute([CreateSchema(name, if_not_exists=True)], wait=False)
-        return names
+    def act(self, store: TimedCatalog, rng: Random, journal: Journal) -> None:
+        names = [f"a schema with a name of some length {len(journal.changes)}-{each}" for each in range(VERSIONS)]
+        with journal.trying(names):
+            for name in names:
+                store.execute([CreateSchema(name, if_not_exists=True)], wait=False)
+            # All of them are in force.
+            store.world_clock.sleep(1.0)
 
-    def check(self, store: CatalogService, acknowledged: Sequence[Sequence[str]]) -> None:
+    def check(self, store: CatalogService, journal: Journal, *, damage: str) -> None:
         latest = store.catalog(store.history.latest)
-        missing = [name for names in acknowledged for name in names if latest.find_schema(name) is None]
+        missing = [name for change in journal.changes for name in change.what if latest.find_schema(name) is None]
         assert not missing, f"{missing} are gone"
         report = store.verify()
         assert report.is_sound, str(report)
@@ -128,24 +126,9 @@ class Catalogs(CompactionFactory):
         store.poll()
         return store.history.earliest
 
-    def contents(self, folder: Path, store: CatalogService) -> object:
-        return [(entry.key, entry.value) for entry in self.stores[folder][0].scan(PARTITION)]
-
-    def stored_bytes(self, folder: Path, store: CatalogService) -> int:
-        return sum(len(entry.key) + len(entry.value) for entry in self.stores[folder][0].scan(PARTITION))
-
-    def watch_copies(self, folder: Path, store: CatalogService) -> Callable[[], int]:
-        kept = self.stores[folder][0]
-        before = kept.put_bytes
-        return lambda: kept.put_bytes - before
-
-    def damage(self, folder: Path) -> bool:
-        store = self.stores[folder][0]
-        key = next(entry.key for entry in store.scan(PARTITION, prefix=b"update/"))
-        value = bytearray(store.get(PARTITION, key).value)
-        value[-9] ^= 4
-        store.set(PARTITION, key, bytes(value))
-        return True
+    def contents(self, world: World, store: CatalogService) -> Mapping[str, bytes]:
+        return {repr(entry.key): entry.key + entry.value
+                for entry in world.keyed("catalog", MemoryStore).scan(PARTITION)}
 
 
 class SplitCatalogs(Catalogs):
@@ -196,24 +179,22 @@ class Host:
         return Skipped("nothing is cut")
 
 
-class Nodes(AsyncServiceFactory):
+class Nodes(ServiceFactory):
     """Nodes of the coordinated round. What a host does it does in threads, which nobody can cancel."""
 
-    has_wait = False
+    is_async = True
+    has_long_work = False
 
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionService:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionService:
         transport = TwoNodes(hooks)
         options = NodeOptions(collect_seconds=0.05, retry_seconds=0.02, interval_seconds=0.05)
         service = CompactionService(NodeId("a"), Host(), transport, options=options, observer=observer)
         transport.service = service
         return service
 
-    async def wake(self, service: CompactionService) -> None:
+    def wake(self, service: CompactionService) -> None:
         with contextlib.suppress(Closed):
             service.watermark_moved()
-
-
-ASYNC_SERVICES = [Nodes()]
 
 
 class LookedAt(MemoryStore):
@@ -231,7 +212,7 @@ class LookedAt(MemoryStore):
 class Followers(ServiceFactory):
     """Followers of a log to which nothing is appended."""
 
-    has_budget = False
+    has_long_work = False
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogFollower:
         store = LookedAt()
@@ -257,7 +238,7 @@ class Asked(LowWatermark):
 class Upkeeps(ServiceFactory):
     """Upkeeps of a catalog without pins, whose low watermark rises once."""
 
-    has_budget = False
+    has_long_work = False
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CatalogUpkeep:
         service = service_in()
@@ -272,7 +253,7 @@ class Upkeeps(ServiceFactory):
 class Elections(ServiceFactory):
     """Elections in which nobody else takes part."""
 
-    has_budget = False
+    has_long_work = False
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LeaseElection:
         store = LookedAt()
@@ -283,7 +264,7 @@ class Elections(ServiceFactory):
         service.nudge()
 
 
-SERVICES = [Followers(), Upkeeps(), Elections()]
+SERVICES = [Nodes(), Followers(), Upkeeps(), Elections()]
 
 SITUATIONS = [(8, 0, 60, "ABC"), (8, 0, 60, "AB"), (8, 6, 60, "ABC"), (8, 0, 1, "ABC"), (0, 0, 1000, "ABC"),
               (8, 2, 1000, "ABC")]

@@ -15,7 +15,7 @@ from compactlib.kv import MemoryStore
 from compactlib.raftlog import StoreOptions
 from compactlib.runtime import Observer
 from compactlib.scheduler import StoredScheduler
-from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import ServiceFactory, ServiceHooks
 from examples.raft_kv import KvStore
 
 
@@ -30,20 +30,21 @@ class _Clock(SystemClock):
         return super().monotonic()
 
 
-class SnapshotServers(AsyncServiceFactory):
-    has_wait = False
+class SnapshotServers(ServiceFactory):
+    is_async = True
+    has_long_work = False
 
     def __init__(self) -> None:
         self._stores: dict[int, KvStore] = {}
 
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
         store = KvStore(str(folder / "follower"), StoreOptions(background=False), with_worker=False)
         server = SnapshotServer(listen=("127.0.0.1", 0), clock=_Clock(hooks), observer=observer)
         server.add(store.log, store.snapshots, term=1, applied=lambda: store.machine.applied, installed=store.installed)
         self._stores[id(server)] = store
         return server
 
-    async def release(self, service: Any) -> None:
+    def release(self, service: Any) -> None:
         store = self._stores.pop(id(service), None)
         if store is not None:
             store.close()
@@ -60,15 +61,13 @@ class _Dating(SystemClock):
         return super().now()
 
 
-class HttpServers(AsyncServiceFactory):
-    has_wait = False
+class HttpServers(ServiceFactory):
+    is_async = True
+    has_long_work = False
 
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> HttpServer:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> HttpServer:
         application = SchedulerApplication(StoredScheduler(MemoryStore()))
         return HttpServer(application, listen=("127.0.0.1", 0), clock=_Dating(hooks), observer=observer)
-
-
-ASYNC_SERVICES = (SnapshotServers(), HttpServers())
 
 
 class _Followed:
@@ -87,7 +86,7 @@ class _Followed:
 
 
 class LogElections(ServiceFactory):
-    has_budget = False
+    has_long_work = False
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogElection:
         return LogElection(_Followed(hooks), "a", lambda term, node: None, every_seconds=0.05, observer=observer)
@@ -96,4 +95,4 @@ class LogElections(ServiceFactory):
         service.nudge()
 
 
-SERVICES = (LogElections(),)
+SERVICES = (SnapshotServers(), HttpServers(), LogElections())

@@ -12,7 +12,7 @@ from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import ServiceFactory, ServiceHooks
 
 
 class AnyWork(ServiceFactory):
@@ -90,10 +90,11 @@ class _Sweeper(AsyncServiceFace):
         return [Done("swept")]
 
 
-class AsyncSweepers(AsyncServiceFactory):
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> _Sweeper:
+class AsyncSweepers(ServiceFactory):
+    is_async = True
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> _Sweeper:
         return _Sweeper(hooks, observer)
 
 
-SERVICES = (AnyWork(), Managers())
-ASYNC_SERVICES = (AsyncSweepers(),)
+SERVICES = (AnyWork(), Managers(), AsyncSweepers())

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
-from compactlib.files import Files, LocalFiles
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
 from compactlib.rewrite import RewriteOutcome
@@ -31,26 +31,26 @@ from compactlib.staging import (
     StagingWorker,
     TombstoneCostPolicy,
 )
-from compactlib.testing import CompactionFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import Journal, ServiceFactory, ServiceHooks, World
 from compactlib.testing.views import branch_pressures, branch_views
 
 NOW = 1_000_000.0
 KEYS, FILLS = 6, 10
 
 
-class Repositories(CompactionFactory):
-    """Repositories in memory: one for each folder, whatever opens it."""
+class Repositories:
+    """Repositories in memory: one for each world, whatever opens it."""
 
-    has_owner = False
+    has_peers = True
 
-    def __init__(self) -> None:
-        self.stores: dict[Path, tuple[KVStore, ObjectStore]] = {}
+    def settings(self) -> Sequence[StagingOptions]:
+        return [StagingOptions(grace_seconds=0, owns_ranges=True, first_backoff_seconds=0)]
 
-    def open(self, folder: Path, *, files: Files) -> Repository:
-        store, objects = self.stores_of(folder, files)
+    def open(self, world: World, settings: StagingOptions) -> Repository:
+        store, objects = self.stores_of(world)
         committed = CommittedRanges(objects, rule=SplitRule(raggedness=3), clock=ManualClock(NOW), cache_bytes=0)
         repository = Repository(store, committed, policy=self.policy(), clock=ManualClock(NOW),
-                                options=StagingOptions(grace_seconds=0, owns_ranges=True, first_backoff_seconds=0))
+                                options=settings)
         if not list(repository.branches()):
             main = repository.create_branch("main")
             main.put_many({b"%d/%d" % (number, key): b"value %d" % key
@@ -58,26 +58,26 @@ class Repositories(CompactionFactory):
             main.commit("what was there before")
         return repository
 
-    def stores_of(self, folder: Path, files: Files) -> tuple[KVStore, ObjectStore]:
-        return self.stores.setdefault(folder, (MemoryStore(), MemoryObjects(clock=ManualClock(NOW))))
+    def stores_of(self, world: World) -> tuple[KVStore, ObjectStore]:
+        return (world.keyed("branches", MemoryStore),
+                world.objects("ranges", lambda: MemoryObjects(clock=ManualClock(NOW))))
 
-    def fill(self, store: Repository, number: int) -> dict[bytes, bytes]:
-        main = store.branch("main")
-        main.delete_many([b"%d/%d" % (number, key) for key in range(0, KEYS, 2)])
-        main.put(b"%d/more" % number, b"more")
-        return {b"%d/more" % number: b"more", **{b"%d/%d" % (number, key): b"value %d" % key
-                                                 for key in range(1, KEYS, 2)}}
+    def act(self, store: Repository, rng: Random, journal: Journal) -> None:
+        number, main = len(journal.changes), store.branch("main")
+        with journal.trying({b"%d/more" % number: b"more", **{b"%d/%d" % (number, key): b"value %d" % key
+                                                              for key in range(1, KEYS, 2)}}):
+            main.delete_many([b"%d/%d" % (number, key) for key in range(0, KEYS, 2)])
+            main.put(b"%d/more" % number, b"more")
 
-    def check(self, store: Repository, acknowledged: Sequence[dict[bytes, bytes]]) -> None:
+    def check(self, store: Repository, journal: Journal, *, damage: str) -> None:
         main = store.branch("main")
         listed = {entry.key: entry.record.data for entry in main.entries() if entry.record is not None}
-        for told in acknowledged:
-            number = next(iter(told)).split(b"/")[0]
-            found = {key: data for key, data in listed.items() if key.startswith(number + b"/")}
-            assert found == told
+        for number, change in enumerate(journal.changes):
+            found = {key: data for key, data in listed.items() if key.startswith(b"%d/" % number)}
+            assert found == change.what
 
-    def reader(self, folder: Path) -> Repository:
-        return self.open(folder, files=LocalFiles())
+    def reader(self, world: World) -> Repository:
+        return self.open(world, self.settings()[0])
 
     def policy(self) -> StagingPolicy:
         return AlwaysPolicy(window_seconds=0)
@@ -85,29 +85,20 @@ class Repositories(CompactionFactory):
     def state(self, store: Repository) -> object:
         return store.branch("main").record().compacted_metarange_id
 
-    def contents(self, folder: Path, store: Repository) -> object:
-        kept, objects = store.context.store, self.stores[folder][1]
+    def contents(self, world: World, store: Repository) -> Mapping[str, bytes]:
+        kept, objects = self.stores_of(world)
         tokens = [b"staging/main", *(token.encode() for branch in store.branches() for token in branch.record().tokens)]
-        return ([(entry.key, entry.value) for partition in tokens for entry in kept.scan(partition)],
-                [(info.key, objects.get(info.key)) for info in objects.list()])
-
-    def damage(self, folder: Path) -> bool:
-        store = self.stores[folder][0]
-        found = next(iter(store.scan(b"staging/main", prefix=b"commits/")))
-        value = bytearray(found.value)
-        value[-6] ^= 1
-        store.set(b"staging/main", found.key, bytes(value))
-        return True
+        return {**{f"{partition!r} {entry.key!r}": entry.value for partition in tokens
+                   for entry in kept.scan(partition)},
+                **{info.key: objects.get(info.key) for info in objects.list()}}
 
 
 class RepositoriesOnDisk(Repositories):
     """Branches in SQLite, ranges in a folder."""
 
-    def stores_of(self, folder: Path, files: Files) -> tuple[KVStore, ObjectStore]:
-        if folder not in self.stores:
-            self.stores[folder] = (SqliteStore(folder / "branches.sqlite", synchronous="normal"),
-                                   LocalObjects(folder / "ranges", files=files))
-        return self.stores[folder]
+    def stores_of(self, world: World) -> tuple[KVStore, ObjectStore]:
+        return (world.keyed("branches", lambda: SqliteStore(world.folder / "branches.sqlite", synchronous="normal")),
+                world.objects("ranges", lambda: LocalObjects(world.folder / "ranges", files=world.files)))
 
 
 class _Hooked:

@@ -15,10 +15,8 @@ from compactlib.errors import BudgetSpent
 from compactlib.outcome import Failed
 from compactlib.runtime import Budget
 from compactlib.testing import (
-    AsyncServiceConformance,
-    AsyncServiceFactory,
     CompactionConformance,
-    CompactionFactory,
+    Driver,
     ServiceConformance,
     ServiceFactory,
     check_policy,
@@ -38,20 +36,20 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("promise", promises(CompactionConformance))
-@pytest.mark.parametrize("factory", offered("COMPACTIONS"))
-def test_a_compaction_keeps_the_contract(factory: CompactionFactory, promise: str, folder: Path) -> None:
+@pytest.mark.parametrize("driver", offered("COMPACTIONS"))
+def test_compaction_keeps_the_contract(driver: Driver[Any], promise: str, folder: Path) -> None:
     kit = CompactionConformance()
-    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    kit.make_driver = lambda: driver  # type: ignore[method-assign]
     kit.effort_percent = EFFORT_PERCENT
     getattr(kit, promise)(folder)
 
 
-@pytest.mark.parametrize("factory", offered("COMPACTIONS"))
-def test_a_total_that_is_never_enough_is_told_with_one_that_is(factory: CompactionFactory, folder: Path) -> None:
+@pytest.mark.parametrize("driver", offered("COMPACTIONS"))
+def test_total_that_is_never_enough_names_one_that_is(driver: Driver[Any], folder: Path) -> None:
     kit = CompactionConformance()
-    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    kit.make_driver = lambda: driver  # type: ignore[method-assign]
     total, raised = 1, 0
-    with kit.opened(folder, fills=3) as opened:
+    with kit.opened(folder, acts=3) as opened:
         for _ in range(100):
             outcome = opened.compact(budget=Budget(total_bytes=total))
             if not isinstance(outcome, Failed):
@@ -68,21 +66,13 @@ def test_a_total_that_is_never_enough_is_told_with_one_that_is(factory: Compacti
 
 @pytest.mark.parametrize("promise", promises(ServiceConformance))
 @pytest.mark.parametrize("factory", offered("SERVICES"))
-def test_a_service_keeps_the_contract(factory: ServiceFactory, promise: str, folder: Path) -> None:
+def test_service_keeps_the_contract(factory: ServiceFactory, promise: str, folder: Path) -> None:
     kit = ServiceConformance()
     kit.make_factory = lambda: factory  # type: ignore[method-assign]
     getattr(kit, promise)(folder)
 
 
-@pytest.mark.parametrize("promise", promises(AsyncServiceConformance))
-@pytest.mark.parametrize("factory", offered("ASYNC_SERVICES"))
-def test_an_async_service_keeps_the_contract(factory: AsyncServiceFactory, promise: str, folder: Path) -> None:
-    kit = AsyncServiceConformance()
-    kit.make_factory = lambda: factory  # type: ignore[method-assign]
-    getattr(kit, promise)(folder)
-
-
 @pytest.mark.parametrize("offer", offered("POLICIES"))
-def test_a_policy_keeps_the_contract(offer: tuple[Any, Any]) -> None:
+def test_policy_keeps_the_contract(offer: tuple[Any, Any]) -> None:
     policy, views = offer
     check_policy(policy, views, max_examples=30)

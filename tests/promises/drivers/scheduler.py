@@ -292,8 +292,6 @@ class SchedulerDriver:
         confirmed = {one.name for one in tombstones} & ledger.confirmed
         assert not confirmed or damage == "cut", f"{confirmed} were confirmed, and are to be deleted again"
         assert not unaccounted, f"{unaccounted} are in no job and in no queue"
-        if not damage:
-            store.host.audit()
 
 
 class StoredSchedulerDriver(SchedulerDriver):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `SegmentLog` as the hazards see it."""
+"""A `SegmentLog` as the hazards and the contract see it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from compactlib.raftlog import (
     Entry,
     EveryNMinors,
     LogOptions,
+    LogReader,
     MissingEntry,
     SeedPolicy,
     SegmentLimits,
@@ -71,6 +72,9 @@ class SegmentLogDriver:
     def open(self, world: World, settings: LogOptions) -> SegmentLog:
         return SegmentLog(world.folder, attrs.evolve(settings, clock=world.clock, files=world.files))
 
+    def reader(self, world: World) -> LogReader:
+        return LogReader(world.folder)
+
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
 
@@ -102,7 +106,7 @@ class SegmentLogDriver:
             store.extend((i, appended.term, payload_of(i, appended.term)) for i in appended.indexes())
             store.sync()
 
-    def check(self, store: SegmentLog, journal: Journal, *, damage: str) -> None:
+    def check(self, store: SegmentLog | LogReader, journal: Journal, *, damage: str) -> None:
         allowed = allowed_of(journal)
         absent_from = None
         for index in range(1, max(allowed, default=0) + 3):
@@ -119,7 +123,7 @@ class SegmentLogDriver:
             assert store.verify().is_sound, store.verify()
 
 
-def _answer(store: SegmentLog, index: int) -> object:
+def _answer(store: SegmentLog | LogReader, index: int) -> object:
     """The term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
     try:
         found = store.read(index)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import Unsupported
 from compactlib.outcome import Done
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 
@@ -53,23 +52,3 @@ def test_compacted_segment_is_read(tmp_path: Path) -> None:
     with LogReader(folder) as reader:
         assert [entry for entry in reader.entries() if entry.index <= 12] == COMPACTED
         assert reader.read(5) == DeadEntry(5, 12)
-
-
-@pytest.mark.parametrize("name", ["sealed", "unsealed", "compacted"])
-def test_segment_of_an_earlier_version_is_refused(name: str, tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / f"{name}-v1.segment", tmp_path / FIRST)
-    before = (tmp_path / FIRST).read_bytes()
-    for opened in (SegmentLog, LogReader):
-        with pytest.raises(Unsupported, match="segment format version 1; this release reads 2"):
-            opened(tmp_path)
-    assert (tmp_path / FIRST).read_bytes() == before
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_snapshot_of_an_earlier_version_is_refused(version: int, tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / f"SNAPSHOT-v{version}", tmp_path / "SNAPSHOT")
-    before = (tmp_path / "SNAPSHOT").read_bytes()
-    for opened in (SegmentLog, LogReader):
-        with pytest.raises(Unsupported, match=f"snapshot state version {version}; this release reads 3"):
-            opened(tmp_path)
-    assert (tmp_path / "SNAPSHOT").read_bytes() == before

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.scheduler import FileFence, KVFence, MemoryFence
-from compactlib.testing import FenceConformance, LockingFenceConformance
+from compactlib.testing import FenceConformance
 
 
-class TestMemoryFence(LockingFenceConformance):
+class TestMemoryFence(FenceConformance):
     def make_fence(self, folder: Path) -> MemoryFence:
         return MemoryFence()
 
@@ -19,7 +19,7 @@ class TestMemoryFence(LockingFenceConformance):
         return MemoryFence(wait_seconds=0)
 
 
-class TestFileFence(LockingFenceConformance):
+class TestFileFence(FenceConformance):
     def make_fence(self, folder: Path) -> FileFence:
         return FileFence(folder / "fence")
 

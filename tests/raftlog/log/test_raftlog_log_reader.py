@@ -235,7 +235,6 @@ def test_statistics_of_a_reader(tmp_path: Path) -> None:
     with LogReader(tmp_path) as reader:
         assert reader.stats() == expected
         assert [(stats.live_entries, stats.entries) for stats in reader.stats()] == [(1, 4), (0, 4), (2, 2)]
-        reader.audit()
 
 
 def test_no_log_no_reader(tmp_path: Path) -> None:

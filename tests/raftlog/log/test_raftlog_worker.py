@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 from hypothesis import given, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, TaskFailed
@@ -101,7 +101,6 @@ class Quiet:
         """What is done when it is let go, without the steps of each compaction that found nothing."""
         self.log.done.clear()
         self.worker.run_pending()
-        self.worker.audit()
         return self.log.done
 
     def compactions(self) -> list[str]:
@@ -226,10 +225,6 @@ class WorkerMachine(RuleBasedStateMachine):
         again = dropped and strongest != "drop"
         assert len(compactions) == 1 + (asked_meanwhile or again)
         self.owed.clear()
-
-    @invariant()
-    def sound(self) -> None:
-        self.quiet.worker.audit()
 
 
 TestWorker = WorkerMachine.TestCase
@@ -379,7 +374,6 @@ def test_every_order_of_events_during_a_major(first: int, tmp_path: Path) -> Non
             worker.request(run.log.policy)
             worker.wait_until_idle()
             run.act("reported")
-            worker.audit()
             assert moments.calls
         run.old_reads.close()
         run.check()
@@ -427,7 +421,6 @@ def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None
         assert isinstance(worker.stop(), Done)
         worker.request(log.policy)
         worker.wait_until_idle()
-        worker.audit()
 
 
 def test_new_segments_ask_the_trigger(tmp_path: Path) -> None:
@@ -467,7 +460,6 @@ def test_once_in_a_period_the_trigger_is_asked_and_old_names_go(tmp_path: Path) 
         assert not [path for path in tmp_path.iterdir() if path.is_symlink()]
         assert len(told) == 2
         expected.check_live(log)
-        worker.audit()
         log.close()
         clock.advance(60.0)
         assert [type(outcome) for outcome in worker.run_pending()] == [Failed]
@@ -620,6 +612,5 @@ def test_many_threads_may_ask_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         worker.wait_until_idle()
-        worker.audit()
         expected.check_live(log)
 

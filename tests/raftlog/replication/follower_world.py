@@ -828,7 +828,6 @@ class FollowerWorld:
             assert log.read(index) == self.paper.log[index - 1], (index, log.read(index))
         log.audit()
         self.leader.audit()
-        self.taking.audit()
         self.states.audit()
 
     def check_matching(self) -> None:

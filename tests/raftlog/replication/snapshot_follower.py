@@ -44,7 +44,6 @@ async def serve(store: KvStore) -> None:
             told = asyncio.create_task(tell(log))
             await asyncio.to_thread(sys.stdin.read)
             told.cancel()
-            server.audit()
     finally:
         stopping.set()
         thread.join()

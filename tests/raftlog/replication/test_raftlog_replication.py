@@ -10,7 +10,7 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInput, NotFound
+from compactlib.errors import CorruptData, DiskFull, InvalidInput, NotFound
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -115,8 +115,6 @@ def test_a_follower_that_is_a_little_behind_is_to_be_sent_entries(last_applied: 
     assert "every entry from 1990 on; go on with those" in giver.outcome.reason
     assert aborted(taker.receive(messages[0], 0.0, last_applied=last_applied)).reason is AbortReason.ALREADY_APPLIED
     assert (taker.stage, giver.stage) == ("idle", "over")
-    taker.audit()
-    giver.audit()
 
 
 @pytest.mark.parametrize(("last_applied", "needed"),
@@ -520,7 +518,6 @@ def test_each_chunk_of_a_large_window_costs_the_same() -> None:
             for offset in range(1, count + 1):
                 giver.receive(Progress(FIRST, Position(Phase.STATE, offset), 1500, 5), 0.0)
             giver.receive(Progress(FIRST, Position(Phase.END, 0), 1500, 5), 0.0)
-            giver.audit()
 
         calls.append(calls_of(work).total())
         assert giver.stage == "waiting"
@@ -675,15 +672,3 @@ def test_a_live_set_that_claims_more_than_any_log_holds_takes_no_room() -> None:
     assert progress.position == Position(Phase.ENTRIES, 1500)
     assert EntrySequence(live).after(1 << 59).members() == list(range((1 << 59) + 1, (1 << 59) + 1025))
     assert not EntrySequence(live).after(1 << 60)
-
-
-def test_audits_find_what_cannot_be() -> None:
-    taker, giver = at_state(), accepted()
-    taker.audit()
-    giver.audit()
-    object.__setattr__(taker, "_stage", "idle")
-    with pytest.raises(CompactlibError, match="the receiver is idle"):
-        taker.audit()
-    object.__setattr__(giver, "_stage", "over")
-    with pytest.raises(CompactlibError, match="the sender is over"):
-        giver.audit()

@@ -147,7 +147,6 @@ def test_all_logs_of_a_store_go_over_one_connection_to_one_listener(is_guarded: 
                 assert [type(await log.next_outcome()) for log in taking] == [Done] * len(NAMES)
                 # What a follower has already, it says so for each.
                 assert {type(outcome) for outcome in await send_all(client, leader, NAMES)} == {Skipped}
-                server.audit()
                 proxy.close()
                 await asyncio.wait(line.handlers)
             follower.check(leader, *NAMES)

@@ -74,7 +74,6 @@ async def serving(store: KvStore, **changes: Any) -> AsyncIterator[tuple[Snapsho
                               **changes}
     async with SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS) as server:
         yield server, server.add(store.log, store.snapshots, **chosen)
-        server.audit()
 
 
 async def send(leader: KvStore, server: SnapshotServer, term: int = 1, *, limits: TransferLimits = LIMITS
@@ -184,7 +183,6 @@ def test_a_server_is_started_again_in_another_event_loop(tmp_path: Path) -> None
                 await asyncio.gather(taking.observe_term(term), taking.observe_term(term + 1))
                 assert isinstance(await send(leader, server, term + 1), Done)
                 assert isinstance(await ended, Done)
-                server.audit()
 
         for number in range(2):
             fill(leader, rng, 300)
@@ -227,7 +225,6 @@ def test_a_server_whose_event_loop_ends_within_a_transfer_goes_on_in_another_one
                 outcome = await send(leader, server, 2, limits=attrs.evolve(LIMITS, sender_seconds=5.0))
                 assert isinstance(outcome, Done | Skipped), outcome
                 assert taking.stage == "idle"
-                server.audit()
 
         asyncio.run(ends())
         asyncio.run(begins_again())
@@ -727,7 +724,6 @@ def test_what_a_host_has_not_restored_is_told_and_restored_when_the_log_is_recei
             assert follower.items() == leader.items()
             assert taking.stage == "idle"
             assert isinstance(await send(leader, server), Skipped)
-            server.audit()
             await server.stop()
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -44,7 +44,6 @@ from compactlib.raftlog.replication.wire import (
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "transfer_frames.bin"
-GOLDEN_V1 = GOLDEN.with_name("transfer_frames_v1.bin")
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-transfer.md"
 ENVELOPE = Envelope(transfer=0x0102030405060708, attempt=2, term=9)
 MANIFEST = SnapshotManifest(index=2000, term=3, machine_version=1, cluster=b"abc", live_count=4, live_bytes=31,
@@ -105,13 +104,6 @@ def frames_in(path: Path) -> list[bytes]:
 def test_frames_stay_as_they_are() -> None:
     assert tuple(map(decode, frames_in(GOLDEN))) == SAMPLES
     assert b"".join(map(encode, SAMPLES)) == GOLDEN.read_bytes()
-
-
-def test_frames_of_version_1_are_refused_by_name() -> None:
-    assert len(frames_in(GOLDEN_V1)) == 12
-    for frame in frames_in(GOLDEN_V1):
-        with pytest.raises(Unsupported, match="version 1; this release knows messages 1 to 11 of version 2"):
-            decode(frame)
 
 
 def test_a_log_id_that_does_not_fit_is_refused() -> None:

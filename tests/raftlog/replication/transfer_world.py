@@ -305,7 +305,6 @@ class World:
                     self.reads.clear()
                 case _:
                     raise AssertionError(effect)
-        self.sender.audit()
 
     def answer_reads(self) -> None:
         """The leader's disk answers what it was asked."""
@@ -364,7 +363,6 @@ class World:
                     self.receiver_outcomes.append(outcome)
                 case _:
                     raise AssertionError(effect)
-        self.receiver.audit()
 
     def make_durable(self, asked: AwaitEntries) -> None:
         """What the follower has put aside is durable now."""

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
@@ -89,17 +88,6 @@ def test_a_sealed_segment_with_a_gap_an_overwrite_and_an_empty_payload_is_read()
         assert (reader.index.entries, reader.loaded.sealed) == (6, True)
 
 
-@pytest.mark.parametrize("name", ["sealed", "unsealed", "compacted"])
-def test_an_earlier_version_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "0000000000000001.segment"
-    shutil.copy(GOLDEN / f"{name}-v1.segment", path)
-    before = path.read_bytes()
-    for opened in (SegmentReader, lambda path: SegmentLog(path.parent), lambda path: LogReader(path.parent)):
-        with pytest.raises(Unsupported, match=r"segment format version 1; this release reads 2"):
-            opened(path)
-    assert path.read_bytes() == before
-
-
 def test_a_segment_left_open_is_read() -> None:
     with SegmentReader(GOLDEN / "unsealed.segment", number=4) as reader:
         assert list(reader.scan()) == [Entry(11, 3, b"synced"), Entry(12, 3, b"synced by close")]
@@ -112,17 +100,6 @@ def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
     with LogReader(tmp_path) as log:
         assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
         assert log.read(5) == DeadEntry(5, 12)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_earlier_version_of_a_snapshot_meta_is_refused_by_name(version: int, tmp_path: Path) -> None:
-    path = tmp_path / "SNAPSHOT"
-    shutil.copy(GOLDEN / f"SNAPSHOT-v{version}", path)
-    before = path.read_bytes()
-    for opened in (read_snapshot_meta, SegmentLog, LogReader):
-        with pytest.raises(Unsupported, match=f"snapshot state version {version}; this release reads 3"):
-            opened(tmp_path)
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(("name", "state"), [

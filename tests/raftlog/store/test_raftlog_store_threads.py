@@ -324,7 +324,6 @@ def test_an_executor_that_raises_leaves_the_worker_at_work_and_no_lease_behind(t
         assert isinstance(outcome, Failed)
         assert "py4j went away" in str(worker.last_error)
         assert worker.failures >= 1
-        worker.audit()
         # It is tried again by itself, and by whoever asks.
         worker.request(log.policy)
         worker.wait_until_idle(30)
@@ -362,8 +361,6 @@ def test_an_exit_lets_go_what_the_worker_held_and_is_shown(kind: type[BaseExcept
         worker.request(log.policy)
         with pytest.raises(AuditFailed, match=kind.__name__):
             worker.wait_until_idle(30)
-        with pytest.raises(AuditFailed, match=kind.__name__):
-            worker.audit()
         assert isinstance(worker.last_error, kind)
         assert isinstance(worker.stop(), Done)
         assert isinstance(log.compact(policy=log.policy), Done)

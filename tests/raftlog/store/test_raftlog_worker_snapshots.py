@@ -104,7 +104,6 @@ class Host:
             assert b"".join(state.pieces()) == b"state at %d" % found.index
         self.snapshots.audit()
         self.log.audit()
-        self.worker.audit()
 
 
 @contextmanager

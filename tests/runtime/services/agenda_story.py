@@ -50,7 +50,6 @@ class Story:
         verb, *words = command.split()
         told = getattr(self, f"_{verb}")(*words) or []
         turns = [_told_turn(turn) for turn in turns_of(self.agenda, self.now)]
-        self.agenda.audit()
         wake = self.agenda.next_wake(self.now)
         assert wake is None or wake > self.now or self.agenda.take(self.now) is None
         return [*told, *turns]

@@ -258,7 +258,6 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def it_holds_together(self) -> None:
-        self.agenda.audit()
         report = WorkReport.of(self.agenda, self.now)
         assert {row.work: row.failures for row in report.rows} == self.failed
         assert report.is_busy == bool(self.running)

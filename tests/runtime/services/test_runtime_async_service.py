@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from compactlib.contract import AsyncService
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, StorageError, TaskFailed
+from compactlib.errors import Busy, Closed, InvalidInput, StorageError, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Observer, RecordingObserver
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
@@ -70,7 +70,6 @@ def test_a_service_is_one_by_the_contract() -> None:
         for _ in range(2):
             async with made:
                 await made.start()
-                made.audit()
                 assert await made.run_pending() == [Skipped("nothing")]
                 assert shop.work.is_running
             assert isinstance(await made.stop(), Done)
@@ -113,7 +112,6 @@ def test_a_turn_that_raises_is_taken_again() -> None:
         async with Shop() as shop:
             shop.work.keep_on(turn, "sweeping", first_pause_seconds=0.0)
             await enough.wait()
-            shop.audit()
             assert shop.failures == 3
 
     run(main())
@@ -126,9 +124,6 @@ def test_audit_names_what_has_ended_that_should_go_on() -> None:
             await asyncio.sleep(0)
             task.cancel()
             await task.wait()
-            with pytest.raises(AuditFailed, match="sweeping has ended"):
-                shop.audit()
-        shop.audit()
 
     run(main())
 

@@ -91,7 +91,6 @@ def test_every_store_is_compacted_each_period_and_on_request() -> None:
     assert manager.request("e") == Accepted("e", "queued")
     assert len(manager.run_pending()) == 1
     assert stores[4].calls.count("compact") == 3
-    manager.audit()
 
 
 def test_what_is_closed_beside_a_store_closes_no_store() -> None:
@@ -299,7 +298,6 @@ def test_a_store_is_removed_when_it_is_disabled_and_stop_may_come_first() -> Non
         manager.wait_until_idle()
         assert manager.remove("a") == Removed("a")
     assert manager.report().rows == ()
-    manager.audit()
 
 
 def test_the_disk_of_a_folder_is_its_device(tmp_path: Path) -> None:
@@ -327,7 +325,6 @@ def test_a_store_that_is_busy_is_asked_again_soon_and_has_not_failed() -> None:
     assert store.calls.count("compact") == 2
     assert manager.report().rows[0].last_told == "'freed 1'"
     assert observer.events == []
-    manager.audit()
 
 
 @pytest.mark.parametrize("under_it", [False, True])
@@ -344,7 +341,6 @@ def test_a_store_that_is_closed_is_left_alone_until_it_is_opened_and_has_not_fai
     clock.advance(1e6)
     manager.run_pending()
     assert observer.events == []
-    manager.audit()
     store.is_closed, store.compact_ends = False, nothing
     manager.set_open("a", True)
     manager.run_pending()
@@ -423,7 +419,6 @@ def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
     manager, _, _ = managed(Broke(), other)
     manager.run_pending()
     assert "compact" in other.calls
-    manager.audit()
     assert "no money" in manager.report().failing[0].last_told
     assert isinstance(manager.last_error, ZeroDivisionError)
     assert manager.report().failures == 1
@@ -455,7 +450,6 @@ def test_disks_work_in_parallel_and_stores_of_one_disk_do_not() -> None:
         assert ended.wait(30)
         manager.wait_until_idle()
     assert seen == ["waiting"]
-    manager.audit()
     assert [row.done for row in manager.report().rows] == [1, 1, 1]
 
 
@@ -544,4 +538,3 @@ def test_an_interrupt_while_a_store_is_added_or_removed_leaves_neither_half(effo
             add(manager, name, FakeStore())
         manager.run_pending()
         assert [row.work for row in manager.report().rows] == ["a", "b"], interrupted.where
-        manager.audit()

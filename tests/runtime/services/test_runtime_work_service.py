@@ -67,7 +67,6 @@ class Trouble(Exception):
 
 def test_a_service_is_one_by_the_contract() -> None:
     made: Service = service()
-    made.audit()
     assert made.stop() == made.stop()
 
 
@@ -84,7 +83,6 @@ def test_what_is_asked_for_and_what_is_due_is_done_in_the_callers_thread() -> No
     clock.advance(10.0)
     assert shop.run_pending() == [Done("well")]
     assert [row.done for row in shop.report().rows] == [1, 1]
-    shop.audit()
 
 
 def test_what_is_asked_for_while_it_runs_is_done_again() -> None:
@@ -257,7 +255,6 @@ def test_what_ends_a_process_frees_every_lane_and_propagates(error: BaseExceptio
         shop.request(name)
     with pytest.raises(type(error)):
         shop.run_pending()
-    shop.audit()
     assert shop.last_error is error
     clock.advance(60.0)
     assert shop.run_pending() == [Done("well"), Done("well")]
@@ -280,7 +277,6 @@ def test_a_clock_that_raises_ends_nothing() -> None:
     shop.request("work")
     assert shop.run_pending() == [Done("well")]
     assert isinstance(shop.last_error, Trouble)
-    shop.audit()
 
 
 def test_work_is_added_disabled_and_removed() -> None:
@@ -299,7 +295,6 @@ def test_work_is_added_disabled_and_removed() -> None:
     shop.disable("work")
     assert shop.remove("work") == Removed("work")
     assert shop.report().rows == ()
-    shop.audit()
 
 
 def test_disabling_cancels_what_runs_which_is_no_failure() -> None:
@@ -381,7 +376,6 @@ def test_lanes_go_side_by_side_and_a_lane_does_one_at_a_time() -> None:
         shop.add("b", meet, lane="right", every_seconds=1e6)
         assert ended.wait(30)
         shop.wait_until_idle()
-        shop.audit()
     assert seen == ["waiting"]
 
 
@@ -418,7 +412,6 @@ def test_stopping_cancels_what_runs_and_waits_for_it() -> None:
     assert (ended, outcome.stats.turns) == ([True], 1)
     assert not given.cancelled
     assert shop.report().rows[0].last_ending == "stopped"
-    shop.audit()
 
 
 def test_stop_keeps_its_deadline_and_says_who_has_not_ended() -> None:
@@ -501,12 +494,11 @@ def test_an_observer_that_stops_the_service_or_raises_is_told_busy_and_ends_noth
     assert told.wait(30)
     assert isinstance(shop.stop(), Done)
     assert len(refused) == 1
-    shop.audit()
 
 
 def audit_for_ever(shop: WorkService) -> None:
     while True:
-        shop.audit()
+        shop.require_threads()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -532,7 +524,6 @@ def test_the_exit_of_a_thread_of_an_earlier_start_ends_none_of_the_present_one()
     shop.start()
     may_end.set()
     turns[0].join(30)
-    shop.audit()
     shop.start()
     # Not `wait_until_idle`: what is put off until its next try counts as idle.
     assert was_repeated.wait(30)
@@ -558,7 +549,6 @@ def test_a_thread_that_has_ended_is_told_by_audit_and_given_again_by_start() -> 
     assert work.taken.acquire(timeout=30)
     assert work.taken.acquire(timeout=30)
     shop.wait_until_idle()
-    shop.audit()
     assert isinstance(shop.stop(), Done)
 
 
@@ -579,10 +569,9 @@ def test_a_thread_that_cannot_be_begun_is_told_and_tried_again(monkeypatch: pyte
     shop.start()
     assert isinstance(shop.last_error, RuntimeError)
     with pytest.raises(AuditFailed, match="can't start new thread"):
-        shop.audit()
+        shop.require_threads()
     shop.request("work")
     assert work.taken.acquire(timeout=30)
-    shop.audit()
     shop.stop()
 
 
@@ -605,7 +594,6 @@ def test_many_threads_may_ask_start_and_stop_at_once() -> None:
         thread.join()
     shop.start()
     shop.wait_until_idle()
-    shop.audit()
     assert isinstance(shop.stop(), Done)
 
 
@@ -631,7 +619,6 @@ def test_the_face_passes_everything_on() -> None:
     assert sweeper.failures == 1
     with sweeper as same:
         assert same is sweeper
-        sweeper.audit()
         assert not sweeper.is_mine
     assert isinstance(sweeper.stop(wait_seconds=1.0), Done)
     with pytest.raises(CompactlibError):
@@ -665,7 +652,6 @@ def test_stopping_waits_for_nothing_that_a_later_start_began() -> None:
     assert [type(answer) for answer in answers] == [Done]
     let_go["b"].set()
     assert isinstance(service.stop(), Done)
-    service.audit()
 
 
 def test_a_thread_that_was_slow_to_begin_takes_nothing_that_a_later_start_began() -> None:
@@ -714,10 +700,8 @@ def test_an_interrupt_anywhere_in_a_turn_keeps_no_lane_busy(effort: Effort) -> N
 
     def follow(shop: WorkService, pack: Work, followed: list[bool]) -> None:
         before = len(pack.turns)
-        shop.audit()
         was_accepted = isinstance(shop.request("pack"), Accepted)
         shop.run_pending()
-        shop.audit()
         followed.append(was_accepted and len(pack.turns) > before and isinstance(shop.stop(wait_seconds=0.0), Done))
 
     for interrupt in interruptions(lambda: work(made()[0]), effort(100, 1_000)):

@@ -21,7 +21,7 @@ from compactlib.scheduler import FileFence, KVFence, MemoryFence, TokenFence
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import Admission, Commitment, Fence, decode_record, encode_record
 from compactlib.scheduler.fences.fence_objects import ObjectFence
-from compactlib.testing import FenceConformance, RecordingFiles, check_fence, explore_crashes, record
+from compactlib.testing import FenceConformance, RecordingFiles, explore_crashes, record
 from compactlib.testing.fences import PlainFence
 from tests.tools.faults.plan import FailingFiles
 
@@ -48,18 +48,6 @@ class TestObjectFence(FenceConformance):
         return ObjectFence(MemoryObjects())
 
 
-def test_the_suite_runs_without_pytest_and_finds_a_fence_that_lets_everybody_in(tmp_path: Path) -> None:
-    assert "test_a_late_worker_cannot_commit" in check_fence(lambda _: MemoryFence(), tmp_path)
-
-    class Open(MemoryFence):
-        def commit(self, resource: str, token: int, value: bytes) -> Admission:
-            return Admission(resource, token, None)
-
-    (tmp_path / "again").mkdir()
-    with pytest.raises(AssertionError):
-        check_fence(lambda _: Open(), tmp_path / "again")
-
-
 KINDS: dict[str, Callable[[], Fence]] = {"memory": MemoryFence, "kv": lambda: KVFence(MemoryStore()),
                                          "objects": lambda: ObjectFence(MemoryObjects())}
 STEPS = st.lists(st.tuples(st.sampled_from(["admit", "admit", "commit", "commit", "floor"]), st.sampled_from("ab"),
@@ -77,7 +65,6 @@ def test_any_steps_do_what_a_plain_fence_does(kind: str, steps: list[tuple[str, 
         except CompactlibError as error:
             found = type(error)
         assert found == plain.step(what, resource, token, value)
-        fence.audit()
 
 
 def test_another_process_waits_as_long_as_it_was_told(tmp_path: Path) -> None:
@@ -110,7 +97,6 @@ def commits(folder: Path, files: RecordingFiles) -> None:
 
 def nothing_promised_is_broken(folder: Path, acknowledged: object) -> None:
     fence = FileFence(folder / "fence")
-    fence.audit()
     for kind, token in acknowledged:  # type: ignore[attr-defined]
         if kind == "committed":
             done = fence.committed("log")
@@ -152,7 +138,6 @@ def test_a_disk_that_refuses_leaves_the_old_record_or_the_new_one(tmp_path: Path
         with pytest.raises(CompactlibError):
             FileFence(folder, files=FailingFiles(fail_at=number)).admit("log", 5)
         fence = FileFence(folder)
-        fence.audit()
         assert fence.admit("log", 5).token == 5
 
 
@@ -203,19 +188,3 @@ def test_a_record_of_a_newer_version_is_refused_by_name() -> None:
     data[8] = 0
     with pytest.raises(CorruptData, match="version 1"):
         decode_record(bytes(data) + crc32(data).to_bytes(4, "little"), "here")
-
-
-def test_a_record_under_another_s_name_is_noticed(tmp_path: Path) -> None:
-    fence = FileFence(tmp_path)
-    fence.admit("log", 5)
-    (path,) = tmp_path.glob("*.fence")
-    path.rename(tmp_path / "0123.fence")
-    with pytest.raises(CompactlibError, match="belongs into"):
-        fence.audit()
-    store = MemoryStore()
-    store.set(b"fences", b"resource/job", encode_record(Admission("log", 5, None)))
-    with pytest.raises(CompactlibError, match="record of 'log'"):
-        KVFence(store).audit()
-    store.set(b"fences", b"resource/job", encode_record(Admission("job", 5, Commitment(6, b""))))
-    with pytest.raises(CompactlibError, match="token 6 has committed"):
-        KVFence(store).audit()

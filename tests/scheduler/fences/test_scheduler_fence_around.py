@@ -54,7 +54,6 @@ def test_what_a_fence_tells_after_a_lost_answer_is_true() -> None:
     def check(store: KVStore, answer: LostAnswer) -> None:
         told = dict(zip(steps, answer.returned, strict=True))  # type: ignore[call-overload]
         fence = KVFence(store)
-        fence.audit()
         done = fence.committed("job")
         if told["commit 9"] == "done":
             assert done == Commitment(9, b"nine")
@@ -145,7 +144,6 @@ def newer(fence: Fence) -> list[object]:
 
 
 def check_pauses(fence: Fence, results: Any, *, may_be_busy: bool) -> None:
-    fence.audit()
     for result in results.values():
         assert isinstance(result, list | FencedOff) or (may_be_busy and isinstance(result, Busy)), result
     if isinstance(results["newer"], list):
@@ -209,7 +207,6 @@ def promised(folder: Path, acknowledged: Any) -> None:
         assert all(token is None for _, token in acknowledged)
         return
     fence = FileFence(folder / "fence")
-    fence.audit()
     for what, token in acknowledged:
         done = fence.committed("job")
         if what in ("commit", "look") and token is not None:

@@ -180,7 +180,6 @@ class SimulatedWorker:
     def _answered(self, life: int, request: PollRequest, response: PollResponse) -> None:
         if life == self._life and self.is_up and self._sim.now >= self.cut_off_until:
             self._carry_out(self.core.answered(request, response))
-            self.core.audit()
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
         sim = self._sim

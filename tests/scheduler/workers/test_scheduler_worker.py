@@ -101,7 +101,6 @@ def working(desk: Desk, execute: Execute, **settings: object) -> Iterator[Worker
     worker = Worker(desk, execute, **{"options": FAST, **settings})  # type: ignore[arg-type]
     with worker:
         yield worker
-        worker.audit()
 
 
 def test_all_jobs_are_done_and_reported() -> None:
@@ -429,7 +428,6 @@ def test_by_hand_a_job_renews_its_lease_when_it_checks_and_no_job_comes_before_t
     assert desk.reports == dict.fromkeys("ab", (JobStatus.SUCCESS, ""))
     assert set(threads) == {threading.current_thread()}
     assert set(threading.enumerate()) == before
-    worker.audit()
 
 
 def test_by_hand_a_job_cannot_do_the_pending_work_once_more() -> None:
@@ -460,7 +458,6 @@ def test_by_hand_an_interrupt_is_the_caller_s_and_leaves_nothing_behind(error: B
     worker = Worker(desk, execute, options=WorkerOptions(capacity=2), cleanup=lambda what: None)
     with pytest.raises(type(error)):
         worker.run_pending()
-    worker.audit()
     worker.run_pending()
     assert began == ["a"], "the other one was given back, not begun"
     assert {name: status for name, (status, _) in desk.reports.items()} == {"a": JobStatus.FAILED,

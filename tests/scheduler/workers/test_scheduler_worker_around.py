@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import Busy, CompactlibError, InvalidInput
+from compactlib.errors import Busy, InvalidInput
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Observer, RecordingObserver
 from compactlib.scheduler import (
@@ -173,7 +173,6 @@ def test_an_answer_with_something_wrong_in_it_begins_nothing(wrong: dict[str, An
     assert isinstance(outcome, Failed)
     assert f"PollResponse.{next(iter(wrong))} cannot be" in str(outcome.error)
     assert (worker.jobs, worker.is_idle) == ((), True)
-    worker.audit()
 
 
 def test_what_nobody_expected_in_the_polling_thread_is_kept_and_told_and_the_worker_goes_on() -> None:
@@ -193,7 +192,6 @@ def test_what_nobody_expected_in_the_polling_thread_is_kept_and_told_and_the_wor
     assert told.wait_for("scheduler_worker_failed")["message"].startswith("the work polls ended in AttributeError")
     assert isinstance(worker.last_error, AttributeError)
     desk.wait_for(lambda: len(desk.polls) > 2)
-    worker.audit()
     assert isinstance(worker.stop(), Done)
 
 
@@ -209,8 +207,6 @@ def test_a_thread_that_was_told_to_exit_is_missed_by_the_audit() -> None:
         if thread.name.startswith("the worker"):
             thread.join(PATIENCE)
     assert isinstance(worker.last_error, SystemExit)
-    with pytest.raises(CompactlibError, match="no thread for polls any more: SystemExit"):
-        worker.audit()
     assert isinstance(worker.stop(wait_seconds=PATIENCE), Done)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.scheduler import CompactedBlocks, JobPlan, JobStatus, NoOutput, PollRequest, PollResponse, StatusUpdate
 from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockTombstones, Tombstone
@@ -178,7 +178,6 @@ def test_an_answer_that_says_lost_and_assigned_again_ends_the_run_and_begins_ano
     assert isinstance(stop, Stop)
     assert (stop.run, stop.name, stop.lost) == (1, "a", True)
     assert start == Start(2, plan("a"), 9, 15.0)
-    core.audit()
     # What the lost run ends in means nothing.
     core.ended(1, Finished(RESULT))
     assert asked(core).status_updates == (StatusUpdate("a", 9, JobStatus.IN_PROGRESS),)
@@ -218,7 +217,6 @@ def test_a_worker_without_room_gives_the_later_assignment_back_until_the_lost_ru
     assert [type(effect) for effect in core.answered(request, response)] == [Stop]
     (update,) = asked(core).status_updates
     assert (update.token, update.status) == (9, JobStatus.RELEASED)
-    core.audit()
 
 
 def test_the_same_assignment_a_second_time_is_a_renewal() -> None:
@@ -233,7 +231,6 @@ def test_a_job_that_was_lost_and_comes_back_is_a_new_run() -> None:
     request = asked(core)
     core.answered(request, answer(request, Verdict.STALE_TOKEN))
     assert given(core, "a", token=9) == (Start(2, plan("a"), 9, 15.0),)
-    core.audit()
     core.ended(1, Finished(RESULT))
     assert asked(core).status_updates[0].status is JobStatus.IN_PROGRESS
     core.ended(2, Finished(RESULT))
@@ -245,7 +242,6 @@ def test_more_than_it_has_room_for_is_given_back() -> None:
     assert [type(effect) for effect in given(core, "a", "b")] == [Start]
     assert [(update.name, update.status) for update in asked(core).status_updates] == [
         ("a", JobStatus.IN_PROGRESS), ("b", JobStatus.RELEASED)]
-    core.audit()
 
 
 def test_a_plan_without_a_token_is_no_assignment() -> None:
@@ -344,17 +340,6 @@ def test_a_worker_without_cleanup_leaves_tombstones_to_others() -> None:
 def test_settings_that_are_none(settings_: dict[str, float]) -> None:
     with pytest.raises(InvalidInput):
         WorkerCore(**settings_)  # type: ignore[arg-type]
-
-
-def test_the_audit_notices_too_many_runs() -> None:
-    core = WorkerCore(1)
-    given(core, "a")
-    core._lost_runs.add(1)  # noqa: SLF001
-    with pytest.raises(CompactlibError, match="distinct"):
-        core.audit()
-    core._lost_runs = {7}  # noqa: SLF001
-    with pytest.raises(CompactlibError, match="capacity of 1"):
-        core.audit()
 
 
 # ----------------------------------------------------------------------------------------------- output ids
@@ -461,7 +446,6 @@ class CoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts(self) -> None:
-        self.core.audit()
         assert self.core.free_slots == 3 - len(self.running)
 
     def teardown(self) -> None:

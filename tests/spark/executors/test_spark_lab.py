@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobPolicy, BlobView, CostBenefit, Greedy, StatsBased
+from compactlib.blobstore import BlobPolicy, Greedy, StatsBased
 from compactlib.lab import (
     BlobSettings,
-    Experiment,
     HotCold,
     RaftLogSettings,
     SchedulerLoad,
@@ -22,8 +21,6 @@ from compactlib.lab import (
     run_experiments,
     sweep,
 )
-from compactlib.lab.results.experiments import grid
-from compactlib.lab.tuning import tune
 from compactlib.raftlog import DeadRatio, SeedPolicy
 from compactlib.scheduler import SchedulerConfig
 from compactlib.spark import SparkExecutor
@@ -43,32 +40,4 @@ def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: 
     here = run_experiments(experiments, tmp_path)
     there = run_experiments(experiments, tmp_path, executor=SparkExecutor(spark))
     assert there.reports == here.reports
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.spark
-@pytest.mark.cluster
-def test_tuning_on_spark_chooses_what_it_chooses_here(spark: SparkSession, tmp_path: Path) -> None:
-    class Broken:
-        name = "broken"
-
-        def choose(self, view: BlobView, now: float) -> BlobView:
-            raise ValueError("no choice today")
-
-    load = HotCold(keys=700, writes=6_000)
-
-    def experiment(aged: int, freed: int) -> Experiment:
-        policy: BlobPolicy = (CostBenefit if aged else Greedy)(min_used_fraction=0.0, min_reclaimed_segments=freed)
-        return Experiment(policy=policy, workload=load, settings=BlobSettings.of_slots(60, 16))
-
-    candidates = grid(experiment, {"aged": [0, 1], "freed": [1, 4]})
-    broken = Experiment(policy=Broken(), workload=load, settings=candidates[0].settings)
-    limits = {"space_amplification": 2.0}
-    here = tune(candidates, today=candidates[0], limits=limits)
-    there = tune([*candidates, broken], today=candidates[0], limits=limits, folder=tmp_path,
-                 executor=SparkExecutor(spark))
-    assert (there.chosen, there.figures, there.is_worth_it) == (here.chosen, here.figures, here.is_worth_it)
-    assert there.first.reports == here.first.reports
-    [(failed, error)] = there.first.failures
-    assert (failed.policy.name, "no choice today" in str(error)) == ("broken", True)
     assert list(tmp_path.iterdir()) == []

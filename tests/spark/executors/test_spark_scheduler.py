@@ -151,9 +151,7 @@ class Desk:
             self._second.communicate()
             self._server.join(10.0)
         self._listener.close()
-        self.host.audit()
         self.host.close()
-        self.fence.audit()
 
 
 @contextlib.contextmanager

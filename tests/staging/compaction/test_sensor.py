@@ -41,7 +41,6 @@ def sensor_of(threshold: int = 10, *, buffer: int = 1000) -> CompactionSensor:
 def delete(sensor: CompactionSensor, branch: str, times: int, *, repository: str = "repo", number: int = 1) -> None:
     for _ in range(times):
         sensor.events(repository).tombstones_written(branch, record(number), 1)
-    sensor.audit()
 
 
 def fired(sensor: CompactionSensor) -> dict[str, int]:
@@ -152,7 +151,6 @@ def test_what_was_deleted_beside_a_commit_or_compaction_is_counted_on() -> None:
     for left in (attrs.evolve(before, version=3, sealed_tokens=()),) * 2:
         events.compacted("b", left)
         assert sensor.pressure("repo", "b").deletes == 8
-    sensor.audit()
 
 
 def test_a_seal_keeps_the_count_and_a_slow_readers_record_changes_nothing() -> None:
@@ -171,7 +169,6 @@ def test_a_seal_keeps_the_count_and_a_slow_readers_record_changes_nothing() -> N
     events.tombstones_listed("b", sealed, 5)
     events.record_seen("b", committed)
     assert sensor.pressure("repo", "b") == BranchPressure(deletes=1)
-    sensor.audit()
 
 
 def test_a_branch_that_another_process_made_anew_is_counted_from_its_first_record() -> None:
@@ -183,7 +180,6 @@ def test_a_branch_that_another_process_made_anew_is_counted_from_its_first_recor
     assert sensor.pressure("repo", "b") == BranchPressure(deletes=8)
     events.tombstones_written("b", record(2, version=3), 2)
     assert fired(sensor) == {"b": 1}
-    sensor.audit()
 
 
 def test_what_is_found_at_the_start_is_not_counted_twice() -> None:

@@ -112,7 +112,6 @@ def test_deletes_lead_to_a_compaction() -> None:
     (again,) = worker.run_pending()
     assert isinstance(again, PutOff)
     assert "window_seconds" in again.reason
-    sensor.audit()
 
 
 def test_listings_lead_to_a_compaction() -> None:
@@ -229,7 +228,6 @@ def test_the_thread_does_the_same_and_begins_anew_after_its_end() -> None:
         branch.delete(b"a")
         assert done.acquire(timeout=30)
         worker.wait_until_idle(30)
-        worker.audit()
     assert isinstance(worker.stop(), Done)
     first = branch.record().compacted_metarange_id
     assert first is not None
@@ -599,7 +597,6 @@ def test_repositories_are_added_and_removed_while_it_works() -> None:
     assert branch.list().tombstones == 0
     assert worker.remove("main") == Removed("main")
     assert worker.status().rows == ()
-    worker.audit()
     with pytest.raises(NotFound, match="known is none"):
         worker.remove("main")
     branch.put_many({b"x": b"1", b"y": b"1"})

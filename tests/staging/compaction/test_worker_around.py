@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.executors import LocalExecutor
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
@@ -79,7 +79,6 @@ def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
     observer, bug = RecordingObserver(), Raises(2)
     with worker_of(sensor, world, policy=Policy(bug), observer=observer) as worker:
         assert bug.survived.wait(30)
-        worker.audit()
     assert worker.failures == 2
     assert isinstance(worker.last_error, ZeroDivisionError)
     assert "2 errors" in repr(worker)
@@ -110,7 +109,6 @@ def test_one_branch_that_fails_does_not_keep_the_others_back() -> None:
     assert isinstance(at_last, Done)
     assert at_last.stats.branch == "bad"
     assert worker.run_pending() == []
-    worker.audit()
 
 
 def test_a_store_that_fails_is_tried_again_and_is_no_surprise() -> None:
@@ -179,8 +177,6 @@ def test_a_thread_that_was_ended_is_told_by_the_audit() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("the compaction worker"):
             thread.join(30)
-    with pytest.raises(AuditFailed, match="SystemExit"):
-        worker.audit()
     assert isinstance(worker.last_error, SystemExit)
     worker.stop()
 

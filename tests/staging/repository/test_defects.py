@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What other systems of this design once got wrong, one regression test each, or more.
 
-Two more are promises of key-value stores, which every backend inherits: see the last test. One is the sensor's.
+Two more are promises of key-value stores, which `KVStoreConformance` has. One is the sensor's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, PreconditionFailed, Record, RecordNotFound
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.operations.results import NoChanges
-from compactlib.testing import KVStoreConformance
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma
 
@@ -224,12 +223,6 @@ def test_a_page_behind_the_first_is_read_again_too() -> None:
 
     reader = interrupted(world, reads_entry, settled)
     assert reader.list(after=first.next_after, limit=10).keys == (b"b", b"c")
-
-
-def test_what_other_stores_got_wrong_is_in_the_kit_of_the_stores() -> None:
-    for promise in (KVStoreConformance.test_a_predicate_of_a_key_that_is_gone,
-                    KVStoreConformance.test_partitions_and_keys_do_not_run_together):
-        assert callable(promise)
 
 
 def test_conflicting_merges_and_empty_commits_do_not_pile_up_tokens() -> None:

@@ -1,90 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted mistakes: each breaks a promise of the contract, and is found by the test that it should be."""
+"""Planted mistakes: each makes one step of a toy wrong, and turns the promise red that it breaks."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from compactlib.contract import CommitFence, Policy
-from compactlib.errors import Busy, CompactlibError, StorageError
-from compactlib.executors import Executor, RewriteFailure, RewriteResult
-from compactlib.files import Files
-from compactlib.files.folder_lock import FolderLock
-from compactlib.outcome import Failed, Skipped
-from compactlib.report import Finding
+from compactlib.errors import Busy, Closed, CompactlibError, StorageError
+from compactlib.executors import RewriteFailure, RewriteResult
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.observe import telling
 from compactlib.runtime.ownership import Ownership, Run
-from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction
-from compactlib.testing.crash import scratch_folder
-from compactlib.testing.kit import contract_actors
+from compactlib.testing import CompactionConformance, PromiseBroken, ServiceConformance, check_compaction, stand_ins
 from tests.harness.lessons import check_lesson
-from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
-from tests.testing.contract.toy_factory import LineStores
-from tests.testing.contract.toy_shared import (
-    CommitsBlindly,
-    CountsWhatIsLost,
-    DeletesWhatItDoesNotKnow,
-    HoldsTheOthers,
-    SharedLineStore,
-    SharedLineStores,
-)
-from tests.testing.contract.toy_store import LineStore
+from tests.harness.toy_lines import Clean, LineChoice, LinePlan
+from tests.testing.contract.toy_service import ToyAsyncService, ToyAsyncServices, ToyService, ToyServices
+from tests.testing.contract.toy_shared import SharedLineDriver, SharedLineStore
+from tests.testing.contract.toy_store import LineDriver, LineStore
+
+HANGS_SECONDS = 0.2
+"""The patience with a mistake that makes something hang."""
 
 
-class PlanIsNone(LineStore):
-    def plan(self, *args: Any, **named: Any) -> Any:
-        plan = super().plan(*args, **named)
-        return None if plan.is_empty else plan
+@attrs.frozen
+class Mistake:
+    """A toy with some of its methods replaced, the promise that it breaks, and what the report says."""
+
+    name: str
+    promise: str
+    says: str
+    methods: dict[str, Any]
+    hangs: bool = False
+    toy: type = LineStore
+
+    def __str__(self) -> str:
+        return self.name
+
+    def planted(self) -> Any:
+        return type(self.name.title().replace(" ", ""), (self.toy,), self.methods)
 
 
-class EmptyPlanWithoutReason(LineStore):
-    def plan(self, *args: Any, **named: Any) -> LinePlan:
-        plan = super().plan(*args, **named)
-        return attrs.evolve(plan, why="nothing to do") if plan.is_empty else plan
+def store(name: str, promise: str, says: str, *, hangs: bool = False, toy: type = LineStore,
+          **methods: Any) -> Mistake:
+    return Mistake(name, f"test_{promise}", says, methods, hangs, toy)
 
 
-class PlanWrites(LineStore):
-    def plan(self, *args: Any, **named: Any) -> LinePlan:
-        plan = super().plan(*args, **named)
-        with contextlib.suppress(CompactlibError), contextlib.closing(self._files.create(self._folder / "plan")) as out:
-            out.write_at(0, [repr(plan).encode()])
-        return plan
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+def answering(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def ended(change: Callable[[LineStore, Any], Any], *errors: type[BaseException]) -> Callable[..., Any]:
+    """A `carry_out` whose outcome is changed; of these errors, too."""
+
+    def carry_out(self: LineStore, *args: Any) -> Any:
+        try:
+            outcome: Any = LineStore.carry_out(self, *args)
+        except errors as error:
+            outcome = Failed(CompactlibError(str(error)))
+        return change(self, outcome)
+
+    return carry_out
+
+
+# ------------------------------------------------------------------------------------------- steps that take more lines
+
+
+def changed_plan(change: Callable[[LineStore, LinePlan], Any]) -> Callable[..., Any]:
+    return lambda self, *args, **named: change(self, LineStore.plan(self, *args, **named))
+
+
+def written(self: LineStore, plan: LinePlan) -> LinePlan:
+    with contextlib.suppress(CompactlibError), contextlib.closing(self._files.create(self._folder / "plan")) as out:
+        out.write_at(0, [repr(plan).encode()])
+    return plan
 
 
 @attrs.define(repr=False)
 class LoosePlan(LinePlan):
-    """Has a `__dict__`, and no hash."""
-
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-
-class PlanCanBeChanged(LineStore):
-    def plan(self, *args: Any, **named: Any) -> LinePlan:
-        plan = super().plan(*args, **named)
-        return LoosePlan(plan.store, plan.chosen, plan.why, plan.bytes_available)
-
-
-class PlanDependsOnTheHour(LineStore):
-    calls = 0
-
-    def plan(self, *args: Any, **named: Any) -> LinePlan:
-        self.calls += 1
-        return attrs.evolve(super().plan(*args, **named), why=f"plan {self.calls}")
-
-
-class ForecastWithoutHeaders(LineStore):
-    def task(self, file: LineFile) -> Clean:
-        return WritesAHeader(f"clean {file.number}", str(self._path(file.number)), self._files)
 
 
 @attrs.frozen
@@ -93,485 +102,499 @@ class WritesAHeader(Clean):
         return b"#v1\n" + super().kept()
 
 
-class AlwaysFindsWork(LineStore):
-    def choice(self, policy: Policy[LineView, LineChoice], view: LineView) -> LineChoice:
-        super().choice(policy, view)
-        return LineChoice(view.files, f"{len(view.files)} files")
+def open_lock(self: LineStore) -> Any:
+    lock = LineStore.locked(self)
+    lock.release()
+    return lock
 
 
-class TakesAnyPlan(LineStore):
-    def require_mine(self, plan: LinePlan | None) -> None:
-        pass
-
-
-class TakesPlanAndPolicy(LineStore):
-    def require_one_of(self, plan: LinePlan | None, policy: object) -> None:
-        pass
-
-
-class CarriesOutOldPlans(LineStore):
-    def is_outdated(self, plan: LinePlan) -> bool:
-        return False
-
-
-class AnswersSkippedToOldPlans(LineStore):
-    def carry_out(self, *args: Any) -> Any:
-        outcome = super().carry_out(*args)
-        return Skipped("1 plan is old") if isinstance(outcome, Failed) else outcome
-
-
-class LooksAtNoArguments(LineStore):
-    def checked(self, **given: object) -> None:
-        pass
-
-
-class AsksNoPolicyButItsOwn(LineStore):
-    def choice(self, policy: Policy[LineView, LineChoice], view: LineView) -> LineChoice:
-        return super().choice(self._policy, view)
-
-
-class AuditsWithAssert(LineStore):
-    def audit(self) -> None:
-        assert self._folder.is_dir()
-
-
-class VerifiesNothing(LineStore):
-    def damage_in(self, path: Path) -> list[Finding]:
-        return []
-
-
-class VerifiesInWords(LineStore):
-    def verify(self, **named: Any) -> Any:
-        return str(super().verify(**named))
-
-
-class WorksAfterItsEnd(LineStore):
-    def require_open(self) -> None:
-        pass
-
-
-class LetsASecondOwnerIn(LineStore):
-    def locked(self) -> FolderLock:
-        lock = super().locked()
-        lock.release()
-        return lock
-
-    def require_open(self) -> None:
-        pass
-
-
-class TwoAtOnce(LineStore):
-    def begin(self, budget: Budget | None) -> contextlib.AbstractContextManager[Run | None]:
-        return Ownership("one of many").begin(budget)
-
-    def is_busy(self) -> bool:
-        return True
-
-
-class RaisesBusy(LineStore):
-    def busy(self) -> Skipped:
-        raise Busy("1 compaction is under way")
-
-
-class WaitsForTheOther(LineStore):
-    @contextlib.contextmanager
-    def begin(self, budget: Budget | None) -> Iterator[Run | None]:
-        while True:
-            with self._owner.begin(budget) as run:
-                if run is not None:
-                    yield run
-                    return
-            threading.Event().wait(0.001)
-
-
-class SaysNothingOfBusy(LineStore):
-    def busy(self) -> Skipped:
-        return Skipped("1 compaction is under way")
-
-
-class StatusIsNeverBusy(LineStore):
-    def is_busy(self) -> bool:
-        return False
-
-
-class HoldsWriters(LineStore):
-    def __init__(self, folder: Path, *, files: Files) -> None:
-        self._writing = threading.Lock()
-        super().__init__(folder, files=files)
-
-    def write(self, *args: Any) -> None:
-        with self._writing:
-            super().write(*args)
-
-    def carry_out(self, *args: Any) -> Any:
-        with self._writing:
-            return super().carry_out(*args)
-
-
-class RunsWithinItself(LineStore):
-    @contextlib.contextmanager
-    def begin(self, budget: Budget | None) -> Iterator[Run | None]:
-        if self._owner.is_mine:
-            yield Run(budget or Budget())
-            return
+@contextlib.contextmanager
+def begin_when_free(self: LineStore, budget: Budget | None) -> Iterator[Run | None]:
+    while True:
         with self._owner.begin(budget) as run:
-            yield run
-
-
-class LeavesAFileOpen(LineStore):
-    """Until nobody knows the store any more."""
-
-    left = -1
-
-    def commit(self, result: RewriteResult, fence: CommitFence | None) -> None:
-        if self.left < 0:
-            self.left = os.open(self._folder / "0001.lines", os.O_RDONLY)
-        super().commit(result, fence)
-
-    def __del__(self) -> None:
-        if self.left >= 0:
-            os.close(self.left)
-
-
-class LeavesAThread(LineStore):
-    def carry_out(self, *args: Any) -> Any:
-        threading.Thread(target=threading.Event().wait, args=(10,), name="left", daemon=True).start()
-        return super().carry_out(*args)
-
-
-class RaisesFromCancelledLooks(LineStore):
-    def reclaim(self, *, budget: Budget | None = None) -> Any:
-        if budget is not None:
-            budget.check()
-        return super().reclaim(budget=budget)
-
-
-class ClosesEarly(LineStore):
-    def close(self) -> None:
-        threading.Thread(target=self._owner.close, daemon=True).start()
-        self._lock.release()
-
-
-class ClosesWithoutCancelling(LineStore):
-    def carry_out(self, run: Run, *args: Any) -> Any:
-        mine = Run(Budget())
-        with mine.inside(), run.inside():
-            return super().carry_out(mine, *args)
-
-
-class CancelsTheCallers(LineStore):
-    def compact(self, *args: Any, **named: Any) -> Any:
-        self.given: Budget | None = named.get("budget")
-        return super().compact(*args, **named)
-
-    def close(self) -> None:
-        if getattr(self, "given", None) is not None:
-            self.given.cancel()  # type: ignore[union-attr]
-        super().close()
-
-
-class HangsWhenClosedFromWithin(LineStore):
-    @contextlib.contextmanager
-    def begin(self, budget: Budget | None) -> Iterator[Run | None]:
-        run = Run(budget or Budget())
-        try:
-            yield run if self._owner.take(run) else None
-        finally:
-            self._owner.release(run)
-
-
-class KnowsItsOwnThreadOnly(LineStore):
-    def told(self, run: Run, observer: Observer | None) -> Observer:
-        return telling(observer)
-
-
-class LetsObserversBreakIt(LineStore):
-    def told(self, run: Run, observer: Observer | None) -> Observer:
-        return observer or Observer()
-
-
-class TellsInsideALock(LineStore):
-    def __init__(self, folder: Path, *, files: Files) -> None:
-        self._looking = threading.Lock()
-        super().__init__(folder, files=files)
-
-    def status(self) -> LineStatus:
-        with self._looking:
-            return super().status()
-
-    def carry_out(self, *args: Any) -> Any:
-        with self._looking:
-            return super().carry_out(*args)
-
-
-class KeepsWhatPoliciesRaise(LineStore):
-    def carry_out(self, *args: Any) -> Any:
-        try:
-            return super().carry_out(*args)
-        except Exception as error:
-            return Failed(CompactlibError(str(error)))
-
-
-class TakesNoneForNothing(LineStore):
-    def choice(self, policy: Policy[LineView, LineChoice], view: LineView) -> LineChoice:
-        found: object = policy.choose(view, 0.0)
-        return found if isinstance(found, LineChoice) else LineChoice((), f"0 of {len(view.files)} files")
-
-
-class LetsExecutorsRaise(LineStore):
-    def answers(self, executor: Executor, tasks: list[Clean], budget: Budget, observer: Observer) -> Iterable[Any]:
-        return executor.run(tasks, budget=budget, observer=observer)
-
-
-class ForgetsForgottenTasks(LineStore):
-    def rewritten(self, plan: LinePlan, executor: Executor, budget: Budget,
-                  observer: Observer) -> Iterator[RewriteResult | RewriteFailure]:
-        for outcome in self.answers(executor, [self.task(file) for file in plan.chosen], budget, observer):
-            if isinstance(outcome, RewriteResult | RewriteFailure) and outcome.task.startswith("clean"):
-                yield outcome
-
-
-class LeaksItsRun(LineStore):
-    @contextlib.contextmanager
-    def begin(self, budget: Budget | None) -> Iterator[Run | None]:
-        run = Run(budget or Budget())
-        if not self._owner.take(run):
-            yield None
-            return
-        with run.inside():
-            try:
+            if run is not None:
                 yield run
-            except Exception:
-                self._owner.release(run)
-                raise
+                return
+        time.sleep(0.001)
+
+
+@contextlib.contextmanager
+def begin_within(self: LineStore, budget: Budget | None) -> Iterator[Run | None]:
+    if self._owner.is_mine:
+        yield Run(budget or Budget())
+        return
+    with self._owner.begin(budget) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def begin_unmarked(self: LineStore, budget: Budget | None) -> Iterator[Run | None]:
+    run = Run(budget or Budget())
+    try:
+        yield run if self._owner.take(run) else None
+    finally:
         self._owner.release(run)
 
 
-class KeepsInterrupts(LineStore):
-    def carry_out(self, *args: Any) -> Any:
+@contextlib.contextmanager
+def begin_without_finally(self: LineStore, budget: Budget | None) -> Iterator[Run | None]:
+    run = Run(budget or Budget())
+    if not self._owner.take(run):
+        yield None
+        return
+    with run.inside():
         try:
-            return super().carry_out(*args)
-        except (KeyboardInterrupt, SystemExit) as error:
-            return Failed(CompactlibError(str(error)))
+            yield run
+        except Exception:
+            self._owner.release(run)
+            raise
+    self._owner.release(run)
 
 
-class IgnoresItsFence(LineStore):
-    def guard(self, fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext()
+LOCKS: dict[int, threading.Lock] = {}
 
 
-class EntersItsFenceLate(LineStore):
-    def commit(self, result: RewriteResult, fence: CommitFence | None) -> None:
-        super().commit(result, None)
-        with self.guard(fence):
-            pass
+def locked(method: str) -> Callable[..., Any]:
+    """A method that holds one lock of the store."""
+
+    def call(self: LineStore, *args: Any) -> Any:
+        with LOCKS.setdefault(id(self), threading.Lock()):
+            return getattr(LineStore, method)(self, *args)
+
+    return call
 
 
-class SaysNothingHasChanged(LineStore):
-    def changed(self, committed: int) -> Any:
-        return "no"
+def commit_and_leave_a_file_open(self: Any, result: RewriteResult, fence: Any) -> None:
+    self.left = os.open(self._folder / "0001.lines", os.O_RDONLY)
+    LineStore.commit(self, result, fence)
 
 
-class TakesForeignErrorsOfFences(LineStore):
-    @contextlib.contextmanager
-    def guard(self, fence: CommitFence | None) -> Iterator[object]:
-        with contextlib.ExitStack() as entered:
-            try:
-                if fence is not None:
-                    entered.enter_context(fence.guard())
-            except Exception as error:
-                raise CompactlibError(str(error)) from error
-            yield None
+def with_a_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that leaves a thread behind."""
+
+    def call(self: Any, *args: Any) -> Any:
+        threading.Thread(target=threading.Event().wait, args=(2,), name="left", daemon=True).start()
+        return method(self, *args)
+
+    return call
 
 
-class AsksNoBudget(LineStore):
-    def carry_out(self, run: Run, *args: Any) -> Any:
-        with run.inside():
-            return super().carry_out(Run(Budget()), *args)
+def close_early(self: LineStore) -> None:
+    threading.Thread(target=self._owner.close, daemon=True).start()
+    self._lock.release()
 
 
-class AsksAndGoesOn(LineStore):
-    def carry_out(self, run: Run, *args: Any) -> Any:
-        with contextlib.suppress(CompactlibError):
-            run.budget.check()
-        with run.inside():
-            return super().carry_out(Run(Budget()), *args)
+def carry_out_with_another_budget(self: LineStore, run: Run, *args: Any) -> Any:
+    mine = Run(Budget())
+    with mine.inside(), run.inside():
+        return LineStore.carry_out(self, mine, *args)
 
 
-class LosesWhatItHad(LineStore):
-    """Where it ends early, what it took is gone."""
-
-    def clean_up(self) -> int:
-        left = [path for path in self._folder.iterdir() if path.suffix == ".new"]
-        for path in left:
-            self._files.unlink(self._folder / f"{path.name.split('.')[0]}.lines")
-        return super().clean_up()
+def check_budget_and_go_on(self: LineStore, run: Run, *args: Any) -> Any:
+    with contextlib.suppress(CompactlibError):
+        run.budget.check()
+    return carry_out_with_another_budget(self, run, *args)
 
 
-class AsksForNoRoom(LineStore):
-    def room(self) -> int | None:
-        return 1 << 40
+def compact_noting_the_budget(self: Any, *args: Any, **named: Any) -> Any:
+    self.given = named.get("budget")
+    return LineStore.compact(self, *args, **named)
 
 
-class NamesNoNumbers(LineStore):
-    def carry_out(self, *args: Any) -> Any:
-        outcome = super().carry_out(*args)
-        return Skipped("the disk is full: 0 or so") if isinstance(outcome, Skipped) else outcome
+def close_cancelling_the_callers(self: Any) -> None:
+    if getattr(self, "given", None) is not None:
+        self.given.cancel()
+    LineStore.close(self)
 
 
-class LetsTheDiskRaise(LineStore):
-    def compact(self, *args: Any, **named: Any) -> Any:
-        outcome = super().compact(*args, **named)
-        if isinstance(outcome, Failed) and isinstance(outcome.error, StorageError):
-            raise outcome.error
-        return outcome
+def rewritten_unless_forgotten(self: LineStore, plan: LinePlan, *args: Any) -> Iterator[Any]:
+    executor, budget, observer = args
+    for outcome in self.answers(executor, [self.task(file) for file in plan.chosen], budget, observer):
+        if isinstance(outcome, RewriteResult | RewriteFailure) and outcome.task.startswith("clean"):
+            yield outcome
 
 
-class SaysNoOfAnyDisk(LineStore):
-    def compact(self, *args: Any, **named: Any) -> Any:
-        outcome = super().compact(*args, **named)
-        return attrs.evolve(outcome, changed="no") if isinstance(outcome, Failed) else outcome
-
-
-@attrs.frozen
-class WritesWithoutSync(Clean):
-    """Its new file is in place before its bytes are."""
-
-    def sync(self, out: Any) -> None:
+def commit_before_the_fence(self: LineStore, result: RewriteResult, fence: Any) -> None:
+    LineStore.commit(self, result, None)
+    with self.guard(fence):
         pass
 
 
-class RenamesBeforeItsBytesAreThere(LineStore):
-    def task(self, file: LineFile) -> Clean:
-        return WritesWithoutSync(f"clean {file.number}", str(self._path(file.number)), self._files)
+@contextlib.contextmanager
+def guard_wrapping_errors(self: LineStore, fence: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as entered:
+        try:
+            if fence is not None:
+                entered.enter_context(fence.guard())
+        except Exception as error:
+            raise CompactlibError(str(error)) from error
+        yield
 
 
-MISTAKES: list[tuple[type[LineStore], str, str]] = [
-    (PlanIsNone, "test_a_store_with_nothing_in_it_says_why_nothing_is_done", "plan() answered None"),
-    (EmptyPlanWithoutReason, "test_a_store_with_nothing_in_it_says_why_nothing_is_done", "the setting to change"),
-    (PlanWrites, "test_a_plan_changes_nothing", "changes of the disk in plan()"),
-    (PlanCanBeChanged, "test_views_plans_and_status_are_values", "can be set"),
-    (PlanDependsOnTheHour, "test_equal_views_give_equal_plans", "decide by the view alone"),
-    (ForecastWithoutHeaders, "test_a_plan_is_carried_out_as_it_says", "bytes copied"),
-    (AlwaysFindsWork, "test_a_second_run_finds_nothing_to_do", "an empty plan"),
-    (TakesAnyPlan, "test_a_plan_of_another_store_is_refused", "InvalidInput"),
-    (TakesPlanAndPolicy, "test_a_plan_and_a_policy_together_are_refused", "InvalidInput"),
-    (CarriesOutOldPlans, "test_an_outdated_plan_is_stale", "Failed(Stale)"),
-    (AnswersSkippedToOldPlans, "test_an_outdated_plan_is_stale", "Failed(Stale)"),
-    (AsksNoPolicyButItsOwn, "test_a_policy_given_to_plan_or_compact_is_the_one_that_is_asked", "did not ask it"),
-    (LooksAtNoArguments, "test_arguments_that_are_none", "look at the types of all arguments"),
-    (AuditsWithAssert, "test_reclaim_verify_and_audit_answer", "raise AuditFailed"),
-    (VerifiesInWords, "test_reclaim_verify_and_audit_answer", "a VerifyReport that is sound"),
-    (VerifiesNothing, "test_damage_is_found", "bytes have changed, and verify() says"),
-    (WorksAfterItsEnd, "test_a_closed_store_says_so", "Closed to be raised"),
-    (LetsASecondOwnerIn, "test_a_second_owner_is_refused", "Busy"),
-    (TwoAtOnce, "test_busy_is_skipped_at_once", "Skipped, with a reason"),
-    (RaisesBusy, "test_busy_is_skipped_at_once", "raise nothing"),
-    (WaitsForTheOther, "test_busy_is_skipped_at_once", "a second compact() during a commit has not come back"),
-    (SaysNothingOfBusy, "test_busy_is_skipped_at_once", "is_busy is false"),
-    (StatusIsNeverBusy, "test_busy_is_skipped_at_once", "status().is_busy is false while a compaction runs"),
-    (RunsWithinItself, "test_compacting_from_within_a_compaction_is_skipped", "Skipped, with a reason"),
-    (LeavesAFileOpen, "test_closing_lets_everything_go", "0001.lines"),
-    (LeavesAThread, "test_closing_lets_everything_go", "every thread to have ended"),
-    (RaisesFromCancelledLooks, "test_looking_and_reclaiming_may_be_cancelled_too", "reclaim"),
-    (HoldsWriters, "test_writers_go_on_beside_a_compaction", "fill() while tasks run has not come back"),
-    (ClosesEarly, "test_close_cancels_and_waits_for_what_copies", "close() came back while the compaction still ran"),
-    (ClosesEarly, "test_close_waits_for_a_commit", "close() came back while the compaction still ran"),
-    (ClosesWithoutCancelling, "test_close_cancels_and_waits_for_what_copies", "was not cancelled"),
-    (CancelsTheCallers, "test_close_cancels_and_waits_for_what_copies", "has cancelled the caller's budget"),
-    (HangsWhenClosedFromWithin, "test_closing_from_a_policy_is_busy", "from within which the store is closed has not"),
-    (HangsWhenClosedFromWithin, "test_closing_from_a_fence_is_busy", "from within which the store is closed has not"),
-    (KnowsItsOwnThreadOnly, "test_closing_from_an_executor_or_a_task_is_busy", "has not come back"),
-    (LetsObserversBreakIt, "test_observers_that_raise_break_nothing", "telling(observer)"),
-    (TellsInsideALock, "test_observers_may_ask_the_store", "has not come back"),
-    (KeepsWhatPoliciesRaise, "test_what_a_policy_raises_comes_through", "its error is the caller's"),
-    (TakesNoneForNothing, "test_a_policy_that_answers_nothing_is_named", "InvalidInput that names the policy"),
-    (LetsExecutorsRaise, "test_an_executor_that_does_wrong_is_a_failure", "catch Exception around the executor"),
-    (ForgetsForgottenTasks, "test_an_executor_that_does_wrong_is_a_failure", "answers for no task at all"),
-    (LeaksItsRun, "test_interrupts_pass_and_release_everything", "is_busy to be false"),
-    (KeepsInterrupts, "test_interrupts_pass_and_release_everything", "it to come through"),
-    (IgnoresItsFence, "test_a_fence_is_entered_around_each_commit", "the fence was never entered"),
-    (EntersItsFenceLate, "test_a_fence_is_entered_around_each_commit", "when its fence is entered first"),
-    (SaysNothingHasChanged, "test_a_fence_that_refuses_keeps_its_commit_from_happening", 'changed="partly"'),
-    (TakesForeignErrorsOfFences, "test_what_else_a_fence_raises_comes_through", "it to come through"),
-    (AsksNoBudget, "test_a_budget_that_was_cancelled_before_lets_nothing_begin", "Failed(BudgetSpent)"),
-    (AsksNoBudget, "test_a_budget_that_is_spent_at_any_step", "a whole compaction never asked the budget"),
-    (AsksAndGoesOn, "test_a_budget_that_is_spent_at_any_step", "every compaction was Done all the same"),
-    (LosesWhatItHad, "test_a_budget_that_is_spent_at_any_step", "everything acknowledged to be there"),
-    (AsksForNoRoom, "test_without_room_nothing_begins", "with room for"),
-    (NamesNoNumbers, "test_without_room_nothing_begins", "one with both numbers"),
-    (LetsTheDiskRaise, "test_a_disk_that_refuses_any_step", "let StorageError end the work as Failed"),
-    (SaysNoOfAnyDisk, "test_a_disk_that_refuses_any_step", 'changed="partly", or "unknown"'),
-    (RenamesBeforeItsBytesAreThere, "test_killed_at_any_step_then_a_successor_then_a_power_failure",
-     "everything acknowledged to be there"),
+def clean_up_with_the_sources(self: LineStore) -> int:
+    for path in [path for path in self._folder.iterdir() if path.suffix == ".new"]:
+        self._files.unlink(self._folder / f"{path.name.split('.')[0]}.lines")
+    return LineStore.clean_up(self)
+
+
+def compact_raising(self: LineStore, *args: Any, **named: Any) -> Any:
+    outcome = LineStore.compact(self, *args, **named)
+    if isinstance(outcome, Failed) and isinstance(outcome.error, StorageError):
+        raise outcome.error
+    return outcome
+
+
+def compact_claiming_no(self: LineStore, *args: Any, **named: Any) -> Any:
+    outcome = LineStore.compact(self, *args, **named)
+    return attrs.evolve(outcome, changed="no") if isinstance(outcome, Failed) else outcome
+
+
+def outdated_noting_paths(self: Any, plan: LinePlan) -> bool:
+    self.known = frozenset(self._paths())
+    return SharedLineStore.is_outdated(self, plan)
+
+
+def clean_up_unknown_paths(self: Any) -> int:
+    strange = set(self._paths()) - getattr(self, "known", set(self._paths()))
+    for path in strange:
+        self._files.unlink(path)
+    return len(strange)
+
+
+RUNS = threading.RLock()
+
+
+def carry_out_one_at_a_time(self: SharedLineStore, *args: Any) -> Any:
+    with RUNS:
+        return SharedLineStore.carry_out(self, *args)
+
+
+EMPTY, BUSY = "empty_store_says_why_nothing_is_done", "busy_store_skips_at_once"
+WITHIN, CLOSING = "run_refuses_what_is_asked_from_within", "close_cancels_the_run_and_waits"
+FOREIGN, FENCE = "foreign_errors_and_interrupts_come_through", "fence_guards_each_commit"
+STEPS, OWNERS = "budget_ends_or_holds_the_work_at_any_step", "one_of_two_owners_commits"
+SHARED: Any = {"toy": SharedLineStore}
+
+STORES = [
+    store("plan is None", EMPTY, "plan() answered None",
+          plan=changed_plan(lambda toy, plan: None if plan.is_empty else plan)),
+    store("empty plan without reason", EMPTY, "the setting to change",
+          plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why="nothing to do") if plan.is_empty else plan)),
+    store("plan writes", "plan_changes_nothing", "changes of the disk in plan()", plan=changed_plan(written)),
+    store("plan can be changed", "views_plans_and_status_are_values", "can be set", plan=changed_plan(
+        lambda toy, plan: LoosePlan(plan.store, plan.chosen, plan.why, plan.bytes_available))),
+    store("plan depends on the hour", "equal_views_give_equal_plans", "decide by the view alone",
+          plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why=f"at {time.perf_counter_ns()}"))),
+    store("forecast without headers", "plan_is_carried_out_as_it_says", "bytes copied", task=lambda self, file:
+          WritesAHeader(f"clean {file.number}", str(self._path(file.number)), self._files)),
+    store("always finds work", "second_run_finds_nothing_to_do", "them to come to rest",
+          choice=lambda self, policy, view: LineChoice(view.files, f"{len(view.files)} files")),
+    store("takes any plan", "order_that_cannot_be_meant_is_refused", "InvalidInput", require_mine=nothing),
+    store("takes plan and policy", "order_that_cannot_be_meant_is_refused", "InvalidInput", require_one_of=nothing),
+    store("carries out old plans", "old_plan_takes_nothing_of_later_writes", "Failed(Stale)",
+          is_outdated=answering(False)),
+    store("skips old plans", "old_plan_takes_nothing_of_later_writes", "Failed(Stale)", carry_out=ended(
+        lambda toy, outcome: Skipped("1 plan is old") if isinstance(outcome, Failed) else outcome)),
+    store("asks no policy but its own", "given_policy_is_the_one_that_is_asked", "did not ask it",
+          choice=lambda self, policy, view: LineStore.choice(self, self._policy, view)),
+    store("takes None for nothing", "given_policy_is_the_one_that_is_asked", "InvalidInput that names the policy",
+          choice=lambda self, policy, view: policy.choose(view, 0.0) or LineChoice((), "0 files")),
+    store("verifies in words", "reclaim_verify_and_audit_answer", "a VerifyReport that is sound",
+          verify=lambda self: str(LineStore.verify(self))),
+    store("verifies nothing", "damage_is_found", "verify() is sound", damage_in=answering([])),
+    store("works after its end", "closed_store_says_so", "Closed to be raised", require_open=nothing),
+    store("leaves a file open", "closing_lets_everything_go", "0001.lines", commit=commit_and_leave_a_file_open,
+          __del__=lambda self: os.close(self.left) if hasattr(self, "left") else None),
+    store("leaves a thread", "closing_lets_everything_go", "every thread to have ended", hangs=True,
+          carry_out=with_a_thread(LineStore.carry_out)),
+    store("lets a second owner in", "second_owner_is_refused", "Busy", locked=open_lock, require_open=nothing),
+    store("two at once", BUSY, "Skipped, with a reason", is_busy=answering(True),
+          begin=lambda self, budget: Ownership("one of many").begin(budget)),
+    store("raises Busy", BUSY, "raise nothing", busy=lambda self: stand_ins.raising(Busy("1 compaction runs"))()),
+    store("waits for the other", BUSY, "a second compact() during a commit has not", hangs=True, begin=begin_when_free),
+    store("says nothing of busy", BUSY, "is_busy is false", busy=answering(Skipped("1 compaction is under way"))),
+    store("status is never busy", BUSY, "status().is_busy is false while a compaction", is_busy=answering(False)),
+    store("runs within itself", WITHIN, "Skipped, with a reason", begin=begin_within),
+    store("hangs when closed from within", WITHIN, "has not come back", hangs=True, begin=begin_unmarked),
+    store("knows its own thread only", WITHIN, "has not come back", hangs=True,
+          notified=lambda self, run, observer: telling(observer)),
+    store("holds writers", "writers_go_on_beside_a_compaction", "act() while tasks run has not come back", hangs=True,
+          write=locked("write"), carry_out=locked("carry_out")),
+    store("closes early", CLOSING, "close() came back while the compaction still ran", close=close_early),
+    store("closes without cancelling", CLOSING, "is not cancelled", carry_out=carry_out_with_another_budget),
+    store("cancels the callers", CLOSING, "has cancelled the caller's budget", compact=compact_noting_the_budget,
+          close=close_cancelling_the_callers),
+    store("lets observers break it", "observers_may_raise_and_may_ask", "telling(observer)",
+          notified=lambda self, run, observer: observer or Observer()),
+    store("notifies inside a lock", "observers_may_raise_and_may_ask", "has not come back", hangs=True,
+          status=locked("status"), carry_out=locked("carry_out")),
+    store("lets executors raise", "executor_that_does_wrong_is_a_failure", "catch Exception around the executor",
+          answers=lambda self, executor, tasks, budget, observer: executor.run(tasks, budget=budget,
+                                                                               observer=observer)),
+    store("forgets forgotten tasks", "executor_that_does_wrong_is_a_failure", "answers for no task at all",
+          rewritten=rewritten_unless_forgotten),
+    store("keeps what policies raise", FOREIGN, "it to come through",
+          carry_out=ended(lambda toy, outcome: outcome, Exception)),
+    store("keeps interrupts", FOREIGN, "it to come through",
+          carry_out=ended(lambda toy, outcome: outcome, KeyboardInterrupt)),
+    store("wraps what fences raise", FOREIGN, "it to come through", guard=guard_wrapping_errors),
+    store("leaks its run", FOREIGN, "is_busy to be false", hangs=True, begin=begin_without_finally),
+    store("ignores its fence", FENCE, "the fence was never entered", guard=answering(contextlib.nullcontext())),
+    store("enters its fence late", FENCE, "when its fence is entered first", commit=commit_before_the_fence),
+    store("says nothing has changed", FENCE, 'changed="partly"', changed=answering("no")),
+    store("asks no budget", "cancelled_budget_lets_nothing_begin", "Failed(BudgetSpent)",
+          carry_out=carry_out_with_another_budget),
+    store("raises from a cancelled reclaim", "cancelled_budget_lets_nothing_begin", "BudgetSpent",
+          reclaim=lambda self, budget=None: Budget.check(budget) if budget else LineStore.reclaim(self)),
+    store("asks no budget at any step", STEPS, "a whole compaction never asked",
+          carry_out=carry_out_with_another_budget),
+    store("asks and goes on", STEPS, "every compaction was Done all the same", carry_out=check_budget_and_go_on),
+    store("loses what it had", STEPS, "everything acknowledged to be there", clean_up=clean_up_with_the_sources),
+    store("asks for no room", "nothing_begins_without_room", "with room for", room=answering(1 << 40)),
+    store("names no numbers", "nothing_begins_without_room", "one with both numbers", carry_out=ended(
+        lambda toy, outcome: Skipped("the disk is full: 0 or so") if isinstance(outcome, Skipped) else outcome)),
+    store("lets the disk raise", "refusing_disk_is_a_failure", "let StorageError end the work",
+          compact=compact_raising),
+    store("says no of any disk", "refusing_disk_is_a_failure", 'changed="partly", or "unknown"',
+          compact=compact_claiming_no),
+    store("commits blindly", OWNERS, "one Done, and one Skipped", **SHARED, has_changed=answering(False)),
+    store("counts what is lost", OWNERS, "one Done, and one Skipped", **SHARED,
+          carry_out=lambda self, *args: LineStore.carry_out(self, *args)),
+    store("holds the others", OWNERS, "the faster compaction has not come back", hangs=True, **SHARED,
+          carry_out=carry_out_one_at_a_time),
+    store("deletes what it does not know", OWNERS, "everything acknowledged to be there", **SHARED,
+          is_outdated=outdated_noting_paths, clean_up=clean_up_unknown_paths),
 ]
 
 
-@pytest.mark.parametrize(("kind", "test", "told"), MISTAKES, ids=lambda each: getattr(each, "__name__", None))
-def test_a_mistake_is_found_and_told(kind: type[LineStore], test: str, told: str,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    # What hangs is found sooner.
-    monkeypatch.setattr(contract_actors, "PATIENCE_SECONDS", 1.0)
+@pytest.mark.parametrize("mistake", STORES, ids=str)
+def test_mistake_of_a_store_is_found(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = (SharedLineDriver if mistake.toy is SharedLineStore else LineDriver)(mistake.planted())
     kit = CompactionConformance()
-    kit.make_factory = lambda: LineStores(kind)  # type: ignore[method-assign]
-    with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
-        getattr(kit, test)(folder)
-    check_lesson(broken.value, test)
-    assert told in str(broken.value)
+    kit.make_driver = lambda: driver  # type: ignore[method-assign]
+    check_mistake(mistake, kit, tmp_path, monkeypatch)
 
 
-class IsContentWithAnything(LineStores):
-    def check(self, store: LineStore, acknowledged: Sequence[tuple[int, ...]]) -> None:
-        pass
-
-
-class SeesNoCommit(LineStores):
-    def state(self, store: LineStore) -> object:
-        return None
-
-
-class SeesNothingStored(LineStores):
-    def contents(self, folder: Path, store: LineStore) -> object:
-        return None
-
-
-@pytest.mark.parametrize(("kind", "told"), [
-    (IsContentWithAnything, "check() is content with an empty store"),
-    (SeesNoCommit, "state() is the same"), (SeesNothingStored, "contents() is the same")])
-def test_a_factory_that_sees_nothing_is_found_and_told(kind: type[LineStores], told: str) -> None:
-    kit = CompactionConformance()
-    kit.make_factory = kind  # type: ignore[method-assign]
-    test = "test_the_factory_sees_what_is_missing_and_what_was_committed"
-    with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
-        getattr(kit, test)(folder)
-    check_lesson(broken.value, test)
-    assert told in str(broken.value)
-
-
-SHARED: list[tuple[type[SharedLineStore], str, str]] = [
-    (CommitsBlindly, "test_of_two_owners_of_a_shared_store_one_commits", "one Done, and one Skipped"),
-    (CountsWhatIsLost, "test_of_two_owners_of_a_shared_store_one_commits", "one Done, and one Skipped"),
-    (HoldsTheOthers, "test_of_two_owners_of_a_shared_store_one_commits", "the faster compaction has not come back"),
-    (DeletesWhatItDoesNotKnow, "test_an_owner_that_stands_still_at_any_step_is_overtaken",
-     "everything acknowledged to be there"),
-]
-
-
-@pytest.mark.parametrize(("kind", "test", "told"), SHARED, ids=lambda each: getattr(each, "__name__", None))
-def test_a_mistake_of_a_shared_store_is_found_and_told(kind: type[SharedLineStore], test: str, told: str,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract_actors, "PATIENCE_SECONDS", 1.0)
-    factory = SharedLineStores(kind)
-    kit = CompactionConformance()
-    kit.make_factory = lambda: factory  # type: ignore[method-assign]
-    with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
-        getattr(kit, test)(folder)
-    check_lesson(broken.value, test)
-    assert told in str(broken.value)
-
-
-def test_the_first_lesson_is_the_plainest(tmp_path: Path) -> None:
+def check_mistake(mistake: Mistake, kit: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mistake.hangs:
+        monkeypatch.setattr(stand_ins, "PATIENCE_SECONDS", HANGS_SECONDS)
     with pytest.raises(PromiseBroken) as broken:
-        check_compaction(LineStores(TakesAnyPlan), tmp_path, effort_percent=1)
-    check_lesson(broken.value, "test_a_plan_of_another_store_is_refused")
+        getattr(kit, mistake.promise)(folder)
+    check_lesson(broken.value, mistake.promise)
+    assert mistake.says in str(broken.value)
 
+
+@pytest.mark.parametrize(("method", "says"), [
+    ("check", "check() is content with an empty store"), ("state", "state() is the same"),
+    ("contents", "contents() is the same")])
+def test_driver_that_sees_nothing_is_found(method: str, says: str, tmp_path: Path) -> None:
+    driver: Any = LineDriver()
+    setattr(driver, method, nothing)
+    kit = CompactionConformance()
+    kit.make_driver = lambda: driver  # type: ignore[method-assign]
+    with pytest.raises(PromiseBroken, match=re.escape(says)):
+        kit.test_driver_sees_what_is_missing(tmp_path)
+
+
+def test_first_lesson_is_the_plainest(tmp_path: Path) -> None:
+    planted = next(each for each in STORES if each.name == "takes any plan")
+    with pytest.raises(PromiseBroken) as broken:
+        check_compaction(LineDriver(planted.planted()), tmp_path, effort_percent=1)
+    check_lesson(broken.value, planted.promise)
+
+
+# ------------------------------------------------------------------------------------------------------------- services
+
+
+@contextlib.contextmanager
+def leased_without_finally(self: ToyService) -> Iterator[None]:
+    self.leases.append("lease")
+    yield
+    self.leases.clear()
+
+
+def stop_early(self: ToyService, *, wait_seconds: float = 30.0) -> Any:
+    outcome = ToyService.stop(self, wait_seconds=0.0)
+    return Done(0) if isinstance(outcome, Failed) else outcome
+
+
+def play_without_cancelling(self: ToyService, job: Any) -> Any:
+    self._decide()
+    self._work(Budget())
+    return Done(None)
+
+
+def play_swallowing_errors(self: ToyService, job: Any) -> Any:
+    try:
+        return ToyService.play(self, job)
+    except Exception as error:
+        return Failed(CompactlibError(str(error)))
+
+
+def play_once(self: ToyService, job: Any) -> Any:
+    if self.failures:
+        raise Closed("it has failed once")
+    return ToyService.play(self, job)
+
+
+def pending_keeping_interrupts(self: ToyService) -> Any:
+    try:
+        return ToyService.run_pending(self)
+    except (KeyboardInterrupt, SystemExit):
+        return ()
+
+
+def pending_raising(self: ToyService) -> Any:
+    outcomes = ToyService.run_pending(self)
+    if outcomes and isinstance(outcomes[0], Failed):
+        raise outcomes[0].error
+    return outcomes
+
+
+def stop_by_waiting_for_itself(self: ToyService, *, wait_seconds: float = 30.0) -> Any:
+    ending = threading.Thread(target=ToyService.stop, args=(self,), daemon=True)
+    ending.start()
+    ending.join(2.0)
+    return Done(None)
+
+
+def start_another_each_time(self: ToyService) -> None:
+    if self._service.report().is_active:
+        threading.Thread(target=threading.Event().wait, args=(2,), name="another", daemon=True).start()
+    ToyService.start(self)
+
+
+def start_in_the_callers_thread(self: ToyService) -> None:
+    self.run_pending()
+    ToyService.start(self)
+
+
+def wake_after_its_end(self: ToyService) -> None:
+    if self._service.is_stopped:
+        self._decide()
+    ToyService.wake(self)
+
+
+def init_with_a_raw_observer(self: Any, decide: Any, work: Any, observer: Observer) -> None:
+    ToyService.__init__(self, decide, work, Observer())
+    self.observer = observer
+
+
+def play_notifying(self: Any, job: Any) -> Any:
+    try:
+        return ToyService.play(self, job)
+    except Exception as error:
+        self.observer.event("toy_failed", {"error": repr(error)})
+        raise
+
+
+async def async_stop_early(self: ToyAsyncService, *, wait_seconds: float = 30.0) -> Any:
+    outcome = await ToyAsyncService.stop(self, wait_seconds=0.0)
+    return Done(0) if isinstance(outcome, Failed) else outcome
+
+
+async def async_play_swallowing_errors(self: ToyAsyncService) -> Any:
+    with contextlib.suppress(Exception):
+        return await ToyAsyncService.play(self)
+    return Done(None)
+
+
+async def async_play_leaking(self: ToyAsyncService) -> Any:
+    self.leases.append("lease")
+    self._decide()
+    await self._await()
+    self.leases.clear()
+    return Done(None)
+
+
+async def async_begin_and_die(self: ToyAsyncService) -> None:
+    async def turns() -> None:
+        while True:
+            await self.turn()
+
+    self._woken.set()
+    self._work.spawn(turns(), "playing")
+
+
+async def async_begin_leaving_a_task(self: Any) -> None:
+    await async_begin_and_die(self)
+    self.left = asyncio.get_running_loop().create_task(asyncio.Event().wait())
+
+
+async def async_stop_waiting_for_itself(self: ToyAsyncService, *, wait_seconds: float = 30.0) -> Any:
+    while self.leases:
+        await asyncio.sleep(0.001)
+    return await ToyAsyncService.stop(self, wait_seconds=wait_seconds)
+
+
+async def async_enter_without_start(self: Any) -> Any:
+    return self
+
+
+GOES_ON, KEEPS = "error_of_its_work_is_kept_and_it_goes_on", "run_pending_keeps_what_its_work_raises"
+INTERRUPTS, ENDLESS = "interrupts_pass_through_run_pending", "stop_of_endless_work_says_so"
+ITSELF, WITH = "started_service_works_by_itself", "with_starts_and_stops"
+THREADS: Any = {"toy": ToyService}
+LOOP: Any = {"toy": ToyAsyncService}
+
+SERVICES = [
+    store("leaks its lease", KEEPS, "each lease and lock to be released", **THREADS, leased=leased_without_finally),
+    store("leaks its lease when interrupted", INTERRUPTS, "each lease and lock", **THREADS,
+          leased=leased_without_finally),
+    store("stops early", ENDLESS, "never Done before", **THREADS, stop=stop_early),
+    store("stops late", ENDLESS, "stop() of work that does not end has not come back", hangs=True, **THREADS,
+          stop=lambda self, wait_seconds=30.0: ToyService.stop(self, wait_seconds=30.0)),
+    store("does not cancel", "stop_cancels_what_works", "cancel it", hangs=True, **THREADS,
+          play=play_without_cancelling),
+    store("swallows errors", GOES_ON, "keep, count, log and report it", hangs=True, **THREADS,
+          play=play_swallowing_errors),
+    store("swallows errors of run_pending", KEEPS, "kept in last_error", hangs=True, **THREADS,
+          play=play_swallowing_errors),
+    store("keeps interrupts", INTERRUPTS, "it to come through", **THREADS, run_pending=pending_keeping_interrupts),
+    store("raises from run_pending", KEEPS, "not raised", **THREADS, run_pending=pending_raising),
+    store("answers nothing", "run_pending_works_in_its_caller", "a sequence of Done, Skipped and Failed", **THREADS,
+          run_pending=nothing),
+    store("waits for itself", "stopping_from_within_is_busy", "look whose thread or task it is", hangs=True, **THREADS,
+          stop=stop_by_waiting_for_itself),
+    store("starts another each time", ITSELF, "the second start() has started", hangs=True, **THREADS,
+          start=start_another_each_time),
+    store("works in the caller's thread", ITSELF, "in the thread that called start()", **THREADS,
+          start=start_in_the_callers_thread),
+    store("leaves a thread", WITH, "after stop() these go on", hangs=True, **THREADS,
+          start=with_a_thread(ToyService.start)),
+    store("goes on after its end", "stopping_ends_it", "turns after stop()", **THREADS, wake=wake_after_its_end),
+    store("never tries again", GOES_ON, "a third turn after two", hangs=True, **THREADS, play=play_once),
+    store("lets observers break it", "observers_that_raise_break_nothing", "telling(observer)", **THREADS,
+          __init__=init_with_a_raw_observer, play=play_notifying),
+    store("async stops early", ENDLESS, "never Done before", **LOOP, stop=async_stop_early),
+    store("async swallows errors", GOES_ON, "failures to be 2: not after", hangs=True, **LOOP,
+          play=async_play_swallowing_errors),
+    store("async swallows errors of run_pending", KEEPS, "a turn that raises: not after", hangs=True, **LOOP,
+          play=async_play_swallowing_errors),
+    store("async leaks its lease", KEEPS, "each lease and lock to be released", **LOOP, play=async_play_leaking),
+    store("async leaks its lease when interrupted", INTERRUPTS, "its work still holds", **LOOP,
+          play=async_play_leaking),
+    store("async dies of errors", GOES_ON, "a third turn after two", hangs=True, **LOOP, _begin=async_begin_and_die),
+    store("async leaves a task", WITH, "after stop() these go on", **LOOP, _begin=async_begin_leaving_a_task),
+    store("async waits for itself", "stopping_from_within_is_busy", "look whose thread or task it is", hangs=True,
+          **LOOP, stop=async_stop_waiting_for_itself),
+    store("async does not start", WITH, "a turn inside the `with`", hangs=True, **LOOP,
+          __aenter__=async_enter_without_start),
+]
+
+
+@pytest.mark.parametrize("mistake", SERVICES, ids=str)
+def test_mistake_of_a_service_is_found(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = mistake.planted()
+    kit = ServiceConformance()
+    kit.make_factory = lambda: (  # type: ignore[method-assign]
+        ToyAsyncServices(planted) if mistake.toy is ToyAsyncService else ToyServices(planted))
+    check_mistake(mistake, kit, tmp_path, monkeypatch)
+
+
+def test_thread_about_to_begin_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`threading.enumerate` names it before it can be joined."""
+    begun, about_to_begin = threading.enumerate, [threading.Thread()]
+    monkeypatch.setattr(threading, "enumerate", lambda: [*begun(), *about_to_begin])
+    monkeypatch.setattr(time, "sleep", lambda _seconds: about_to_begin.clear())
+    assert stand_ins.lasting_threads(set(begun())) == []

@@ -15,7 +15,7 @@ from compactlib.runtime import Budget, Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from compactlib.testing import ServiceFactory, ServiceHooks
 
 
 class ToyService(ServiceFace):
@@ -100,17 +100,19 @@ class ToyAsyncService(AsyncServiceFace):
         self._woken.set()
 
 
-class ToyAsyncServices(AsyncServiceFactory):
+class ToyAsyncServices(ServiceFactory):
     """Makes them."""
+
+    is_async = True
 
     def __init__(self, kind: type[ToyAsyncService] = ToyAsyncService) -> None:
         self.kind = kind
 
-    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> AsyncService:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> AsyncService:
         return self.kind(hooks.decides, hooks.awaits, observer)
 
-    async def wake(self, service: ToyAsyncService) -> None:
+    def wake(self, service: ToyAsyncService) -> None:
         service.wake()
 
-    async def held(self, service: ToyAsyncService) -> Sequence[object]:
+    def held(self, service: ToyAsyncService) -> Sequence[object]:
         return tuple(service.leases)

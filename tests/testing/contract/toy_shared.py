@@ -4,28 +4,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.executors import RewriteResult
 from compactlib.files import Files
 from compactlib.outcome import Done, Skipped
+from compactlib.testing import World
 from tests.harness.toy_lines import LineFile, LinePlan
-from tests.testing.contract.toy_factory import LineStores
-from tests.testing.contract.toy_store import LineStore
+from tests.testing.contract.toy_store import LineDriver, LineStore
 
 
 class SharedLineStore(LineStore):
     """Commits with a condition: the file is still the one that was planned with."""
 
-    def __init__(self, folder: Path, *, files: Files, commits: threading.Lock) -> None:
+    def __init__(self, folder: Path, *, files: Files, clock: Clock, commits: threading.Lock) -> None:
         self._commits = commits
         self._overtaken = 0
         self._planned: dict[str, LineFile] = {}
-        super().__init__(folder, files=files)
+        super().__init__(folder, files=files, clock=clock)
 
     def locked(self) -> Any:
         return NoLock()
@@ -67,62 +66,18 @@ class NoLock:
         """There is nothing to release."""
 
 
-class SharedLineStores(LineStores):
-    """Makes handles of one store for each folder."""
+class SharedLineDriver(LineDriver):
+    """Opens handles of one store for each world."""
 
-    has_owner = False
+    has_peers = True
 
     def __init__(self, kind: type[SharedLineStore] = SharedLineStore) -> None:
-        super().__init__()
-        self.shared = kind
-        self.locks: dict[Path, threading.Lock] = {}
+        super().__init__(kind)
+        self._shared = kind
 
-    def open(self, folder: Path, *, files: Files) -> SharedLineStore:
-        return self.shared(folder, files=files, commits=self.locks.setdefault(folder, threading.Lock()))
+    def open(self, world: World, settings: None) -> SharedLineStore:
+        return self._shared(world.folder, files=world.files, clock=world.clock,
+                            commits=world.kept.setdefault("commits", threading.Lock()))
 
-
-class CommitsBlindly(SharedLineStore):
-    """Whoever comes last has the last word."""
-
-    def has_changed(self, result: RewriteResult) -> bool:
-        return False
-
-
-class CountsWhatIsLost(SharedLineStore):
-    """Overtaken, it says that it has done what another one did."""
-
-    def carry_out(self, *args: Any) -> Any:
-        return LineStore.carry_out(self, *args)
-
-
-class DeletesWhatItDoesNotKnow(SharedLineStore):
-    """What came while it worked is taken for a leftover."""
-
-    known: frozenset[Path] | None = None
-
-    def is_outdated(self, plan: LinePlan) -> bool:
-        self.known = frozenset(self._paths())
-        return super().is_outdated(plan)
-
-    def clean_up(self) -> int:
-        strange = [path for path in self._paths() if self.known is not None and path not in self.known]
-        for path in strange:
-            self._files.unlink(path)
-        self.known = None
-        return len(strange)
-
-
-class HoldsTheOthers(SharedLineStore):
-    """Everybody waits for whoever runs, in whichever handle."""
-
-    def carry_out(self, *args: Any) -> Any:
-        with self._held():
-            return super().carry_out(*args)
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        with _RUNS:
-            yield
-
-
-_RUNS = threading.RLock()
+    def contents(self, world: World, store: LineStore) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in world.folder.iterdir() if path.suffix == ".lines"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small store that keeps the contract: one file a write, whose lines that begin with `#` are garbage.
+"""A small store that keeps the contract, and its driver: one file a write, whose lines that begin with `#` are garbage.
 
 A compaction writes each file that has garbage anew, without it, and commits it by a rename. Each step that a planted
 mistake gets wrong is a method of its own.
@@ -8,34 +8,34 @@ mistake gets wrong is a method of its own.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from random import Random
+from typing import Any
 
-from compactlib.clock import Clock, ManualClock
+from compactlib.clock import Clock
 from compactlib.contract import CommitFence, Policy
 from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult
 from compactlib.executors.tasks import foreign_error
-from compactlib.files import Files, LocalFiles, sync_names, write_durably
+from compactlib.files import Files, sync_names, write_durably
 from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.ownership import Ownership, Run
+from compactlib.testing import Journal, World
 from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 
 class LineStore:
     """The store. Right in everything, one step a method, for others to get one of them wrong."""
 
-    def __init__(self, folder: Path, *, files: Files | None = None, policy: Policy[LineView, LineChoice] | None = None,
-                 clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path, *, files: Files, clock: Clock) -> None:
         self._folder = folder
-        self._files: Files = files or LocalFiles()
-        self._policy: Policy[LineView, LineChoice] = policy or MinGarbage()
-        self._clock: Clock = clock or ManualClock()
+        self._files = files
+        self._policy: Policy[LineView, LineChoice] = MinGarbage()
+        self._clock = clock
         self._owner = Ownership(f"the lines in {folder}")
         self._lock = self.locked()
         try:
@@ -55,18 +55,16 @@ class LineStore:
     def read(self, number: int) -> list[str]:
         """The lines of a file that are no garbage."""
         data = self._path(number).read_bytes()
-        if b"\x00" in data:
-            raise CorruptData(path=self._path(number), offset=data.index(b"\x00"), expected="text", found="a zero")
+        if not data.isascii():
+            raise CorruptData(path=self._path(number), offset=0, expected="ASCII text", found="other bytes")
         return [line for line in data.decode().splitlines() if not line.startswith("#")]
 
     def view(self, *, budget: Budget | None = None) -> LineView:
         self.require_open()
-        self.checked(budget=budget)
         return LineView(str(self._folder), tuple(self._line_file(path) for path in self._paths()))
 
     def plan(self, policy: Policy[LineView, LineChoice] | None = None, *, view: LineView | None = None) -> LinePlan:
         self.require_open()
-        self.checked(policy=policy, view=view)
         chosen = self.choice(policy or self._policy, self.view() if view is None else view)
         return LinePlan(str(self._folder), chosen.files, chosen.why, self.room())
 
@@ -83,13 +81,12 @@ class LineStore:
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> Done[int] | Skipped | Failed:
         self.require_open()
-        self.checked(plan=plan, policy=policy, executor=executor, budget=budget, observer=observer, fence=fence)
         self.require_one_of(plan, policy)
         self.require_mine(plan)
         with self.begin(budget) as run:
             if run is None:
                 return self.busy()
-            return self.carry_out(run, plan, policy, executor or LocalExecutor(), self.told(run, observer), fence)
+            return self.carry_out(run, plan, policy, executor or LocalExecutor(), self.notified(run, observer), fence)
 
     def begin(self, budget: Budget | None) -> contextlib.AbstractContextManager[Run | None]:
         return self._owner.begin(budget)
@@ -105,7 +102,7 @@ class LineStore:
     def busy(self) -> Skipped:
         return Skipped("1 compaction is under way", is_busy=True)
 
-    def told(self, run: Run, observer: Observer | None) -> Observer:
+    def notified(self, run: Run, observer: Observer | None) -> Observer:
         return run.observer(observer)
 
     def carry_out(self, run: Run, plan: LinePlan | None, policy: Policy[LineView, LineChoice] | None,
@@ -188,7 +185,6 @@ class LineStore:
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[int] | Skipped | Failed:
         self.require_open()
-        self.checked(budget=budget)
         with self.begin(budget) as run:
             return self.busy() if run is None else Done(self.clean_up())
 
@@ -229,13 +225,6 @@ class LineStore:
             raise Closed(f"{self._folder} was closed; open it again")
         self._lock.require_mine()
 
-    def checked(self, **given: object) -> None:
-        needed = {"plan": ("is_empty",), "policy": ("choose", "name"), "executor": ("run",), "budget": ("lend",),
-                  "observer": ("event",), "fence": ("guard",), "view": ("files",)}
-        for name, value in given.items():
-            if value is not None and not all(hasattr(value, each) for each in needed[name]):
-                raise InvalidInput(f"{name} is {value!r}; it needs {', '.join(needed[name])}")
-
     def _paths(self) -> list[Path]:
         return sorted(path for path in self._folder.iterdir() if path.suffix == ".lines")
 
@@ -247,15 +236,6 @@ class LineStore:
         garbage = sum(len(line) for line in lines if line.startswith(b"#"))
         return LineFile(int(path.stem), sum(map(len, lines)), garbage)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({os.fspath(self._folder)!r})"
-
 
 class _Unknown(Exception):
     """The commit may have happened."""
@@ -265,3 +245,32 @@ class _Unknown(Exception):
         self.cause = cause
 
 
+class LineDriver:
+    """Opens stores of one kind, and writes files of which a third is garbage."""
+
+    has_peers = False
+
+    def __init__(self, kind: type[LineStore] = LineStore) -> None:
+        self._kind = kind
+
+    def settings(self) -> Sequence[None]:
+        return [None]
+
+    def open(self, world: World, settings: None) -> LineStore:
+        return self._kind(world.folder, files=world.files, clock=world.clock)
+
+    def policy(self) -> MinGarbage:
+        return MinGarbage(min_bytes=2)
+
+    def act(self, store: LineStore, rng: Random, journal: Journal) -> None:
+        for number in (2 * len(journal.changes) + 1, 2 * len(journal.changes) + 2):
+            with journal.trying(number):
+                store.write(number, [_line(number, line) if line % 3 else f"# garbage {line}" for line in range(9)])
+
+    def check(self, store: LineStore, journal: Journal, *, damage: str) -> None:
+        for number in (change.what for change in journal.changes):
+            assert store.read(number) == [_line(number, line) for line in range(9) if line % 3], f"file {number}"
+
+
+def _line(number: int, line: int) -> str:
+    return f"file {number}, line {line}"

@@ -72,16 +72,6 @@ def test_the_bytes_of_steps_are_read() -> None:
     assert in_steps(straight_on()) == path.read_bytes()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_file_of_an_earlier_version_is_refused_by_name(version: int, tmp_path: Path) -> None:
-    earlier = sorted(GOLDEN.glob(f"compaction-log-v{version}-*.bin"))
-    assert len(earlier) >= 10
-    for path in earlier:
-        (tmp_path / LOG_NAME).write_bytes(path.read_bytes())
-        with pytest.raises(Unsupported, match=f"compaction log version {version}; this release reads 4: use"):
-            read_log(tmp_path)
-
-
 def test_a_file_is_led_on_in_steps(tmp_path: Path) -> None:
     logs = straight_on()
     (tmp_path / LOG_NAME).write_bytes(encode_log(logs[2]))

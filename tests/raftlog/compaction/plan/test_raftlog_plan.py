@@ -36,6 +36,7 @@ from compactlib.testing.views import log_views
 from tests.tools.raft_segments import segments_of
 
 SCENARIOS = Path(__file__).parents[3] / "raftlog" / "scenarios"
+LOGS: Any = log_views().examples
 POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
                                                    "cost": CostPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")
@@ -337,7 +338,7 @@ def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
 
 
 @settings(max_examples=60)
-@given(log_views().examples)
+@given(LOGS)
 def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         named = [number for row in plan.to_dicts() for number in row["members"]]
@@ -351,7 +352,7 @@ def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
 
 
 @settings(max_examples=60)
-@given(log_views().examples)
+@given(LOGS)
 def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         after = plan.forecast(view)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed number of victims, as simulators of flash and of log-structured volumes take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeAlias
+
+import attrs
+
+from compactlib._arguments import require_one_of
+from compactlib.blobstore import BlobChoice, BlobView
+from compactlib.blobstore.compaction.plan.policy import SegmentView, fraction, whole
+
+Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
+"""What comes first: the largest dead share; the fewest valid bytes; with u the valid part of what a segment holds, the
+largest (1 - u) * age / (1 + u); the largest (1 - u) / u * sqrt(age)."""
+
+
+@attrs.frozen(kw_only=True)
+class FixedNumber:
+    """Takes the first so many segments that are dead enough, whether or not the log gets shorter by that.
+
+    It is for the lab, where `BlobSettings.max_dead_fraction` says when.
+
+    Attributes:
+        victims: at most so many, >= 1.
+        min_dead_fraction: of what a segment holds, so much has to be dead, 0.0 to 1.0.
+        prefers: which ones come first; of equals, the lower position. The choice names them in that order.
+        ties_modulo: of equals, the lower remainder of the position by this instead, as a hash table of so many places
+            lists them; 0: not so.
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    victims: int = whole(16, least=1)
+    min_dead_fraction: float = fraction(0.0)
+    prefers: Preference = "dead share"
+    ties_modulo: int = whole(0)
+
+    name: ClassVar[str] = "fixed_number"
+
+    def __attrs_post_init__(self) -> None:
+        require_one_of("prefers", self.prefers, Preference)
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments."""
+        least = self.min_dead_fraction
+        dead_enough = [each for each in view.eligible
+                       if each.used_bytes and each.used_bytes - each.valid_bytes >= least * each.used_bytes]
+        if not dead_enough:
+            return BlobChoice(why=f"of none of {len(view.eligible)} segments a part min_dead_fraction={least} is dead; "
+                                  f"lower it, or wait")
+        worth = _WORTH[self.prefers]
+        if self.ties_modulo:
+            dead_enough.sort(key=lambda each: each.name.position % self.ties_modulo)
+        dead_enough.sort(key=lambda each: -worth(each, now))
+        taken = dead_enough[:self.victims]
+        return BlobChoice(taken, why=f"the first {len(taken)} of {len(dead_enough)} by {self.prefers}")
+
+
+def _benefit(segment: SegmentView, now: float) -> float:
+    valid = segment.valid_bytes / segment.used_bytes
+    return (1 - valid) * max(now - segment.last_modified, 0.0) / (1 + valid)
+
+
+def _root_benefit(segment: SegmentView, now: float) -> float:
+    if not segment.valid_bytes:
+        return math.inf
+    valid = segment.valid_bytes / segment.used_bytes
+    return (1 - valid) / valid * math.sqrt(max(now - segment.last_modified, 0.0))
+
+
+_WORTH: dict[str, Callable[[SegmentView, float], float]] = {
+    "dead share": lambda segment, now: 1 - segment.valid_bytes / segment.used_bytes,
+    "valid bytes": lambda segment, now: -segment.valid_bytes,
+    "benefit": _benefit,
+    "root benefit": _root_benefit,
+}

@@ -1,0 +1,1032 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of `contract.Compaction`, as promises that any store can be held to by its `Driver`.
+
+    class TestMyStore(CompactionConformance):       # each promise is a test of pytest
+        def make_driver(self):
+            return MyDriver()
+
+    check_compaction(MyDriver(), folder)            # without pytest
+
+`Driver.act` is called until `plan(policy)` finds something to do. Every compaction is given the driver's policy. What
+kills, crashes and refusals at each step do to the same store is `check_hazards`' part.
+
+A driver may have, besides its five methods:
+
+- `has_peers = True`: the store is shared. Each opening of a world is a handle of the same store, any number may compact
+  at once, and one of them commits. Without it a store has one owner, and a second opening is `Busy`.
+- `uses_executor = False`: compactions give no tasks to an executor.
+- `state(store)`: a value that changes when a compaction commits, and at no other time; else the rows of the view.
+- `contents(world, store)`: all that is stored, as bytes by name; else the files of the folder, or of a shared store the
+  bytes of its `state`.
+- `reader(world)`: another process' reader, with a `close`; `check` reads from it as from the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+
+from compactlib.errors import (
+    BudgetSpent,
+    Busy,
+    Closed,
+    CompactlibError,
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    Stale,
+    StorageError,
+    TaskFailed,
+)
+from compactlib.executors import RewriteTask
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.report import VerifyReport
+from compactlib.runtime import Budget, Observer
+from compactlib.testing.choices import spread
+from compactlib.testing.driver import Driver, Journal, World
+from compactlib.testing.failing import disk_error
+from compactlib.testing.in_front import FilesInFront, Request, StrPath, act_at_once
+from compactlib.testing.promises import ConformanceKit, Mismatch, expect, run_kit, same, shown
+from compactlib.testing.stand_ins import (
+    Call,
+    ExecutorBy,
+    FenceBy,
+    Gate,
+    ObserverBy,
+    PolicyBy,
+    StepClock,
+    TaskBy,
+    failing_executor,
+    garbage_executors,
+    held_at,
+    in_another_thread,
+    lasting_threads,
+    paused_at,
+    raising,
+    raising_executors,
+    soundly,
+    spent_at,
+)
+
+_TELLS = re.compile(r"\d|\w_\w|=")
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_MOST_COMPACTIONS, _MOST_ACTS, _MOST_DAMAGED = 8, 200, 12
+_MOST_SPENT, _MOST_PAUSED, _MOST_OVERTAKEN, _MOST_REFUSED = 40, 3, 20, 20
+_EARLY_SECONDS = 0.05
+_LOCK_NAME = "LOCK"
+"""The file by which a folder is locked holds nothing."""
+
+
+class Surprise(Exception):
+    """An error that is none of the library's."""
+
+
+class _Room(FilesInFront):
+    """The local disk, with as much room as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__(act_at_once)
+        self.room: int | None = 1 << 40
+
+    def available_bytes(self, path: StrPath) -> int | None:
+        return self.room
+
+
+@attrs.frozen
+class Opened:
+    """A store that a check has open: its driver, its world and its disk, what was tried, how many changes it made."""
+
+    store: Any
+    driver: Driver[Any]
+    world: World
+    disk: _Room
+    journal: Journal
+    changes: list[Request] = attrs.field(factory=list)
+
+    @classmethod
+    def of(cls, driver: Driver[Any], world: World, journal: Journal) -> Opened:
+        """Open the store of a world."""
+        disk, changes = _Room(), list[Request]()
+
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            changes.extend([request] if request.changes else [])
+            return act()
+
+        world.behind, world.step = disk, step
+        return cls(driver.open(world, driver.settings()[0]), driver, world, disk, journal, changes)
+
+    def plan(self, **named: Any) -> Any:
+        """`plan()` with the driver's policy."""
+        return self.store.plan(self.driver.policy(), **named)
+
+    def compact(self, plan: Any = None, **named: Any) -> Any:
+        """`compact()` with a plan, or with the driver's policy."""
+        given = {} if plan is not None else {"policy": self.driver.policy()}
+        return self.store.compact(plan, **{**given, **named})
+
+    def act(self, number: int) -> None:
+        """Let the driver act until there is something to compact."""
+        rng = Random(number)
+        for _ in range(_MOST_ACTS):
+            self.driver.act(self.store, rng, self.journal)
+            if not self.plan().is_empty:
+                return
+        raise Mismatch(f"after {_MOST_ACTS} calls of act() plan(policy) is {self.plan()!r}",
+                       "a policy() of the driver that finds something to do after a few acts")
+
+    def state(self) -> object:
+        """What changes with a commit."""
+        own = getattr(self.driver, "state", None)
+        return own(self.store) if own is not None else self.store.view().to_dicts()
+
+    def contents(self) -> Mapping[str, bytes]:
+        """All that is stored."""
+        own = getattr(self.driver, "contents", None)
+        if own is not None:
+            found: Mapping[str, bytes] = own(self.world, self.store)
+            return found
+        is_shared = getattr(self.driver, "has_peers", False)
+        return {"state": repr(self.state()).encode()} if is_shared else folder_contents(self.world.folder)
+
+    def check(self, after: str, reader: Any = None) -> None:
+        """Require that what was acknowledged is there, read from the store or from a reader."""
+        try:
+            self.driver.check(self.store if reader is None else reader, self.journal, damage="")
+        except Exception as error:
+            raise Mismatch(f"after {after}: {type(error).__name__}: {error}", "everything acknowledged to be there"
+                           ) from error
+
+    def finish(self, after: str) -> None:
+        """Require that nothing runs, that compactions come to an end, and that everything is there then."""
+        status = self.store.status()
+        if status.is_busy:
+            raise Mismatch(f"after {after}: {status!r}", "is_busy to be false: every end of a run releases it")
+        for _ in range(_MOST_COMPACTIONS):
+            outcome = self.compact()
+            if isinstance(outcome, Skipped):
+                break
+            if not isinstance(outcome, Done):
+                raise Mismatch(f"after {after} the next compact() answered {outcome!r}",
+                               "it to go on with what is left: Done, then Skipped")
+        else:
+            raise Mismatch(f"after {after} each of {_MOST_COMPACTIONS} compactions found something to do",
+                           "them to come to rest")
+        plan = self.plan()
+        if not plan.is_empty:
+            raise Mismatch(f"after {after} compact() is Skipped ({outcome.reason}), but plan() is {plan!r}",
+                           "a plan that is empty, or a compaction that carries it out")
+        self.store.audit()
+        self.check(after)
+
+
+class CompactionConformance(ConformanceKit):
+    """Inherit in a test class, return a driver from `make_driver`, and pytest finds the promises.
+
+    Attributes:
+        effort_percent: how many of the steps are tried where there may be many.
+    """
+
+    effort_percent: int = 100
+
+    def make_driver(self) -> Driver[Any]:
+        """Return the driver of the store to test."""
+        raise NotImplementedError("say which store is to be tested: make_driver returns a Driver")
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(getattr(self.make_driver(), "has_peers", False))
+
+    @property
+    def uses_executor(self) -> bool:
+        return bool(getattr(self.make_driver(), "uses_executor", True))
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path, *, acts: int = 0, name: str = "store") -> Iterator[Opened]:
+        """A store in a world of its own below `folder`, with so many times something to compact; closed at the end."""
+        place = folder / name
+        place.mkdir(exist_ok=True)
+        world = World(place)
+        with contextlib.ExitStack() as held:
+            held.callback(_close_all, world)
+            opened = held.enter_context(_closing(Opened.of(self.make_driver(), world, Journal())))
+            for number in range(acts):
+                opened.act(number)
+            yield opened
+
+    @contextlib.contextmanager
+    def reopened(self, opened: Opened) -> Iterator[Opened]:
+        """The store of the same world once more, on a sound disk: of a closed store its successor, else a peer."""
+        with _closing(Opened.of(opened.driver, opened.world, opened.journal)) as again:
+            yield again
+
+    def some(self, count: int, most: int) -> Sequence[int]:
+        """Numbers from 1 to `count`, evenly spread if they are more than `most` of the effort."""
+        return spread(range(1, count + 1), max(2, most * self.effort_percent // 100))
+
+    def test_driver_sees_what_is_missing(self, tmp_path: Path) -> None:
+        """Its `check` raises over an empty store; `state` and `contents` change with a commit.
+
+        To do: compare each change with what is read in check(), and show what a commit replaces in state(), contents().
+        """
+        with self.opened(tmp_path, acts=1) as opened, self.opened(tmp_path, name="empty") as empty:
+            found = _raised_by(lambda: opened.driver.check(empty.store, opened.journal, damage=""))
+            if not isinstance(found, Exception):
+                raise Mismatch("check() is content with an empty store", "it to raise, since all of it is missing")
+            before = {"state()": opened.state(), "contents()": opened.contents()}
+            _done(opened.compact(), "compact()")
+            for name, after in {"state()": opened.state(), "contents()": opened.contents()}.items():
+                if after == before[name]:
+                    raise Mismatch(f"{name} is the same before and after a compaction", "it to change with a commit")
+
+    # ---- what a plan says, and whether that is what is done
+
+    def test_empty_store_says_why_nothing_is_done(self, tmp_path: Path) -> None:
+        """Its plan is empty, never `None`, and names the gate; `compact` is skipped with that reason.
+
+        To do: say why: "0 of 0 bytes are dead, below min_dead_bytes=4096; lower it, or wait".
+        """
+        with self.opened(tmp_path) as opened:
+            plan = opened.plan()
+            assert plan is not None, "plan() answered None"
+            assert plan.is_empty, f"there is nothing in the store, and the plan is {plan!r}"
+            _names_a_gate(plan.why)
+            same((plan.bytes_to_copy or 0, plan.bytes_freed or 0), (0, 0))
+            same(_skipped(opened.compact(), "compact() of an empty store").reason, plan.why)
+
+    def test_plan_changes_nothing(self, tmp_path: Path) -> None:
+        """Neither do a view, a status, an audit or a verification: not one byte.
+
+        To do: measure and decide in memory; what has to be written, recovered or removed waits for compact().
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            before = opened.contents()
+            opened.changes.clear()
+            for name, call in {"view()": opened.store.view, "plan()": opened.store.plan, "plan(policy)": opened.plan,
+                               "status()": opened.store.status, "audit()": opened.store.audit,
+                               "verify()": opened.store.verify}.items():
+                call()
+                same(opened.changes, [], case=f"changes of the disk in {name}")
+                same(opened.contents(), before, case=f"what is stored after {name}")
+            _done(opened.compact(), "compact() after plan()")
+            opened.check("compact()")
+
+    def test_views_plans_and_status_are_values(self, tmp_path: Path) -> None:
+        """Frozen, picklable, printed in one line, and plain data in `to_dicts()`.
+
+        To do: make it an attrs.frozen class of plain or frozen fields, on compactlib.report.Printed.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            plan, view, status = opened.plan(), opened.store.view(), opened.store.status()
+            for what, value in {"plan()": plan, "view()": view, "status()": status}.items():
+                _is_a_value(what, value)
+            same(plan.is_empty, False, case="is_empty, after act()")
+            assert plan.why.strip(), "the plan does not say why"
+            if plan.is_exact and (plan.bytes_to_copy is None or plan.bytes_freed is None):
+                raise Mismatch(f"is_exact with bytes_to_copy={plan.bytes_to_copy}, bytes_freed={plan.bytes_freed}",
+                               "both as numbers, or is_exact=False")
+            same((status.is_busy, status.last_error, status.failures), (False, "", 0), case="an idle store's status")
+
+    def test_equal_views_give_equal_plans(self, tmp_path: Path) -> None:
+        """A plan is a function of a view, a policy and a time.
+
+        To do: decide by the view alone; take the room into it, the time from the store's clock, and draw nothing.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            view = opened.store.view()
+            same(opened.store.view(), view, case="two views of an idle store")
+            for plan in (opened.plan, opened.store.plan):
+                same(plan(view=view), plan(view=pickle.loads(pickle.dumps(view))), plan())
+
+    def test_plan_is_carried_out_as_it_says(self, tmp_path: Path) -> None:
+        """What it copies and frees is what is then copied and freed, to the byte if it says so.
+
+        To do: count headers, indexes and footers too; if that cannot be known before, say is_exact=False, or None.
+        """
+        with self.opened(tmp_path, acts=2) as opened:
+            plan, before = opened.plan(), opened.contents()
+            _done(opened.compact(plan), "compact(plan)")
+            copied = sum(map(len, (Counter(opened.contents().values()) - Counter(before.values())).elements()))
+            assert isinstance(opened.store.reclaim(), Done | Skipped), "reclaim() after compact() failed"
+            if plan.is_exact:
+                freed = sum(map(len, before.values())) - sum(map(len, opened.contents().values()))
+                same(f"{copied} bytes copied", f"{plan.bytes_to_copy} bytes copied", case=repr(plan))
+                same(f"{freed} bytes freed", f"{plan.bytes_freed} bytes freed", case=repr(plan))
+            opened.check("compact(plan)")
+
+    def test_second_run_finds_nothing_to_do(self, tmp_path: Path) -> None:
+        """It is `Skipped` with the reason of the empty plan, and changes nothing.
+
+        To do: plan nothing that brings nothing: a segment that was just written is not worth copying again.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            opened.finish("compact()")
+            opened.store.reclaim()
+            plan, before = opened.plan(), opened.contents()
+            _names_a_gate(plan.why)
+            same(_skipped(opened.compact(), "one more compact()").reason, plan.why)
+            same(opened.contents(), before)
+
+    def test_order_that_cannot_be_meant_is_refused(self, tmp_path: Path) -> None:
+        """A plan of another store, or a plan and a policy together, is `InvalidInput`; nothing changes.
+
+        To do: note in the plan which store it is of, and look at both before anything else.
+        """
+        with self.opened(tmp_path, acts=1) as opened, self.opened(tmp_path, acts=1, name="other") as other:
+            foreign, own, before = other.plan(), opened.plan(), opened.contents()
+            with expect(InvalidInput):
+                opened.compact(foreign)
+            with expect(InvalidInput):
+                opened.compact(own, policy=opened.driver.policy())
+            same(opened.contents(), before)
+            opened.finish("a plan of another store, and a plan with a policy")
+
+    def test_old_plan_takes_nothing_of_later_writes(self, tmp_path: Path) -> None:
+        """A plan whose sources are gone is `Failed(Stale)`; one that only writes came after may be.
+
+        To do: freeze in the plan what it takes, and compare with what is there before anything is written.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            plan = opened.plan()
+            opened.act(1)
+            outcome = opened.compact(plan)
+            if not isinstance(outcome, Done):
+                _failed(outcome, Stale, "compact() with a plan made before the last write")
+            opened.finish("a plan that writes came after")
+        with self.opened(tmp_path, acts=1, name="carried out") as opened:
+            plan = opened.plan()
+            _done(opened.compact(plan), "compact(plan)")
+            opened.act(1)
+            before = opened.contents()
+            outcome = _failed(opened.compact(plan), Stale, "compact() with a plan that was carried out before")
+            same(outcome.changed, "no")
+            same(opened.contents(), before)
+            opened.finish("an outdated plan")
+
+    def test_given_policy_is_the_one_that_is_asked(self, tmp_path: Path) -> None:
+        """It gets a view, and a time from the store's clock; a choice that is none is `InvalidInput`.
+
+        To do: pass the given policy and clock.now() to the planning; look at what choose() returned before using it.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            policy = PolicyBy(opened.driver.policy())
+            opened.store.plan(policy)
+            asked = len(policy.times)
+            assert asked, "plan(policy) did not ask it"
+            for answer in (None, 42):
+                wrong, before = PolicyBy(opened.driver.policy(), chooses=[answer]), opened.contents()
+                for name, call in {"plan": partial(opened.store.plan, wrong),
+                                   "compact": partial(opened.compact, policy=wrong)}.items():
+                    found = _raised_by(call)
+                    if not isinstance(found, InvalidInput) or policy.name not in str(found):
+                        raise Mismatch(f"{name}() with a policy that chooses {answer!r}: {found!r}",
+                                       f"InvalidInput that names the policy {policy.name!r}")
+                    same(opened.contents(), before)
+            _done(opened.compact(policy=policy), "compact(policy=...)")
+            assert len(policy.times) > asked, "compact(policy=...) did not ask it"
+            assert all(isinstance(now, float) for now in policy.times), f"it was asked with the times {policy.times}"
+            opened.finish("compact(policy=...)")
+
+    # ---- what else a store answers
+
+    def test_reclaim_verify_and_audit_answer(self, tmp_path: Path) -> None:
+        """`reclaim` an outcome, `verify` a sound report of what it read, `audit` nothing.
+
+        To do: return Done or Skipped, a compactlib.report.VerifyReport, and None.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            for when in ("before", "after"):
+                assert isinstance(opened.store.reclaim(), Done | Skipped), f"reclaim() {when} compact(): an error"
+                report: object = opened.store.verify()
+                if not isinstance(report, VerifyReport) or not report.is_sound:
+                    raise Mismatch(f"verify() {when} a compaction: {report!r}: {getattr(report, 'findings', '')}",
+                                   "a VerifyReport that is sound")
+                assert report.records > 0, f"verify() has looked at no records: {report!r}"
+                same(opened.store.audit(), None)
+                opened.check(f"reclaim() {when} a compaction")
+                opened.compact()
+
+    def test_damage_is_found(self, tmp_path: Path) -> None:
+        """After a byte of a file was flipped, `verify` is not sound, or opening says what is damaged.
+
+        To do: read everything in verify(), compare with its checksums, and list what differs as findings.
+        """
+        if self.has_peers:
+            return
+        with self.opened(tmp_path, acts=1) as opened:
+            pass
+        names = [path.relative_to(opened.world.folder) for path in sorted(opened.world.folder.rglob("*"))
+                 if path.is_file() and not path.is_symlink() and path.stat().st_size]
+        if not names:
+            return
+        found = []
+        for number, name in enumerate(spread(names, _MOST_DAMAGED)):
+            folder = tmp_path / f"damaged {number}"
+            shutil.copytree(opened.world.folder, folder, symlinks=True)
+            data = bytearray((folder / name).read_bytes())
+            data[len(data) * 3 // 4] ^= 0xFF
+            (folder / name).write_bytes(data)
+            try:
+                with _closing(Opened.of(opened.driver, World(folder), opened.journal)) as damaged:
+                    found.append(not damaged.store.verify().is_sound)
+            except CompactlibError as error:
+                found.append(isinstance(error, CorruptData))
+        assert any(found), f"a byte of each of {[str(name) for name in names]} was flipped, and verify() is sound"
+
+    def test_closed_store_says_so(self, tmp_path: Path) -> None:
+        """After `close` everything raises `Closed`; closing again does nothing, and the folder is free.
+
+        To do: ask first whether it is closed, in each method; let the lock go last in close(), and only once.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            plan, store = opened.plan(), opened.store
+            store.close()
+            for name, call in {"view()": store.view, "plan()": store.plan, "compact()": store.compact,
+                               "compact(plan)": lambda: store.compact(plan), "reclaim()": store.reclaim,
+                               "verify()": store.verify, "status()": store.status, "audit()": store.audit}.items():
+                found = _attempt(call)
+                if not isinstance(found, Closed):
+                    raise Mismatch(f"{name}: {found!r}", "Closed to be raised")
+            store.close()
+            with self.reopened(opened) as again:
+                again.finish("closing and opening again")
+
+    def test_closing_lets_everything_go(self, tmp_path: Path) -> None:
+        """After a compaction that was done, interrupted or refused no file is open, and no thread lives.
+
+        To do: close what was opened in a `finally`, the descriptors of readers included, and join each thread.
+        """
+        if self.has_peers:
+            return
+        threads = set(threading.enumerate())
+        policy, refusal = self.make_driver().policy(), Conflict("a newer token was admitted")
+        given: list[dict[str, Any]] = [
+            {}, {"fence": FenceBy(raising(refusal))}, {"observer": ObserverBy(raising(KeyboardInterrupt()))},
+            {"policy": PolicyBy(policy, raising(refusal))}]
+        for number, named in enumerate(given):
+            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
+                with contextlib.suppress(Conflict, KeyboardInterrupt):
+                    opened.compact(**named)
+                opened.store.view()
+                opened.check("a compaction")
+            left = [*_open_files(opened.world.folder), *lasting_threads(threads)]
+            if left:
+                raise Mismatch(f"after compact({', '.join(named)}) and close() there are still open: {shown(left)}",
+                               "every file to be closed and every thread to have ended")
+
+    # ---- a store owns its compaction: one at a time, and `close` ends it
+
+    def test_second_owner_is_refused(self, tmp_path: Path) -> None:
+        """A folder that is open cannot be opened again: `Busy`.
+
+        To do: hold a compactlib.files.FolderLock from before the first read until the end of close().
+        """
+        if self.has_peers:
+            return
+        with self.opened(tmp_path, acts=1) as opened:
+            with expect(Busy), self.reopened(opened):
+                pass
+            opened.finish("a second opening was refused")
+
+    def test_busy_store_skips_at_once(self, tmp_path: Path) -> None:
+        """During a commit a second run is `Skipped`, and the status is busy. Of two peers one commits.
+
+        To do: begin each run with Ownership.begin(), and return Skipped if it yields None; raise nothing.
+        """
+        with self.opened(tmp_path, acts=1) as opened, Gate() as gate:
+            first = Call(lambda: opened.compact(fence=FenceBy(gate.hold)), "compact()")
+            first.holds_until(gate)
+            assert Call(opened.store.status, "status() during a commit").answer().is_busy, (
+                "status().is_busy is false while a compaction runs")
+            second = Call(opened.compact, "a second compact() during a commit").answer()
+            if not self.has_peers:
+                reclaimed = Call(opened.store.reclaim, "reclaim() during a commit").answer()
+                _skipped(reclaimed, "reclaim() while a compaction runs")
+                assert _skipped(second, "a second compact() while one runs").is_busy, (
+                    f"{second!r} is Skipped because another run is at it, and is_busy is false")
+            gate.open()
+            _one_done([first.answer(), second], "two at once")
+            opened.finish("two compactions at once")
+
+    def test_run_refuses_what_is_asked_from_within(self, tmp_path: Path) -> None:
+        """Policy, fence, observer, executor, task: closing is `Busy`, compacting is `Skipped`.
+
+        To do: ask the policy and enter the fence inside Run.inside(), and notify through Run.observer(observer).
+        """
+        for place in ("policy", "fence", "observer", *(("executor", "task", "task elsewhere")
+                                                       if self.uses_executor else ())):
+            with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened:
+                answers: list[tuple[str, object]] = []
+
+                def ask(*_: object, opened: Opened = opened, answers: list[tuple[str, object]] = answers) -> None:
+                    if not answers:
+                        answers.append(("close()", _attempt(opened.store.close)))
+                        if not self.has_peers:
+                            answers.append(("compact()", _attempt(opened.compact)))
+                            answers.append(("reclaim()", _attempt(opened.store.reclaim)))
+
+                what = f"a compaction whose {place} closes the store and compacts it"
+                call = partial(opened.compact, **_asking(place, opened.driver, ask))
+                outcome = Call(call, what).answer()
+                assert answers, f"the {place} given to compact() was never called: {outcome!r}"
+                for name, answer in answers:
+                    if name == "close()" and not isinstance(answer, Busy):
+                        raise Mismatch(f"{name} from the {place}: {answer!r}", "Busy to be raised")
+                    assert name == "close()" or _skipped(answer, f"{name} from the {place}").is_busy, (
+                        f"{answer!r} is Skipped because the store is busy, and is_busy is false")
+                _done(outcome, what)
+                opened.finish(what)
+
+    def test_one_of_two_owners_commits(self, tmp_path: Path) -> None:
+        """Of two peers one overtakes the other, which stands still: it undoes nothing, and is `Skipped`.
+
+        To do: commit and delete with a condition on what was read, and return Skipped when another was first.
+        """
+        if not self.has_peers:
+            return
+        steps = self.some(self._steps(tmp_path), _MOST_OVERTAKEN)
+        for place in ("fence", *(("executor",) if self.uses_executor else ()), *steps):
+            with self.opened(tmp_path, acts=2, name=f"store-{place}") as opened, Gate() as gate:
+                when = f"a compaction that stood still at {place}, and was overtaken"
+                held: dict[str, Any] = ({"budget": held_at(place, gate).budget} if isinstance(place, int) else
+                                        {"fence": FenceBy(gate.hold)} if place == "fence" else
+                                        {"executor": _held(gate)})
+                slow = Call(partial(opened.compact, **held), "the slower compaction")
+                slow.holds_until(gate)
+                with self.reopened(opened) as other:
+                    fast = Call(other.compact, "the faster compaction").answer()
+                    other.check(when)
+                    if isinstance(place, int):
+                        other.act(2)
+                    gate.open()
+                    outcomes = [slow.answer(), fast]
+                    if not isinstance(place, int):
+                        _one_done(outcomes, when)
+                    elif not all(isinstance(each, Done | Skipped) for each in outcomes) or all(
+                            isinstance(each, Skipped) for each in outcomes):
+                        raise Mismatch(f"{when}: {outcomes}", "Done and Skipped, or both Done")
+                    other.finish(when)
+                opened.finish(when)
+
+    def test_readers_go_on_through_a_compaction(self, tmp_path: Path) -> None:
+        """A reader reads the same before the commit, in it, and after it.
+
+        To do: keep what is replaced until no reader can hold it any more, and let readers find the new names.
+        """
+        with self.opened(tmp_path, acts=2) as opened, Gate() as gate, contextlib.ExitStack() as readers:
+            open_reader = getattr(opened.driver, "reader", None)
+            if open_reader is None:
+                return
+            reader = readers.enter_context(contextlib.closing(open_reader(opened.world)))
+            opened.check("opening a reader", reader)
+            compaction = Call(lambda: opened.compact(fence=FenceBy(gate.hold)), "compact()")
+            compaction.holds_until(gate)
+            opened.check("a commit has begun", reader)
+            gate.open()
+            _done(compaction.answer(), "a compaction beside which was read")
+            opened.check("a compaction, by a reader from before", reader)
+            fresh = readers.enter_context(contextlib.closing(open_reader(opened.world)))
+            opened.check("a compaction, by a new reader", fresh)
+
+    def test_writers_go_on_beside_a_compaction(self, tmp_path: Path) -> None:
+        """While tasks run, writing, views and plans come back; what is written stays.
+
+        To do: hold no lock that writers need while an executor works; take it for the commit alone.
+        """
+        if not self.uses_executor:
+            return
+        with self.opened(tmp_path, acts=1) as opened, Gate() as gate:
+            compaction = Call(lambda: opened.compact(executor=_held(gate)), "compact()")
+            compaction.holds_until(gate)
+            for name, call in {"act()": lambda: opened.act(1), "view()": opened.store.view, "plan()": opened.plan,
+                               "audit()": opened.store.audit, "status()": opened.store.status}.items():
+                Call(call, f"{name} while tasks run").answer()
+            gate.open()
+            _done(compaction.answer(), "a compaction beside which was written")
+            opened.finish("writes beside a compaction")
+
+    def test_close_cancels_the_run_and_waits(self, tmp_path: Path) -> None:
+        """It cancels the tasks' budget, and comes back when the run has ended: also in a commit.
+
+        To do: give the executor Run.budget, and call Ownership.close(), which cancels it and waits for the run.
+        """
+        for place in ("fence", *(("executor",) if self.uses_executor else ())):
+            with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened, Gate() as gate:
+                lent, mine = list[Budget](), Budget()
+                held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate, lent)}
+                compaction = Call(partial(opened.compact, budget=mine, **held), "compact()")
+                compaction.holds_until(gate)
+                closings = [Call(opened.store.close, f"close() {nth} during a compaction") for nth in ("once", "twice")]
+                # One that does not wait has this long to be found out; one that waits is never taken for it.
+                if any(closing.ended.wait(_EARLY_SECONDS) for closing in closings):
+                    raise Mismatch("close() came back while the compaction still ran", "it to wait for the run's end")
+                gate.open()
+                for closing in closings:
+                    closing.answer()
+                outcome = compaction.answer()
+                assert all(each.cancelled for each in lent), "close() came back, and the tasks' budget is not cancelled"
+                assert not mine.cancelled, "close() has cancelled the caller's budget, who may need it for other stores"
+                if not isinstance(outcome, Failed if lent else Done | Failed):
+                    raise Mismatch(f"the compaction while the store was closed: {outcome!r}", "Failed(BudgetSpent)")
+                with self.reopened(opened) as again:
+                    again.finish("closing during a compaction")
+
+    # ---- whatever those do who watch, decide, copy, guard or limit: it is named, and the next goes on
+
+    def test_observers_may_raise_and_may_ask(self, tmp_path: Path) -> None:
+        """An observer that raises breaks nothing; one that asks for a view or a plan waits for nothing.
+
+        To do: notify through telling(observer) or Run.observer(observer), and never inside a lock (LaterObserver).
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            observer = ObserverBy(raising(Surprise("the observer's own bug")))
+            _done(opened.compact(observer=observer), "a compaction whose observer raises")
+            assert observer.calls, "the observer given to compact() was never notified"
+            opened.finish("a compaction whose observer raises")
+        elsewhere = [{"executor": ExecutorBy(in_another_thread)}] if self.uses_executor else []
+        for number, executor in enumerate([{}, *elsewhere]):
+            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
+                answers: list[object] = []
+
+                def ask(opened: Opened = opened, answers: list[object] = answers) -> None:
+                    # One thread each, so that a lock that its holder may take again does not hide behind that.
+                    for asked in (opened.store.status, opened.store.view, opened.plan):
+                        answers.append(_attempt(asked))
+                        asking = Call(partial(_attempt, asked), "asking the store from an observer")
+                        answers.append(asking.answer(times=2))
+
+                observer = ObserverBy(ask)
+                call = partial(opened.compact, observer=observer, **executor)
+                _done(Call(call, "a compaction whose observer asks").answer(), "a compaction whose observer asks")
+                same(len(answers), 6 * observer.calls, case="answers that the observer got")
+                strange = [answer for answer in answers if isinstance(answer, CompactlibError)]
+                assert not strange, f"asking the store from an observer raised {strange[0]!r}"
+
+    def test_executor_that_does_wrong_is_a_failure(self, tmp_path: Path) -> None:
+        """It raises, fails, forgets or makes up a task: `Failed`, and the next compaction goes on.
+
+        To do: catch Exception around the executor as TaskFailed, and check its answers: executors.tasks.answers_of.
+        """
+        if not self.uses_executor:
+            return
+        raised = raising_executors(Surprise("the executor's own bug"))
+        refused = Conflict("the task's own refusal")
+        executors = {**raised, **garbage_executors(), "fails each task": failing_executor(refused)}
+        for number, (name, executor) in enumerate(executors.items()):
+            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
+                before = opened.state()
+                kind = TaskFailed if name in raised else CompactlibError
+                outcome = _failed(opened.compact(executor=executor), kind, f"an executor that {name}")
+                assert executor.runs, f"the executor that {name} was never called"
+                if executor.tasks and name == "fails each task":
+                    same(outcome.error, refused)
+                _truthful(opened, outcome, before, f"an executor that {name}")
+                opened.finish(f"an executor that {name}")
+
+    def test_foreign_errors_and_interrupts_come_through(self, tmp_path: Path) -> None:
+        """A policy's and a fence's own errors, and interrupts from anywhere; the next one goes on.
+
+        To do: release runs, locks and files in `finally`; catch CompactlibError around a fence, BaseException nowhere.
+        """
+        for error in (Surprise("the host's own bug"), KeyboardInterrupt("the host's user"), SystemExit("its end")):
+            given: dict[str, dict[str, Any]] = {
+                "a policy": {"policy": PolicyBy(self.make_driver().policy(), raising(error))},
+                "a fence": {"fence": FenceBy(raising(error))}}
+            if not isinstance(error, Exception):
+                given["an observer"] = {"observer": ObserverBy(raising(error))}
+                for name, executor in raising_executors(error).items() if self.uses_executor else ():
+                    given[f"an executor that {name}"] = {"executor": executor}
+            for name, named in given.items():
+                with self.opened(tmp_path, acts=1, name=f"store {type(error).__name__} {name}") as opened:
+                    calls = [partial(opened.compact, **named)]
+                    if "policy" in named:
+                        calls.append(partial(opened.store.plan, named["policy"]))
+                    for call in calls:
+                        found = _raised_by(call)
+                        if found is not error:
+                            raise Mismatch(f"{error!r} from {name}: {found!r}", "it to come through")
+                    opened.finish(f"{error!r} from {name}")
+
+    def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
+        """What is committed is committed inside it; a library's error on entering is the `Failed` one.
+
+        To do: put `with fence.guard():` around each commit, and say truthfully what has changed before.
+        """
+        with self.opened(tmp_path, acts=2, name="counting") as opened:
+            before, seen = opened.state(), list[object]()
+            fence = FenceBy(lambda number: seen.append(opened.state()))
+            _done(opened.compact(fence=fence), "compact(fence=...)")
+            assert fence.entered, "something was committed, and the fence was never entered"
+            same(seen[0], before, case="the store's state when its fence is entered first")
+            opened.finish("a fence")
+        for number in range(1, fence.entered + 1):
+            with self.opened(tmp_path, acts=2, name=f"store-{number}") as opened:
+                before, refusal = opened.state(), Conflict("a newer token was admitted")
+
+                def refuse(entry: int, number: int = number, refusal: Conflict = refusal) -> None:
+                    if entry == number:
+                        raise refusal
+
+                when = f"a fence that refuses entry {number} of {fence.entered}"
+                outcome = _failed(opened.compact(fence=FenceBy(refuse)), Conflict, when)
+                assert outcome.error is refusal, f"the fence raised {refusal!r}, the outcome is {outcome!r}"
+                if number == 1:
+                    same(outcome.changed, "no", case="changed, after the first entry was refused")
+                _truthful(opened, outcome, before, when)
+                opened.finish(when)
+
+    def test_cancelled_budget_lets_nothing_begin(self, tmp_path: Path) -> None:
+        """`compact` is `Failed(BudgetSpent)`; the others end by it or answer; nothing has changed.
+
+        To do: ask budget.check() before the first step, and where much has to be counted or read.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            budget, before, fence = Budget(), opened.state(), FenceBy()
+            budget.cancel()
+            outcome = _failed(opened.compact(budget=budget, fence=fence), BudgetSpent, "compact(), cancelled before")
+            same((outcome.changed, fence.entered), ("no", 0))
+            for name, call in {"view": opened.store.view, "verify": opened.store.verify}.items():
+                found = _attempt(partial(call, budget=budget))
+                if found is None or (isinstance(found, CompactlibError) and not isinstance(found, BudgetSpent)):
+                    raise Mismatch(f"{name}() with a cancelled budget: {found!r}", "BudgetSpent, or its value")
+            reclaimed = opened.store.reclaim(budget=budget)
+            if not isinstance(reclaimed, Done | Skipped):
+                _failed(reclaimed, BudgetSpent, "reclaim() with a cancelled budget")
+            same(opened.state(), before)
+            opened.finish("a budget that was cancelled before")
+
+    def test_budget_ends_or_holds_the_work_at_any_step(self, tmp_path: Path) -> None:
+        """Spent: `Failed(BudgetSpent)`, or done; paused: it waits. The next one goes on.
+
+        To do: ask the budget before each chunk and each commit, not inside one, and wait in it with no lock held.
+        """
+        steps = self._steps(tmp_path)
+        for what, most, make in (("spent", _MOST_SPENT, spent_at), ("paused", _MOST_PAUSED, paused_at)):
+            outcomes = []
+            for number in self.some(steps, most):
+                with self.opened(tmp_path, acts=2, name=f"store {what} {number}") as opened:
+                    before, when = opened.state(), f"a budget that is {what} at its step {number}"
+                    call = partial(opened.compact, budget=make(number).budget)
+                    outcome = Call(call, f"a compaction with {when}").answer()
+                    outcomes.append(outcome)
+                    opened.check(when)
+                    if what == "paused":
+                        _done(outcome, when)
+                    elif not isinstance(outcome, Done):
+                        _truthful(opened, _failed(outcome, BudgetSpent, when), before, when)
+                    elif not opened.plan().is_empty:
+                        raise Mismatch(f"{when}: {outcome!r}, and {opened.plan()!r} is left", "Failed(BudgetSpent)")
+                    opened.finish(when)
+            assert what != "spent" or any(isinstance(outcome, Failed) for outcome in outcomes), (
+                f"the budget was spent at each of {len(outcomes)} steps, and every compaction was Done all the same")
+
+    def _steps(self, folder: Path) -> int:
+        """How often a whole compaction asks its budget."""
+        with self.opened(folder, acts=2, name="counting steps") as opened:
+            clock = StepClock()
+            _done(opened.compact(budget=clock.budget), "a compaction with a deadline far away")
+        if not clock.readings:
+            raise Mismatch("a whole compaction never asked the budget", "it to be asked before each chunk")
+        return clock.readings
+
+    # ---- a disk without room, and one that refuses
+
+    def test_nothing_begins_without_room(self, tmp_path: Path) -> None:
+        """It is `Skipped`, and names what is needed and what there is.
+
+        To do: ask files.available_bytes(folder) before the first change, and compare with plan.bytes_needed.
+        """
+        with self.opened(tmp_path, acts=1) as opened:
+            plan = opened.plan()
+            if not plan.bytes_needed or plan.bytes_available is None:
+                return
+            room = opened.disk.room = plan.bytes_needed - 1
+            before, fence = opened.contents(), FenceBy()
+            for outcome in (opened.compact(fence=fence), opened.compact(plan, fence=fence)):
+                reason = _skipped(outcome, f"compact() of {plan.bytes_needed} bytes with room for {room}").reason
+                plainly = reason.replace(",", "")
+                if str(plan.bytes_needed) not in plainly or str(room) not in plainly:
+                    raise Mismatch(f"the reason {reason!r}", f"one with both numbers, {plan.bytes_needed} and {room}")
+            same((opened.contents(), fence.entered), (before, 0))
+            opened.disk.room = plan.bytes_needed * 2
+            opened.finish("a compaction that had no room")
+
+    def test_refusing_disk_is_a_failure(self, tmp_path: Path) -> None:
+        """`Failed(StorageError)` that says what has changed; the store opened again goes on.
+
+        To do: let StorageError end the work; say changed="unknown" from a commit's first change until its sync.
+        """
+        if self.has_peers:
+            return
+        with self.opened(tmp_path, acts=2, name="counting") as opened:
+            opened.changes.clear()
+            _done(opened.compact(), "compact()")
+            kinds = [request.kind for request in opened.changes]
+        for number in self.some(len(kinds), _MOST_REFUSED):
+            when = f"a disk that refuses change {number} of {len(kinds)}, '{kinds[number - 1]}', and all that follow"
+            with self.opened(tmp_path, acts=2, name=f"store {number}") as opened:
+                before, allowed = opened.state(), [None] * (number - 1)
+
+                def step(request: Request, act: Callable[[], Any], allowed: list[None] = allowed) -> Any:
+                    if request.changes and not allowed:
+                        raise disk_error(errno.EIO, request)
+                    del allowed[:request.changes]
+                    return act()
+
+                opened.world.step = step
+                outcome: Any = opened.compact()
+                opened.world.step = act_at_once
+            with self.reopened(opened) as again:
+                # What it does at its end may fail, if that only leaves garbage.
+                if number == 1 or not isinstance(outcome, Done):
+                    _truthful(again, _failed(outcome, StorageError, when), before, f"{when}, opened again")
+                again.finish(f"{when}, opened again")
+
+
+def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int = 100) -> list[str]:
+    """Hold a store to the contract of `Compaction`, without pytest, and return the names of the promises.
+
+    Args:
+        driver: opens, uses and checks the store, as for `check_hazards`.
+        folder: an empty folder that exists; each promise gets a folder of its own inside.
+        effort_percent: how many of the steps of a compaction to try, where each is tried; 100 takes some seconds.
+
+    Raises:
+        PromiseBroken: the first promise that the store does not keep, with what to do.
+    """
+    suite = CompactionConformance()
+    suite.make_driver = lambda: driver  # type: ignore[method-assign]
+    suite.effort_percent = effort_percent
+    return run_kit(suite, folder)
+
+
+# -------------------------------------------------------------------------------------------------- opening and closing
+
+
+@contextlib.contextmanager
+def _closing(opened: Opened) -> Iterator[Opened]:
+    """Close the store at the end; what went wrong before is reported, not what then goes wrong with closing."""
+    try:
+        yield opened
+    except BaseException:
+        with contextlib.suppress(Exception):
+            Call(opened.store.close, "close()").wait()
+        raise
+    Call(opened.store.close, "close()").answer()
+
+
+def _close_all(world: World) -> None:
+    for kept in world.kept.values():
+        getattr(kept, "close", int)()
+
+
+def folder_contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes, and its folders and links with none; the lock file is left out."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name != _LOCK_NAME:
+            name = str(path.relative_to(folder))
+            target = f" -> {os.readlink(path)}" if path.is_symlink() else ""
+            found[name + target] = path.read_bytes() if path.is_file() and not target else b""
+    return found
+
+
+def _open_files(folder: Path) -> list[str]:
+    """What of a folder this process has open; nothing where the system does not say."""
+    found = []
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in found if name.startswith(f"{folder}/")]
+
+
+def _asking(place: str, driver: Driver[Any], ask: Callable[..., None]) -> dict[str, Any]:
+    """Arguments of `compact()` by which this place of a compaction calls `ask`."""
+    if place == "policy":
+        return {"policy": PolicyBy(driver.policy(), ask)}
+    if place == "fence":
+        return {"fence": FenceBy(ask)}
+    if place == "observer":
+        return {"observer": ObserverBy(ask)}
+
+    def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
+        if place == "executor":
+            ask()
+            return soundly(tasks, budget, observer)
+        run_tasks = soundly if place == "task" else in_another_thread
+        return run_tasks([TaskBy(task, ask) for task in tasks], budget, observer)
+
+    return {"executor": ExecutorBy(run)}
+
+
+def _held(gate: Gate, budgets: list[Budget] | None = None) -> ExecutorBy:
+    """An executor that stands still at a gate, and notes its budget."""
+
+    def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
+        if budgets is not None:
+            budgets.append(budget)
+        gate.hold()
+        return soundly(tasks, budget, observer)
+
+    return ExecutorBy(run)
+
+
+# ------------------------------------------------------------------------------------------------------ judging answers
+
+
+def _attempt(call: Callable[[], object]) -> object:
+    """What a call returns, or the library's error that it raises."""
+    try:
+        return call()
+    except CompactlibError as error:
+        return error
+
+
+def _raised_by(call: Callable[[], object]) -> object:
+    """What a call raises, or what it returns if it raises nothing."""
+    try:
+        return call()
+    except BaseException as error:
+        return error
+
+
+def _done(outcome: object, when: str) -> Done[Any]:
+    if not isinstance(outcome, Done):
+        raise Mismatch(f"{when}: {outcome!r}", "Done")
+    return outcome
+
+
+def _skipped(outcome: object, when: str) -> Skipped:
+    if not isinstance(outcome, Skipped) or not outcome.reason.strip():
+        raise Mismatch(f"{when}: {outcome!r}", "Skipped, with a reason")
+    return outcome
+
+
+def _failed(outcome: object, kind: type[CompactlibError], when: str) -> Failed:
+    if not isinstance(outcome, Failed) or not isinstance(outcome.error, kind):
+        raise Mismatch(f"{when}: {outcome!r}", f"Failed({kind.__name__})")
+    if outcome.changed not in ("no", "partly", "unknown"):
+        raise Mismatch(f"{when}: changed={shown(outcome.changed)}", "'no', 'partly' or 'unknown'")
+    return outcome
+
+
+def _one_done(outcomes: Sequence[object], when: str) -> None:
+    if sorted(isinstance(each, Done) + 2 * isinstance(each, Skipped) for each in outcomes) != [1, 2]:
+        raise Mismatch(f"{when}: {outcomes}", "one Done, and one Skipped")
+
+
+def _truthful(opened: Opened, outcome: Failed, before: object, when: str) -> None:
+    """Require that `changed` says what the store shows."""
+    after = opened.state()
+    if outcome.changed == "no" and after != before:
+        raise Mismatch(f"{when}: {outcome!r}, but the store was {shown(before)} and is {shown(after)}",
+                       'changed="partly", or "unknown"')
+    if outcome.changed == "partly" and after == before:
+        raise Mismatch(f"{when}: {outcome!r}, but the store is as it was", 'changed="no"')
+
+
+def _names_a_gate(why: Any) -> None:
+    if not isinstance(why, str) or not _TELLS.search(why):
+        raise Mismatch(shown(why), "a sentence with the value that shut the gate, and the setting to change")
+
+
+def _is_a_value(what: str, value: Any) -> None:
+    """Require that it is frozen, picklable, printed in one line, and plain in `to_dicts()`."""
+    if value is None:
+        raise Mismatch(f"{what} answered None", "a value")
+    line = repr(value)
+    if "\n" in line or not line.strip():
+        raise Mismatch(f"repr({what}) is {shown(line)}", "one line")
+    again = pickle.loads(pickle.dumps(value))
+    if again != value:
+        raise Mismatch(f"{what} differs from what it is after pickling: {shown(again)}", shown(value))
+    rows = value.to_dicts()
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_plain(row) for row in rows):
+        raise Mismatch(f"{what}.to_dicts() is {shown(rows)}", "a list of dictionaries of plain values")
+    name = next((name for name in ("why", "is_busy") if hasattr(value, name)), "to_dicts")
+    try:
+        setattr(value, name, getattr(value, name))
+    except AttributeError:
+        return
+    raise Mismatch(f"{what}.{name} can be set", "a frozen value")
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The conformance kit of `Executor`: tests that any executor inherits."""

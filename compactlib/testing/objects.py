@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every `ObjectStore` promises, as tests that any implementation can inherit.
+
+    from compactlib.testing import ObjectStoreConformance
+
+    class TestMyStore(ObjectStoreConformance):
+        def make_store(self, folder: Path) -> ObjectStore:
+            return MyStore(...)
+
+pytest collects the inherited methods; without pytest, `check_object_store` runs them one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compactlib.errors import Closed, InvalidInput
+from compactlib.objects import BadDigest, BadKey, Digest, ObjectExists, ObjectNotFound, ObjectRef, ObjectStore
+from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
+from compactlib.objects.store import MultiDelete, delete_many, read_checked
+from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, run_kit, same
+from compactlib.testing.stand_ins import in_threads
+
+BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
+            "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * (MAX_SEGMENT_CHARS + 1), "x/" * MAX_KEY_CHARS + "x"]
+"""Keys that some store somewhere takes for something else."""
+
+_SORTED = ["a-b", "a.c", "a/b", "a/b-c", "a/b.d/e", "a/c", "a0", "a=1/b=2/part-0", "b", "ba/x"]
+"""Keys in their order: what goes on with `-` or `.` sorts before what goes on with `/`, and that before digits."""
+
+
+class ObjectStoreConformance(ConformanceKit):
+    """Inherit in a test class and say how to make the store; pytest finds the rest.
+
+    Attributes:
+        creators: how many threads race to create one key; 1 for a store that is not safe for several writers.
+        large_bytes: size of the largest object.
+    """
+
+    creators: int = 8
+    large_bytes: int = 3_000_000
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        """Return the store to be tested, empty.
+
+        Args:
+            folder: a folder of its own for each store; may not exist yet.
+        """
+        raise NotImplementedError("say which store is to be tested")
+
+    def test_object_is_read_as_it_was_created(self, tmp_path: Path) -> None:
+        """Empty, small and large; whole and in ranges that end where it does; always as bytes, with its digest.
+
+        To do: convert what the client library gives with bytes(...), and cut ranges at the end of the object instead of
+        failing. Check start and length first: many clients count a negative start from the end. Compute the digest of
+        what was given. Distinguish absent from empty by the backend's answer. Send large objects in parts, and wait
+        until the last one is there before create() returns.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            for size in (0, 100_000, self.large_bytes):
+                data, key = random.Random(size).randbytes(size), f"a/{size}"
+                ref = store.create(key, memoryview(data))
+                same(ref, ObjectRef(key, size, Digest.of(data)))
+                same((store.get(key), store.info(key).size_bytes), (data, size), (read_checked(store, ref), size))
+                same((type(store.get(key)), type(store.get_range(key, 1, 2))), (bytes, bytes))
+                for start, length in ((0, 10), (5, 0), (size - size // 9, 10), (size - size // 9, size), (size, 5),
+                                      (10**9, 5), (0, 10**9), (1, 1 << 62), (1 << 70, 1 << 70)):
+                    same(store.get_range(key, start, length), data[start:start + length], case=(size, start, length))
+                for start, length in ((-1, 1), (0, -1)):
+                    error_from(InvalidInput, store.get_range, key, start, length, case=(start, length))
+                for wrong in (ObjectRef(key, size, Digest.of(b"other")), ObjectRef(key, size + 1, ref.digest)):
+                    error_from(BadDigest, read_checked, store, wrong)
+
+    def test_object_is_never_overwritten(self, tmp_path: Path) -> None:
+        """A second `create` is `ObjectExists`, whatever it brings, and so are all but one of many at once, until the
+        object is deleted.
+
+        To do: create with a condition of the backend (`If-None-Match: *`, O_EXCL, link); a look before the write is a
+        race. If the backend has none, say creators=1 and let one process write.
+        """
+        def create(number: int) -> bytes:
+            try:
+                store.create("contested/key", b"by %d" % number)
+            except ObjectExists:
+                return b"too late"
+            return b"by %d" % number
+
+        with self.make_store(tmp_path / "store") as store:
+            store.create("a", b"first")
+            for data in (b"second", b"first", b""):
+                error_from(ObjectExists, store.create, "a", data)
+                same(store.get("a"), b"first")
+            store.delete("a")
+            store.create("a", b"third")
+            same(store.get("a"), b"third")
+            answers = in_threads(self.creators, create)
+            same([answer for answer in answers if answer != b"too late"], [store.get("contested/key")])
+
+    def test_absent_object_is_named(self, tmp_path: Path) -> None:
+        """`ObjectNotFound` with the key, in every call but `delete`, which may be repeated.
+
+        To do: raise ObjectNotFound with the key; a folder of keys is no object. Ignore the backend's `not found` on
+        delete, and do not serve from a cache what was deleted.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            for key in ("a/b", "deleted"):
+                store.create(key, b"data")
+            for key in ("deleted", "c", "a", "a/b/c", "a/bb"):
+                for _ in range(2):
+                    store.delete(key)
+                for name, ask in _reads(store).items():
+                    same(error_from(ObjectNotFound, ask, key, case=(name, key)).key, key)
+            same(store.get("a/b"), b"data")
+            same([info.key for info in store.list()], ["a/b"])
+
+    def test_listing_ascends_and_begins_after_a_key(self, tmp_path: Path) -> None:
+        """By the order of the keys' bytes, with any prefix, after any key; each entry is what `info` says.
+
+        To do: sort whole keys, not folder by folder: `a-b` comes before `a/b`. `after` need not be a key that exists.
+        Take times of both from the same field, in seconds since the epoch.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            for key in random.Random(3).sample(_SORTED, len(_SORTED)):
+                store.create(key, key.encode())
+            infos = list(store.list())
+            same([(info.key, info.size_bytes) for info in infos], [(key, len(key)) for key in _SORTED])
+            same(infos, [store.info(key) for key in _SORTED])
+            assert min(info.modified_at for info in infos) > 0, infos
+            for prefix in ("", "a", "a/", "a/b", "a/b.", "a/b.d/", "a=1/", "b", "c", "ba/x", "ba/xy"):
+                for after in ("", "a", "a-b", "a/", "a/b", "a/b.d", "a/zz", "b", "zz"):
+                    expected = [key for key in _SORTED if key.startswith(prefix) and key > after]
+                    same([info.key for info in store.list(prefix, after=after)], expected, case=(prefix, after))
+            store.audit()
+
+    def test_key_is_refused_if_some_store_cannot_hold_it(self, tmp_path: Path) -> None:
+        """Each of them means something else in some store.
+
+        To do: call check_key of compactlib.objects.keys first.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            for key in BAD_KEYS:
+                for name, ask in (_reads(store) | _changes(store)).items():
+                    error_from(BadKey, ask, key, case=(name, key))
+            same(list(store.list()), [])
+            store.create("x" * MAX_SEGMENT_CHARS + "/" + "AZaz09._=+@,-"[::-1], b"longest, oddest")
+            same(len(list(store.list("xxx"))), 1)
+
+    def test_key_that_continues_another_is_kept_or_refused(self, tmp_path: Path) -> None:
+        """A file system cannot hold both `a` and `a/b`: then BadKey, and nothing is lost.
+
+        To do: turn `is a directory` and `not a directory` into BadKey.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            store.create("a", b"short")
+            store.create("b/c", b"long")
+            for key in ("a/b", "b"):
+                try:
+                    store.create(key, b"other")
+                except BadKey:
+                    continue
+                same(store.get(key), b"other")
+            same((store.get("a"), store.get("b/c")), (b"short", b"long"))
+
+    def test_room_is_a_number_of_bytes_or_unknown(self, tmp_path: Path) -> None:
+        """A compaction that needs more is refused before it begins; asking changes nothing.
+
+        To do: ask the disk in available_bytes(), or answer None where it is unknown.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            room = store.available_bytes()
+            if room is not None and (type(room) is not int or room < 0):
+                raise Mismatch(f"available_bytes() answered {room!r}", "bytes, 0 or more, or None")
+            same(list(store.list()), [])
+
+    def test_many_objects_are_removed(self, tmp_path: Path) -> None:
+        """Those named, absent ones among them, and no others; a wrong key stops it before anything is removed.
+
+        To do: `delete_many` may be left out. Where it is there, check what the backend answers for each key: an object
+        that is absent is no error, one that stays is.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            named = [f"a/{number}" for number in range(5)] + ["b/x"]
+            for key in [*named, "a/kept"]:
+                store.create(key, b"data")
+            if isinstance(store, MultiDelete):
+                error_from(BadKey, store.delete_many, [named[0], "../" + named[1]])
+                error_from(InvalidInput, store.delete_many, [f"c/{number}" for number in range(1001)])
+                same(len(list(store.list())), 7, case="after calls that were refused")
+            for _ in range(2):
+                delete_many(store, [named[0], "a/absent", "no/such/folder", *named[1:]])
+                same([info.key for info in store.list()], ["a/kept"])
+            delete_many(store, [])
+            same(store.get("a/kept"), b"data")
+
+    def test_closed_store_says_so(self, tmp_path: Path) -> None:
+        """`Closed` from every call; closing again is fine.
+
+        To do: check at the head of every call whether the store was closed, in list() too.
+        """
+        store = self.make_store(tmp_path / "store")
+        store.create("a", b"data")
+        for _ in range(2):
+            store.close()
+        others: dict[str, Callable[[str], object]] = {
+            "list": store.list, "audit": lambda _: store.audit(), "available_bytes": lambda _: store.available_bytes()}
+        for name, ask in (_reads(store) | _changes(store) | others).items():
+            error_from(Closed, ask, "a", case=name)
+
+
+def _reads(store: ObjectStore) -> dict[str, Callable[[str], object]]:
+    return {"get": store.get, "info": store.info, "get_range": lambda key: store.get_range(key, 0, 1)}
+
+
+def _changes(store: ObjectStore) -> dict[str, Callable[[str], object]]:
+    return {"create": lambda key: store.create(key, b""), "delete": store.delete}
+
+
+def check_object_store(make_store: Callable[[Path], ObjectStore], folder: Path, *, creators: int = 8) -> list[str]:
+    """Run the whole suite without pytest, and return the names of its tests.
+
+    Args:
+        make_store: makes an empty store, given a folder of its own.
+        folder: an empty folder that exists; each test gets a folder of its own inside.
+        creators: as `ObjectStoreConformance.creators`.
+
+    Raises:
+        PromiseBroken: the store does not do what a test demands; the message says what.
+    """
+    suite: Any = ObjectStoreConformance()
+    suite.make_store = make_store
+    suite.creators = creators
+    return run_kit(suite, folder)

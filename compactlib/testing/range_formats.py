@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every `RangeFormat` of the staging area promises, as tests that any implementation can inherit.
+
+    from compactlib.testing import RangeFormatConformance
+
+    class TestMyFormat(RangeFormatConformance):
+        def make_format(self) -> RangeFormat:
+            return MyFormat(...)
+
+pytest collects the inherited methods; without pytest, `check_range_format` runs them one after the other. Rows are
+compared with plain lists of records, and their ids with those of `PlainFormat`.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from compactlib.errors import CorruptData
+from compactlib.files.checksum import crc32
+from compactlib.staging import PlainFormat, Record
+from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat, Rows
+from compactlib.staging.committed.formats.split import record_bytes
+from compactlib.staging.model.values import Change
+from compactlib.testing.promises import ConformanceKit, error_from, run_kit, same
+
+_Pairs: TypeAlias = list[tuple[bytes, Record]]
+
+
+class RangeFormatConformance(ConformanceKit):
+    """Inherit in a test class and say how to make the format; pytest finds the rest."""
+
+    def make_format(self) -> RangeFormat:
+        """Return the format to be tested."""
+        raise NotImplementedError("say which format is to be tested")
+
+    def test_rows_say_what_they_hold(self) -> None:
+        """Lengths, keys, records, sizes and places agree with a plain list, of no rows too.
+
+        To do: compare with PlainFormat row by row; `find` is bisect_left over bytes. Guard the places that take the
+        first or the last row.
+        """
+        own = self.make_format()
+        for pairs in _samples():
+            rows = own.rows(pairs) if pairs else own.empty
+            same(len(rows), len(pairs))
+            same(_held(rows), pairs)
+            same([(rows.key(place), rows.record(place)) for place in range(len(rows))], pairs)
+            same(list(rows.ends()), list(accumulate(record_bytes(*pair) for pair in pairs)))
+            same(rows.size_bytes, sum(record_bytes(*pair) for pair in pairs))
+            keys = [key for key, _ in pairs]
+            for key in [b"", *keys, *(key + b"\0" for key in keys), b"\xff" * 9]:
+                same(rows.find(key), bisect_left(keys, key), case=key)
+            same(rows.cut_keys(3), [key for key in keys if crc32(key) % 3 == 0])
+
+    def test_parts_and_whole_have_the_id_of_their_rows(self) -> None:
+        """A range is cut and joined without reading it anew; an id depends on the keys and records alone.
+
+        To do: sizes are counted from the part's own begin. Hash with content_id of the rows' own pairs; neither your
+        file's layout nor how rows were made may show.
+        """
+        rng, own, ids = random.Random(2), self.make_format(), set()
+        for pairs in _samples():
+            rows = own.rows(pairs) if pairs else own.empty
+            ids.add(rows.content_id())
+            for cut in (0, len(pairs), *(rng.randint(0, len(pairs)) for _ in range(5))):
+                first, second = rows.part(0, cut), rows.part(cut, len(rows))
+                for part, held in ((first, pairs[:cut]), (second, pairs[cut:]), (first.followed_by(second), pairs)):
+                    same(_held(part), held)
+                    same(part.size_bytes, sum(record_bytes(*pair) for pair in held))
+                    plain = PlainFormat().rows(held) if held else PlainFormat().empty
+                    same(part.content_id(), plain.content_id(), case=f"{len(pairs)} rows, cut before row {cut}")
+        same(len(ids), len(_samples()))
+
+    def test_merge_agrees_with_a_dictionary(self) -> None:
+        """Puts, deletes, and puts of an identity that is there already.
+
+        To do: a put of the same identity changes nothing; a delete of what is absent counts nothing; the rows merged
+        from stay.
+        """
+        rng, own = random.Random(3), self.make_format()
+        for count in (0, 1, 5, 60, 300) * 8:
+            pairs = _random_pairs(rng, count)
+            changes = _changes_to(rng, pairs)
+            before, after = dict(pairs), dict(pairs)
+            for key, change in changes.items():
+                if change is None:
+                    after.pop(key, None)
+                elif key not in before or before[key].identity != change.identity:
+                    after[key] = change
+            rows = own.rows(pairs) if pairs else own.empty
+            merged = rows.merged(ChangeBatch.of(sorted(changes.items())))
+            same(_held(merged.rows), sorted(after.items()))
+            changed = [key for key in before.keys() & after.keys() if before[key] != after[key]]
+            same((merged.added, merged.changed, merged.removed),
+                 (len(after.keys() - before.keys()), len(changed), len(before.keys() - after.keys())))
+            same(_held(rows), pairs)
+
+    def test_file_gives_back_its_rows(self) -> None:
+        """Of its own rows and of those of another format; a file of another range is found out.
+
+        To do: encode whatever Rows you are given, not only your own class. Check the id of what was decoded against the
+        one asked for, and raise CorruptData with the path.
+        """
+        own = self.make_format()
+        other = own.rows(_random_pairs(random.Random(5), 3)).content_id()
+        for pairs in _samples()[1:]:
+            rows = own.rows(pairs)
+            for given in (rows, PlainFormat().rows(pairs)):
+                data = own.encode(given, rows.content_id())
+                assert own.recognizes(data), f"the format does not recognize a file of its own: {data[:40]!r}..."
+                same(_held(own.decode(data, rows.content_id(), "a/path")), pairs)
+            same(error_from(CorruptData, own.decode, data, other, "a/path").path, "a/path")
+
+    def test_every_damage_is_found_out_or_harmless(self) -> None:
+        """Any cut, any bit: CorruptData with the path, or the same rows.
+
+        To do: checksum the whole file, headers too, and turn every error of the parser into CorruptData.
+        """
+        own, rng = self.make_format(), random.Random(4)
+        pairs = _random_pairs(rng, 12)
+        rows = own.rows(pairs)
+        range_id, data = rows.content_id(), own.encode(rows, rows.content_id())
+        damaged = [data[:length] for length in range(0, len(data), 5)] + [data + b"\0", b"\0" + data]
+        damaged += [data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1:]
+                    for place in range(len(data))]
+        for each in damaged:
+            try:
+                found = own.decode(each, range_id, "a/path")
+            except CorruptData as error:
+                same(error.path, "a/path")
+            else:
+                same(_held(found), pairs)
+
+
+def check_range_format(range_format: RangeFormat) -> list[str]:
+    """Run every test of the suite on a format, and return their names.
+
+    Raises:
+        PromiseBroken: the format does not do what a test demands; the message says what.
+    """
+    suite: Any = RangeFormatConformance()
+    suite.make_format = lambda: range_format
+    return run_kit(suite)
+
+
+def _samples() -> list[_Pairs]:
+    rng = random.Random(1)
+    odd = [(b"\0", Record(b"", b"")), (b"\0\0", Record(b"\0", b"")), (b"\xff", Record(b"", b"\xff" * 100_000)),
+           (b"\xff\xff", Record(b"i", b"d"))]
+    return [[], odd[:1], odd, *(_random_pairs(rng, count) for count in (2, 10, 300))]
+
+
+def _random_pairs(rng: random.Random, count: int) -> _Pairs:
+    keys = sorted({rng.randbytes(rng.randint(1, 6)) for _ in range(count)})
+    return [(key, Record(rng.randbytes(rng.choice([0, 1, 20])), rng.randbytes(rng.choice([0, 1, 50])))) for key in keys]
+
+
+def _changes_to(rng: random.Random, pairs: _Pairs) -> dict[bytes, Change]:
+    """Changes of every kind: new keys, known ones, tombstones of both, and puts of an identity that is there."""
+    changes: dict[bytes, Change] = {key: rng.choice([None, record]) for key, record in _random_pairs(rng, 20)}
+    for key, record in pairs:
+        kind = rng.randrange(6)
+        if kind < 3:
+            changes[key] = (None, Record(record.identity, b"other data"), Record(b"another", b"new"))[kind]
+    return changes
+
+
+def _held(rows: Rows) -> _Pairs:
+    return list(rows.pairs(0))

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entries of a Raft log are a workload: each is a put of the key that its command writes."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import InvalidInput
+from compactlib.lab import LogTrace, Operations, RaftLogSettings, replay_raftlog
+from compactlib.raftlog import LogReader, SeedPolicy, SegmentLog, open_log
+
+COMMANDS = [b"x 1", b"yy 22", b"", b"x 333"]
+PUT, DELETE = 0, 1
+
+
+def first_word(command: bytes) -> str | None:
+    return command.split()[0].decode() if command else None
+
+
+def rows(trace: LogTrace) -> list[tuple[int, int, int, int, int]]:
+    [piece] = trace.pieces(0)
+    assert isinstance(piece, Operations)
+    return list(piece.rows())
+
+
+def test_log_trace_puts_the_key_of_each_command(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append_run(1, 1, COMMANDS)
+        log.sync()
+        assert rows(LogTrace(log, first_word)) == [
+            (PUT, 0, 3, -1, 0), (PUT, 1, 5, -1, 1), (DELETE, 2, 0, -1, 2), (PUT, 0, 5, -1, 3)]
+        assert rows(LogTrace(log, per_second=10)) == [
+            (PUT, 0, 3, -1, 0), (PUT, 1, 5, -1, 100), (PUT, 2, 1, -1, 200), (PUT, 3, 5, -1, 300)]
+
+
+def test_log_trace_is_replayed_from_a_reader(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "log") as log:
+        for index in range(1, 101):
+            log.append(index, 1, b"%d=%d" % (index % 5, index))
+        log.sync()
+    with LogReader(tmp_path / "log") as reader:
+        trace = LogTrace(reader, lambda command: command.split(b"=")[0].decode())
+        report = replay_raftlog(trace, SeedPolicy(), RaftLogSettings(snapshot_every=20))
+        assert report == replay_raftlog(trace, SeedPolicy(), RaftLogSettings(snapshot_every=20))
+    assert report.total.operations == 100
+    assert report.total.live_bytes < report.total.user_bytes
+
+
+def test_log_trace_reads_segments_of_ra(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    payload = b"xyz"
+    record = struct.pack(">QQQII", 1, 1, 8 + 8 * 32, len(payload), 0)
+    (tmp_path / "log" / f"{1:016d}.segment").write_bytes(
+        struct.pack(">4sHH", b"RASG", 2, 8) + record.ljust(8 * 32, b"\0") + payload)
+    with SegmentLog(tmp_path / "log") as log:
+        assert rows(LogTrace(log)) == [(PUT, 0, 3, -1, 0)]
+
+
+@pytest.mark.parametrize("per_second", [0, -1.0, float("nan"), "10"])
+def test_log_trace_refuses_a_pace_that_is_none(tmp_path: Path, per_second: float) -> None:
+    with open_log(tmp_path / "log") as log, pytest.raises(InvalidInput, match="per_second"):
+        LogTrace(log, per_second=per_second)

@@ -1,0 +1,831 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plug-ins with one mistake each: the suite that holds them breaks the promise that it should, and says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed, Unsupported
+from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_id
+from compactlib.kv import EXISTS, KeyNotFound, KVEntry, KVStore, MemoryStore, PagedEntries, PredicateFailed
+from compactlib.kv.errors import TooLarge
+from compactlib.kv.store import KVLimits, Versioned
+from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectRef
+from compactlib.rewrite import RewriteOutcome
+from compactlib.runtime import Budget, Observer
+from compactlib.runtime.observe import telling
+from compactlib.scheduler import FencedOff, MemoryFence
+from compactlib.scheduler.fences.fence import Admission
+from compactlib.staging import PlainFormat, Record
+from compactlib.staging.committed.formats.plain_format import PlainRows
+from compactlib.staging.committed.formats.rows import ChangeBatch, Merged, Rows
+from compactlib.staging.model.values import RangeId
+from compactlib.testing import (
+    ExecutorConformance,
+    FenceConformance,
+    KVStoreConformance,
+    ObjectStoreConformance,
+    PromiseBroken,
+    RangeFormatConformance,
+    check_executor,
+    check_fence,
+    check_kv_store,
+    check_object_store,
+    check_range_format,
+    kv_machine,
+)
+from compactlib.testing.executors import DieTask, RaiseTask, WriteTask, by_name, error_of, result_of
+from tests.harness.lessons import check_lesson
+
+# ------------------------------------------------------------------------------------------------- key-value stores
+
+
+class NotFoundOfItsOwn(MemoryStore):
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        try:
+            return super().get(partition, key)
+        except KeyNotFound:
+            raise NotFound("no") from None
+
+
+class ClaimsLongerKeys(MemoryStore):
+    @property
+    def limits(self) -> KVLimits:
+        return attrs.evolve(super().limits, max_key_bytes=2 * super().limits.max_key_bytes)
+
+
+class TakesMoreThanItSays(MemoryStore):
+    @property
+    def limits(self) -> KVLimits:
+        return attrs.evolve(super().limits, max_get_many=5)
+
+
+class EmptyIsAbsent(MemoryStore):
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        found = super().get(partition, key)
+        if not found.value:
+            raise KeyNotFound(partition=partition, key=key)
+        return found
+
+
+class KeepsTheBuffer(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: dict[tuple[bytes, bytes], Any] = {}
+
+    def set(self, partition: bytes, key: bytes, value: Any) -> None:
+        super().set(partition, key, value)
+        self.buffers[partition, key] = value
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        found = super().get(partition, key)
+        return Versioned(bytes(self.buffers.get((partition, key), found.value)), found.predicate)
+
+
+class DeletesOnlyWhatIsThere(MemoryStore):
+    def delete(self, partition: bytes, key: bytes) -> None:
+        self.get(partition, key)
+        super().delete(partition, key)
+
+
+class ReadsThenWrites(MemoryStore):
+    """Compares and sets in two steps."""
+
+    def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Any) -> None:
+        with contextlib.suppress(KeyNotFound):
+            found = self.get(partition, key)
+            if predicate is None or (predicate is not EXISTS and predicate != found.predicate):
+                raise PredicateFailed(partition=partition, key=key)
+        time.sleep(0.0001)
+        self.set(partition, key, value)
+
+
+class UpsertsOnCompare(MemoryStore):
+    """A predicate on a key that is gone creates it."""
+
+    def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Any) -> None:
+        try:
+            self.get(partition, key)
+        except KeyNotFound:
+            predicate = None
+        super().set_if(partition, key, value, predicate)
+
+
+class NoneIsEmpty(MemoryStore):
+    """Takes `None` for the predicate of an empty value."""
+
+    def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Any) -> None:
+        with contextlib.suppress(KeyNotFound):
+            if predicate is None and not self.get(partition, key).value:
+                predicate = EXISTS
+        super().set_if(partition, key, value, predicate)
+
+
+class OrdersPredicates(MemoryStore):
+    def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Any) -> None:
+        if predicate not in (None, EXISTS) and predicate < 0:
+            raise PredicateFailed(partition=partition, key=key)
+        super().set_if(partition, key, value, predicate)
+
+
+class Scanning(MemoryStore):
+    """Loads its pages in a way of its own: `page(all from the position on, limit)`."""
+
+    kind = PagedEntries
+    largest_page = 1000
+
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
+        return entries[:limit], len(entries) <= limit
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
+        super().scan(partition)
+
+        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+            with super(Scanning, self).scan(partition, position) as entries:
+                return self.page(list(entries), limit)
+
+        return self.kind(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self.largest_page)
+
+
+class TextCollation(Scanning):
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
+        return super().page(sorted(entries, key=lambda entry: entry.key.lower()), limit)
+
+
+class EndsEarly(Scanning):
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
+        return entries[:limit], True
+
+
+class PagesNeverGrow(Scanning):
+    largest_page = 1
+
+
+class SeeksForwards(Scanning):
+    class kind(PagedEntries):  # noqa: N801
+        def seek(self, key: bytes) -> None:
+            super().seek(max(key, self._position))
+
+
+class PagesByOffset(MemoryStore):
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
+        given = 0
+
+        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+            nonlocal given
+            with super(PagesByOffset, self).scan(partition, start) as entries:
+                page = list(entries)[given:given + limit]
+            given += len(page)
+            return page, len(page) < limit
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=1000)
+
+
+class ForgetsPredicatesOfKeys(MemoryStore):
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None, keys_only: bool = False) -> Any:
+        entries = super().scan(partition, start, prefix=prefix, after=after, page_size=page_size)
+        return entries if not keys_only else [KVEntry(entry.key, b"", None) for entry in entries]
+
+
+class JoinsPartitionAndKey(MemoryStore):
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        return super().get(b"all", partition + b"/" + key)
+
+    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
+        super().transact(conditions, puts, deletes)
+        for put in puts:
+            self.set(b"all", put.partition + b"/" + put.key, put.value)
+
+
+class HalfATransaction(MemoryStore):
+    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
+        for put in list(puts):
+            self.set(put.partition, put.key, put.value)
+        super().transact(conditions, (), deletes)
+
+
+class ChecksConditionsBackwards(MemoryStore):
+    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
+        super().transact(list(conditions)[::-1], puts, deletes)
+
+
+class TransactsInSteps(MemoryStore):
+    """Checks all, then writes one after the other, with another transaction in between, if one comes in a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside = threading.Barrier(2)
+
+    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
+        super().transact(conditions)
+        try:
+            self.beside.wait(0.2)
+        except threading.BrokenBarrierError:
+            self.beside.reset()
+        super().transact((), puts, deletes)
+
+
+class AnswersInItsOwnOrder(MemoryStore):
+    def get_many(self, cells: Sequence[tuple[bytes, bytes]]) -> list[Versioned | None]:
+        found = [one for one in super().get_many(cells) if one is not None]
+        return [*found, *[None] * (len(cells) - len(found))]
+
+
+class TakesTenAtOnce(MemoryStore):
+    """Less than its limits say."""
+
+    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
+        if len(list(puts)) + len(list(deletes)) > 10:
+            raise TooLarge(what="transaction", size_bytes=11, limit_bytes=10)
+        super().transact(conditions, puts, deletes)
+
+
+class CachesInEachThread(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = threading.local()
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        cells: dict[tuple[bytes, bytes], Versioned] = vars(self.cache).setdefault("cells", {})
+        return cells.setdefault((partition, key), super().get(partition, key))
+
+
+class StaysOpen(MemoryStore):
+    def close(self) -> None:
+        pass
+
+
+class IsAnotherStoreEachTime(MemoryStore):
+    shared = True
+
+
+class CountsAsItsPlace(MemoryStore):
+    def place(self) -> str:
+        return f"version {self._version}"
+
+
+class HasEveryonesPlace(MemoryStore):
+    def place(self) -> str:
+        return "here"
+
+
+class NeverThrottles(MemoryStore):
+    """Waits where it is to say `SlowDown`."""
+
+    throttled = staticmethod(lambda store: contextlib.nullcontext(True))
+
+
+# ---------------------------------------------------------------------------------------------------- object stores
+
+
+class RefusesLongRanges(MemoryObjects):
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        if start + length > self.info(key).size_bytes:
+            raise InvalidInput("beyond the end")
+        return super().get_range(key, start, length)
+
+
+class CountsFromTheEnd(MemoryObjects):
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self.get(key)[start:start + length]
+
+
+class EmptyIsNoObject(MemoryObjects):
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        ref = super().create(key, data)
+        if not data:
+            self.delete(key)
+        return ref
+
+
+class CutsLargeObjects(MemoryObjects):
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        return super().create(key, data[:1_000_000])
+
+
+class ReadsThenCreates(MemoryObjects):
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        if key in self._objects:
+            raise ObjectExists(key=key)
+        time.sleep(0.001)
+        self.delete(key)
+        return super().create(key, data)
+
+
+class EqualContentIsFine(MemoryObjects):
+    """Takes a second creation of equal content for a repetition."""
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        try:
+            return super().create(key, data)
+        except ObjectExists:
+            if self.get(key) != bytes(data):
+                raise
+            return ObjectRef(key, len(data), super().create(f"{key}-again", data).digest)
+
+
+class NamesAnotherKey(MemoryObjects):
+    def get(self, key: str) -> bytes:
+        try:
+            return super().get(key)
+        except ObjectNotFound:
+            raise ObjectNotFound(key="") from None
+
+
+class FolderByFolder(MemoryObjects):
+    """Lists as a walk over folders would."""
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        return iter(sorted(super().list(prefix, after=after), key=lambda info: info.key.split("/")))
+
+
+class IncludesAfter(MemoryObjects):
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        same_key = [info for info in super().list(prefix) if info.key == after]
+        return iter([*same_key, *super().list(prefix, after=after)])
+
+
+class TakesAnyKey(MemoryObjects):
+    def _check(self, key: str) -> None:
+        self._require_open()
+
+
+class LosesTheShorterKey(MemoryObjects):
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        self.delete(key.split("/", maxsplit=1)[0])
+        return super().create(key, data)
+
+
+class OwesRoom(MemoryObjects):
+    def available_bytes(self) -> int | None:
+        return -1
+
+
+class RemovesBeforeItChecks(MemoryObjects):
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.delete(key)
+
+
+class ObjectsStayOpen(MemoryObjects):
+    def close(self) -> None:
+        pass
+
+
+# -------------------------------------------------------------------------------------------------------- executors
+
+
+class Sound:
+    """Does everything right, one step a method, for others to get one of them wrong."""
+
+    isolates_tasks = False
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        return self.outcomes(self.listed(tasks), budget or Budget(), telling(observer))
+
+    def listed(self, tasks: Iterable[RewriteTask]) -> list[RewriteTask]:
+        return list(checked_names(tasks))
+
+    def outcomes(self, tasks: list[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
+        for task in tasks:
+            yield self.outcome(task, Attempt(self.attempt_id(), budget, observer))
+
+    def attempt_id(self) -> str:
+        return new_attempt_id()
+
+    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
+        return attempt_task(task, attempt)
+
+
+class LosesTheLast(Sound):
+    def outcomes(self, tasks: list[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
+        return super().outcomes(tasks[:6], budget, observer)
+
+
+class ReusesAttemptIds(Sound):
+    def attempt_id(self) -> str:
+        return "attempt"
+
+
+class RoundsResults(Sound):
+    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
+        outcome = super().outcome(task, attempt)
+        if isinstance(outcome, RewriteResult):
+            return attrs.evolve(outcome, seconds=round(outcome.seconds, 6))
+        return outcome
+
+
+class FlattensLibraryErrors(Sound):
+    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
+        outcome = super().outcome(task, attempt)
+        if isinstance(outcome, RewriteFailure) and not isinstance(outcome.error, TaskFailed):
+            return RewriteFailure(outcome.task, CompactlibError(str(outcome.error)))
+        return outcome
+
+
+class LetsForeignErrorsThrough(Sound):
+    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
+        return task.run(attempt)
+
+
+class ForgetsTheTraceback(Sound):
+    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
+        outcome = super().outcome(task, attempt)
+        if isinstance(outcome, RewriteFailure) and isinstance(outcome.error, TaskFailed):
+            outcome.error.detail = ""
+        return outcome
+
+
+class ClaimsToIsolate(Sound):
+    isolates_tasks = True
+
+
+class LetsObserversBreakTasks(Sound):
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        return self.outcomes(self.listed(tasks), budget or Budget(), observer or Observer())
+
+
+class AcceptsDuplicates(Sound):
+    def listed(self, tasks: Iterable[RewriteTask]) -> list[RewriteTask]:
+        return list(tasks)
+
+
+class RefusesDuplicatesLate(Sound):
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        yield from super().run(tasks, budget=budget, observer=observer)
+
+
+class RunsTwice(Sound):
+    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
+        attempt_task(task, attrs.evolve(attempt, id=f"{attempt.id}-spare"))
+        return attempt_task(task, attempt)
+
+
+class GivesUpSilently(Sound):
+    def outcomes(self, tasks: list[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
+        return iter(()) if budget.cancelled else super().outcomes(tasks, budget, observer)
+
+
+class IsBusyOnceLeft(Sound):
+    busy = False
+
+    def outcomes(self, tasks: list[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
+        assert not self.busy, "the workers of the last run have not ended"
+        self.busy = True
+        yield from super().outcomes(tasks, budget, observer)
+        self.busy = False
+
+
+# ----------------------------------------------------------------------------------------------------------- fences
+
+
+class ForgetsTheHighest(MemoryFence):
+    """Admits whatever comes."""
+
+    def admit(self, resource: str, token: int) -> Admission:
+        self._records.pop(resource, None)
+        return super().admit(resource, token)
+
+
+class CommitsLate(MemoryFence):
+    """Checks the token when a worker comes, and not again when it commits."""
+
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        record = self._records.get(resource)
+        if record is not None and record.token > token:
+            return record
+        return super().commit(resource, token, value)
+
+
+class ForgetsWhatWasDone(MemoryFence):
+    def admit(self, resource: str, token: int) -> Admission:
+        record = super().admit(resource, token)
+        if record.committed is not None and record.committed.token < token:
+            self._records[resource] = record = Admission(resource, token, None)
+        return record
+
+
+class TheLastCommitWins(MemoryFence):
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        record = self._records.get(resource)
+        if record is not None and record.token == token:
+            self._records[resource] = Admission(resource, token, None)
+        return super().commit(resource, token, value)
+
+
+class CommitsWithoutAdmission(MemoryFence):
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        self.admit(resource, token)
+        return super().commit(resource, token, value)
+
+
+class TakesAnyName(MemoryFence):
+    def admit(self, resource: str, token: int) -> Admission:
+        try:
+            return super().admit(resource, token)
+        except InvalidInput:
+            return Admission(resource, token, None)
+
+
+class ForgetsTheFloor(MemoryFence):
+    """Drops records below the floor, and forgets the floor."""
+
+    def raise_floor(self, token: int) -> int:
+        dropped = super().raise_floor(token)
+        self._floor = 0
+        return dropped
+
+
+class CommitsNothing(MemoryFence):
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        return super().admit(resource, token)
+
+
+class GuardsNothing(MemoryFence):
+    @contextlib.contextmanager
+    def guard(self, resource: str, token: int) -> Iterator[Admission]:
+        yield self.admit(resource, token)
+
+
+class GuardsOnce(MemoryFence):
+    @contextlib.contextmanager
+    def guard(self, resource: str, token: int) -> Iterator[Admission]:
+        with super().guard(resource, token) as admission:
+            yield admission
+        self.guard = self.refuse  # type: ignore[method-assign]
+
+    def refuse(self, resource: str, token: int) -> Any:
+        raise FencedOff(resource=resource, token=token, highest=token + 1)
+
+
+# ---------------------------------------------------------------------------------------------------- range formats
+
+
+class LosesTheLastRow(PlainFormat):
+    def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
+        return super().rows(list(pairs)[:-1])
+
+
+class PartsKeepTheirEnds(PlainRows):
+    def part(self, start: int, stop: int) -> PartsKeepTheirEnds:
+        made = super().part(start, stop)
+        made._ends = self.ends()[start:stop]  # noqa: SLF001
+        return made
+
+
+class HashesKeysAlone(PlainRows):
+    def content_id(self) -> RangeId:
+        return PlainRows(self._keys, self._keys, self._keys).content_id()
+
+
+class CountsAbsentKeys(PlainRows):
+    def merged(self, changes: ChangeBatch) -> Merged:
+        return attrs.evolve(super().merged(changes), removed=list(changes.identities).count(None))
+
+
+class RowsOf(PlainFormat):
+    """A format whose rows have the mistake."""
+
+    kind: type[PlainRows] = PlainRows
+
+    def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
+        return self.kind(*super().rows(pairs).columns())
+
+
+class TrustsTheFile(PlainFormat):
+    """Ignores the checksum."""
+
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        try:
+            return super().decode(data, range_id, path)
+        except CorruptData:
+            return self.empty
+
+
+class IgnoresTheId(PlainFormat):
+    def __init__(self) -> None:
+        self.ids: dict[bytes, RangeId] = {}
+
+    def encode(self, rows: Rows, range_id: RangeId) -> bytes:
+        data = super().encode(rows, range_id)
+        self.ids[data] = range_id
+        return data
+
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        return super().decode(data, self.ids[data], path)
+
+
+class LetsTheParserFall(PlainFormat):
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        try:
+            return super().decode(data, range_id, path)
+        except CorruptData as error:
+            raise IndexError("list index out of range") from error
+
+
+class NamesNoPath(PlainFormat):
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        return super().decode(data, range_id, "")
+
+
+class CutsItsFiles(PlainFormat):
+    def encode(self, rows: Rows, range_id: RangeId) -> bytes:
+        return super().encode(rows, range_id)[:-1]
+
+
+class RecognizesNothing(PlainFormat):
+    def recognizes(self, data: bytes) -> bool:
+        return False
+
+
+# -------------------------------------------------------------------------------------------------------- the table
+
+PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
+    KVStoreConformance: [
+        ("absent_key_is_not_found", [NotFoundOfItsOwn, DeletesOnlyWhatIsThere]),
+        ("value_is_read_as_it_was_written", [EmptyIsAbsent, KeepsTheBuffer]),
+        ("arguments_are_refused_before_a_write", [HalfATransaction, TakesMoreThanItSays]),
+        ("limits_are_what_they_say", [ClaimsLongerKeys, TakesTenAtOnce]),
+        ("throttled_store_says_slow_down", [NeverThrottles]),
+        ("conditional_write_needs_its_predicate", [UpsertsOnCompare, NoneIsEmpty]),
+        ("predicate_of_another_store_fails", [OrdersPredicates]),
+        ("threads_that_compare_and_set_lose_nothing", [ReadsThenWrites]),
+        ("scan_agrees_with_a_list", [TextCollation, EndsEarly]),
+        ("scan_seeks", [SeeksForwards]),
+        ("scan_loads_few_pages", [PagesNeverGrow]),
+        ("scan_skips_nothing_beside_writers", [PagesByOffset]),
+        ("scan_gives_predicates", [ForgetsPredicatesOfKeys]),
+        ("partitions_and_keys_do_not_run_together", [JoinsPartitionAndKey]),
+        ("transact_is_all_or_nothing", [HalfATransaction, ChecksConditionsBackwards]),
+        ("threads_that_transact_keep_the_sum", [TransactsInSteps]),
+        ("get_many_answers_in_order", [AnswersInItsOwnOrder]),
+        ("writes_are_seen_at_once", [CachesInEachThread]),
+        ("closed_store_says_so", [StaysOpen]),
+        ("several_open_a_new_store_at_once", [IsAnotherStoreEachTime]),
+        ("two_handles_are_one_store", [IsAnotherStoreEachTime]),
+        ("store_says_one_place_for_ever", [CountsAsItsPlace, HasEveryonesPlace]),
+    ],
+    ObjectStoreConformance: [
+        ("object_is_read_as_it_was_created", [RefusesLongRanges, CountsFromTheEnd, EmptyIsNoObject, CutsLargeObjects]),
+        ("object_is_never_overwritten", [EqualContentIsFine, ReadsThenCreates]),
+        ("absent_object_is_named", [NamesAnotherKey]),
+        ("listing_ascends_and_begins_after_a_key", [FolderByFolder, IncludesAfter]),
+        ("key_is_refused_if_some_store_cannot_hold_it", [TakesAnyKey]),
+        ("key_that_continues_another_is_kept_or_refused", [LosesTheShorterKey]),
+        ("room_is_a_number_of_bytes_or_unknown", [OwesRoom]),
+        ("many_objects_are_removed", [RemovesBeforeItChecks]),
+        ("closed_store_says_so", [ObjectsStayOpen]),
+    ],
+    ExecutorConformance: [
+        ("each_task_has_one_outcome", [LosesTheLast]),
+        ("attempts_write_under_names_of_their_own", [ReusesAttemptIds]),
+        ("results_travel_unchanged", [RoundsResults]),
+        ("library_error_comes_back_whole", [FlattensLibraryErrors]),
+        ("foreign_error_becomes_task_failed", [LetsForeignErrorsThrough, ForgetsTheTraceback]),
+        ("error_that_cannot_be_pickled_does_no_harm", [ClaimsToIsolate]),
+        ("observer_that_raises_breaks_nothing", [LetsObserversBreakTasks]),
+        ("duplicate_names_are_refused_at_once", [AcceptsDuplicates, RefusesDuplicatesLate]),
+        ("bytes_are_charged_to_the_budget", [RunsTwice]),
+        ("spent_budget_lets_nothing_run", [GivesUpSilently]),
+        ("leaving_early_does_no_harm", [IsBusyOnceLeft]),
+        ("task_is_retried_if_its_process_died", [ClaimsToIsolate]),
+    ],
+    FenceConformance: [
+        ("tokens_ascend", [ForgetsTheHighest]),
+        ("late_worker_cannot_commit", [CommitsLate]),
+        ("admission_shows_what_was_committed", [ForgetsWhatWasDone]),
+        ("commit_may_be_repeated_but_not_changed", [TheLastCommitWins]),
+        ("commit_needs_an_admission", [CommitsWithoutAdmission]),
+        ("names_tokens_and_values_have_bounds", [TakesAnyName]),
+        ("floor_holds_for_every_resource", [ForgetsTheFloor]),
+        ("any_steps_do_what_a_plain_fence_does", [ForgetsTheFloor, TheLastCommitWins]),
+        ("highest_token_of_threads_commits_last", [CommitsNothing]),
+        ("newer_token_waits_for_a_guarded_step", [GuardsNothing]),
+        ("guarded_step_cannot_admit_a_newer_token", [GuardsNothing]),
+        ("guarded_steps_of_threads_do_not_overlap", [GuardsOnce]),
+    ],
+    RangeFormatConformance: [
+        ("rows_say_what_they_hold", [LosesTheLastRow]),
+        ("parts_and_whole_have_the_id_of_their_rows", [PartsKeepTheirEnds, HashesKeysAlone]),
+        ("merge_agrees_with_a_dictionary", [CountsAbsentKeys]),
+        ("file_gives_back_its_rows", [CutsItsFiles, RecognizesNothing, IgnoresTheId, LetsTheParserFall, NamesNoPath]),
+        ("every_damage_is_found_out_or_harmless", [TrustsTheFile]),
+    ],
+}
+ROWS = [pytest.param(suite, promise, plugin, id=f"{plugin.__name__}-{promise}")
+        for suite, rows in PLANTED.items() for promise, plugins in rows for plugin in plugins]
+
+
+def suite_of(kind: type[Any], plugin: Any) -> Any:
+    """The suite, which holds the plug-in and has what the plug-in says of itself."""
+    suite: Any = kind()
+    if issubclass(plugin, PlainRows):
+        made = RowsOf()
+        made.kind = plugin
+        suite.make_format = lambda: made
+    elif kind is FenceConformance:
+        suite.make_fence = lambda folder: plugin()
+        suite.make_impatient_fence = lambda folder: plugin(wait_seconds=0)
+    else:
+        maker = {RangeFormatConformance: "make_format", ExecutorConformance: "make_executor"}.get(kind, "make_store")
+        setattr(suite, maker, lambda *_, **__: plugin())
+    for capability in ("shared", "throttled", "isolates_tasks"):
+        if hasattr(plugin, capability):
+            setattr(suite, capability, getattr(plugin, capability))
+    return suite
+
+
+@pytest.mark.parametrize(("suite", "promise", "plugin"), ROWS)
+def test_mistake_breaks_its_promise(suite: type[Any], promise: str, plugin: Any, tmp_path: Path) -> None:
+    test = getattr(suite_of(suite, plugin), f"test_{promise}")
+    with pytest.raises(PromiseBroken) as caught:
+        test(*([] if suite is RangeFormatConformance else [tmp_path]))
+    check_lesson(caught.value, f"test_{promise}")
+
+
+@pytest.mark.parametrize("suite", PLANTED)
+def test_every_promise_has_a_planted_mistake(suite: type[Any]) -> None:
+    assert [f"test_{promise}" for promise, _ in PLANTED[suite]] == [
+        name for name in vars(suite) if name.startswith("test_")]
+
+
+class NoTransactions(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__(limits=KVLimits(100, 100, 1000, 0))
+
+    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
+        raise Unsupported("this store changes one key at a time; use another")
+
+
+@pytest.mark.parametrize(("suite", "check"), [
+    (KVStoreConformance, partial(check_kv_store, lambda folder, page_size=None: NoTransactions())),
+    (KVStoreConformance, partial(check_kv_store, lambda folder, page_size=None: MemoryStore(), effort_percent=10)),
+    (ObjectStoreConformance, partial(check_object_store, lambda folder: MemoryObjects())),
+    (ExecutorConformance, partial(check_executor, Sound)),
+    (FenceConformance, partial(check_fence, lambda folder: MemoryFence(),
+                               make_impatient_fence=lambda folder: MemoryFence(wait_seconds=0))),
+    (RangeFormatConformance, lambda folder: check_range_format(PlainFormat())),
+])
+def test_check_returns_names_without_pytest(suite: type[Any], check: Callable[[Path], list[str]],
+                                            tmp_path: Path) -> None:
+    assert check(tmp_path) == sorted(name for name in vars(suite) if name.startswith("test_"))
+
+
+@pytest.mark.parametrize("suite", PLANTED)
+def test_suite_says_what_to_fill_in(suite: Any) -> None:
+    maker = next(name for name in vars(suite) if name.startswith("make_"))
+    with pytest.raises(NotImplementedError, match="say which"):
+        getattr(suite(), maker)(*([Path()] if "folder" in getattr(suite, maker).__annotations__ else []))
+
+
+@pytest.mark.parametrize(("store", "lesson"), [
+    (UpsertsOnCompare, "does not hold, and the write was carried out"),
+    (HalfATransaction, "are one step|it was not deleted|it was deleted|every entry|written last"),
+    (EmptyIsAbsent, "is gone, and it was not deleted"),
+    (EndsEarly, "every entry once|the scan skipped"),
+])
+def test_state_machine_finds_a_mistake(store: type[KVStore], lesson: str) -> None:
+    quick = settings(max_examples=2000, stateful_step_count=15, phases=[Phase.generate], database=None,
+                     derandomize=True, report_multiple_bugs=False)
+    with pytest.raises(AssertionError, match=lesson):
+        run_state_machine_as_test(kv_machine(store), settings=quick)
+
+
+# ------------------------------------------------------------------------------------- the tasks of the executors
+
+
+def test_helpers_distinguish_results_from_failures(tmp_path: Path) -> None:
+    tasks: list[RewriteTask] = [WriteTask("written", str(tmp_path)), RaiseTask("raised", "foreign")]
+    outcomes = by_name(tasks, LocalExecutor().run(tasks))
+    assert result_of(outcomes["written"]).task == "written"
+    assert isinstance(error_of(outcomes["raised"]), TaskFailed)
+    with pytest.raises(AssertionError, match="should have been done"):
+        result_of(outcomes["raised"])
+    with pytest.raises(AssertionError, match="should have failed"):
+        error_of(outcomes["written"])
+    with pytest.raises(AssertionError, match="outcomes came for"):
+        by_name(tasks[:1], outcomes.values())
+
+
+def test_deadly_task_spares_the_callers_process(tmp_path: Path) -> None:
+    with pytest.raises(PromiseBroken, match="mortal"):
+        suite_of(ExecutorConformance, ClaimsToIsolate).test_task_is_retried_if_its_process_died(tmp_path)
+    result_of(next(LocalExecutor().run([DieTask("mortal", str(tmp_path), 0, spared_process=0)])))
