@@ -30,13 +30,12 @@ from compactlib.blobstore import (
     Greedy,
     Missing,
     NotAStore,
-    StatsBased,
 )
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.model.values import BlobInfo
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData
 from compactlib.files import LocalFiles, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done
@@ -145,27 +144,6 @@ def test_its_plan_and_view_are_the_owners(folder: Path, clock: ManualClock) -> N
         assert isinstance(store.compact(plan), Done)
         ahead = reader.plan(ExpiryForecast(min_used_fraction=0.0))
         assert "wait for what dies" in ahead.why
-
-
-# --------------------------------------------------------------------------------------------------- bad input
-
-def test_wrong_types_are_refused_by_name(folder: Path, clock: ManualClock) -> None:
-    open_store(folder, clock).close()
-    opening: list[Callable[[], object]] = [
-        lambda: BlobReader(3), lambda: BlobReader(folder, {}), lambda: BlobReader(folder, name=b"x"),  # type: ignore[arg-type]
-        lambda: BlobReader(folder, policy="greedy"), lambda: BlobReader(folder, policy=StatsBased),  # type: ignore[arg-type]
-        lambda: BlobReader(folder, clock=3), lambda: BlobReader("a\0b")]  # type: ignore[arg-type]
-    for make in opening:
-        with pytest.raises(InvalidInput):
-            make()
-    with reading(folder, clock) as reader:
-        calls: list[Callable[[], object]] = [
-            lambda: reader.get(3), lambda: reader.get(""), lambda: reader.get("a", {}), lambda: reader.info(None),  # type: ignore[arg-type]
-            lambda: reader.infos(None), lambda: reader.view(budget=3), lambda: reader.verify(budget="x"),  # type: ignore[arg-type]
-            lambda: reader.plan("greedy"), lambda: reader.plan(view=3), lambda: reader.plan(Greedy)]  # type: ignore[arg-type]
-        for call in calls:
-            with pytest.raises(InvalidInput):
-                call()
 
 
 def test_closed_is_closed(folder: Path, clock: ManualClock) -> None:
