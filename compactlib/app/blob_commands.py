@@ -21,7 +21,6 @@ from compactlib.blobstore import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.store.hard_delete import with_reclaim
 from compactlib.errors import BudgetSpent, Busy, InvalidInput
 from compactlib.outcome import Outcome
 from compactlib.report import VerifyReport
@@ -93,8 +92,7 @@ class BlobStoreAt(StoreAt):
             # It will not be open for long enough to see whether the clock is right.
             store.accept_clock()
             with started_executor(asked) as executor:
-                return with_reclaim(store.compact(executor=executor, budget=budget),
-                                    lambda: store.reclaim(budget=budget))
+                return store.compact(executor=executor, budget=budget)
 
     def verified(self) -> VerifyReport:
         """Every record of every segment."""

@@ -470,20 +470,6 @@ def test_a_budget_that_ends_a_compaction_is_told_and_no_other_process_is_named(
     assert "that process" not in out + err
 
 
-def test_what_the_reclaim_after_a_compaction_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, clock = tmp_path / "blobs", ManualClock(1_000.0)
-    with BlobStore(folder, CONFIG, clock=clock, policy=CompactAll(min_used_fraction=0.0)) as store:
-        for number in range(20):
-            store.put(b"%d" % number, b"x" * 900)
-        for number in range(0, 20, 9):
-            store.delete(b"%d" % number)
-            store.close_active_segment()
-            assert isinstance(store.compact(), Done)
-    code, out, err = answer(capsys, "compact", folder, "--retention", "0")
-    assert (code, err) == (0, "")
-    assert "reclaim of blobs: 2 files" in out
-
-
 def test_compact_says_who_has_a_blob_store_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")
     with BlobStore(folder, CONFIG) as store:
