@@ -314,7 +314,6 @@ class World:
                 self.tried(lambda: self.scheduler.poll(PollRequest()))
                 self.clock.advance(31.0)
             self.check()
-        self.scheduler.audit()
         self.scheduler.close()
 
 
@@ -392,9 +391,6 @@ class Node:
 
     def close(self) -> None:
         self.group.nodes.remove(self)
-
-    def audit(self) -> None:
-        pass
 
 
 class GroupWorld(World):

@@ -191,12 +191,8 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "payload of nothing": lambda log: log.append(81, 1, None),  # type: ignore[arg-type]
     "extend with numbers": lambda log: log.extend([7]),  # type: ignore[list-item]
     "extend with pairs": lambda log: log.extend([(81, 1)]),  # type: ignore[list-item]
-    "extend with nothing": lambda log: log.extend(None),  # type: ignore[arg-type]
     "read text": lambda log: log.read("1"),  # type: ignore[arg-type]
     "read nothing": lambda log: log.read(None),  # type: ignore[arg-type]
-    "read many texts": lambda log: list(log.read_many(["a", "b"])),  # type: ignore[list-item]
-    "read many of nothing": lambda log: list(log.read_many(None)),  # type: ignore[arg-type]
-    "plan a read of nothing": lambda log: log.plan_read(None),  # type: ignore[arg-type]
     "scan from text": lambda log: list(log.scan("1")),  # type: ignore[arg-type]
     "scan up to nothing": lambda log: list(log.scan(1, None)),  # type: ignore[arg-type]
     "snapshot at text": lambda log: log.record_snapshot("70", []),  # type: ignore[arg-type]
@@ -205,11 +201,7 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "snapshot of nothing": lambda log: log.record_snapshot(70, None),  # type: ignore[arg-type]
     "snapshot above": lambda log: log.record_snapshot(MAX_INDEX + 1, []),
     "no plan": lambda log: log.compact("major"),  # type: ignore[arg-type]
-    "no policy": lambda log: log.plan("huge"),  # type: ignore[arg-type]
     "no view": lambda log: log.plan(view=log.stats()),  # type: ignore[arg-type]
-    "a budget of text": lambda log: log.compact(policy=log.policy, budget="all"),  # type: ignore[arg-type]
-    "an executor of text": lambda log: log.compact(policy=log.policy, executor="spark"),  # type: ignore[arg-type]
-    "a policy of text": lambda log: log.compact(policy="seed"),  # type: ignore[arg-type]
 }
 
 

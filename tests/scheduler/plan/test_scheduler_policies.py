@@ -280,13 +280,6 @@ def test_a_policy_that_calls_its_scheduler_is_told_that_it_is_busy() -> None:
         scheduler.poll(PollRequest())
 
 
-@pytest.mark.parametrize("policy", [5, "by_priority", Strange(lambda view: None, name=7)])
-def test_what_is_no_policy_is_refused(policy: Any) -> None:
-    for make in (lambda: SchedulerService(policy=policy), lambda: StoredScheduler(MemoryStore(), policy=policy)):
-        with pytest.raises(InvalidInput, match="policy"):
-            make()
-
-
 def test_a_policy_sees_what_may_be_assigned_and_nothing_else() -> None:
     seen: list[list[str]] = []
 
