@@ -288,6 +288,33 @@ def full_disk(bench: Bench) -> int:
     return bench.explore(history)
 
 
+def opened_on_a_full_disk(bench: Bench) -> int:
+    """A process of a store ends at some request, and the next one opens, reads and reclaims on a disk without room."""
+
+    def refuse_room(request: Request, act: Callable[[], Any]) -> Any:
+        if request.edge == "disk" and request.kind in NEEDS_ROOM:
+            raise disk_error(errno.ENOSPC, request)
+        return act()
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal = Journal()
+            bench.live(world, journal)
+            world.step = Killing(choices)
+            with contextlib.suppress(Killed):
+                bench.live(world, journal, first=bench.effort.acts)
+            world.step = refuse_room
+            with bench.opened(world) as store:
+                bench.driver.check(store, journal, damage="")
+                if hasattr(store, "reclaim"):
+                    store.reclaim()
+                bench.driver.check(store, journal, damage="")
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
 def kills(bench: Bench) -> int:
     """The process ends right before or after a request; the next one opens what is there."""
 
@@ -549,6 +576,19 @@ def older_files(bench: Bench) -> int:
     return _put_back(bench, spoil)
 
 
+def older_folders(bench: Bench) -> int:
+    """The whole folder of a closed store is an older copy, and its stores elsewhere have seen more: it says so."""
+
+    def spoil(choices: Choices, folder: Path, older: Path) -> str:
+        if choices.pick("the folder", "is as it was", "is an older copy") == "is as it was":
+            return ""
+        shutil.rmtree(folder)
+        shutil.copytree(older, folder, symlinks=True)
+        return "older"
+
+    return _put_back(bench, spoil)
+
+
 def _damaged(data: bytes, damage: str, place: int) -> bytes:
     if damage == "cut":
         return data[:place]
@@ -786,9 +826,9 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, interrupts_of_closing, clock_jumps,
-        other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files,
-        threads, forks, paused_owners)}
+        refusals, lost_answers, full_disk, opened_on_a_full_disk, kills, interrupts, interrupts_between,
+        interrupts_of_closing, clock_jumps, other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power,
+        damages, missing_files, older_files, older_folders, threads, forks, paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 
