@@ -80,7 +80,10 @@ class SegmentLogDriver:
         return SeedPolicy()
 
     def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["append", "append", "overwrite", "snapshot", "snapshot", "compact", "compact", "reclaim"])
+        kind = rng.choice(["append", "append", "append", "overwrite", "snapshot", "compact", "compact", "reclaim"])
+        if kind == "compact":
+            with self._host:
+                self._write(store, "snapshot", rng, journal)
         if kind in ("append", "overwrite", "snapshot"):
             with self._host:  # a host appends and takes snapshots on one thread
                 self._write(store, kind, rng, journal)
@@ -95,8 +98,8 @@ class SegmentLogDriver:
         last, state = store.last_index or 0, store.snapshot
         floor = 0 if state is None else state.index
         if kind == "snapshot" and last > floor:
-            index = rng.randint(floor + 1, last)
-            live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 3 == 0)
+            index = rng.choice([last, rng.randint(floor + 1, last)])
+            live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 4 == 0)
             with journal.trying(Snapshot(index, live)):
                 store.record_snapshot(index, live)
             return
