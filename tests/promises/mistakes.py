@@ -113,16 +113,13 @@ class OneStepLater:
 VARIANTS: Mapping[str, Callable[[Place], Step]] = {"left out": LeftOut, "one step later": OneStepLater}
 """The ways in which one place makes a mistake."""
 
-ACTS = 8
-"""How long a life is: long enough that most of them compact something."""
-
 # A sync that is missing shows after a power failure alone.
-_FINDS_SYNC = {"crashes": 72, "kills_and_power": 400, "crashes_of_recovery": 48}
+_FINDS_SYNC = {"crashes": 72, "kills_and_power": 600, "crashes_of_recovery": 48}
 _FINDS_NAME = {"kills": 30, "crashes": 72, "kills_and_power": 60}
 _LEADS_SOMEWHERE = {"kills": 20, "crashes": 24, "refusals": 12}
 
 
-def places_of(driver: Driver[Any], folder: Path, lives: int) -> Mapping[Place, Sequence[int]]:
+def places_of(driver: Driver[Any], folder: Path, *, lives: int, acts: int) -> Mapping[Place, Sequence[int]]:
     """The places that a store's ordinary lives and its recoveries lead to, each with the seeds of the lives, those that
     come to it most often first.
 
@@ -130,19 +127,21 @@ def places_of(driver: Driver[Any], folder: Path, lives: int) -> Mapping[Place, S
         driver: of the store.
         folder: an existing folder, where worlds are made.
         lives: how many are tried.
+        acts: how long each is.
     """
     found: dict[Place, list[tuple[int, int]]] = {}
     for seed in range(lives):
         places = Places()
         for hazard, histories in _LEADS_SOMEWHERE.items():
-            check_hazards(driver, folder, hazards=[hazard], effort=Effort(ACTS, histories, seed=seed),
+            check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
                           mistake=lambda places=places: places)
         for place, times in places.seen.items():
             found.setdefault(place, []).append((-times, seed))
     return {place: [seed for _, seed in sorted(seeds)] for place, seeds in found.items()}
 
 
-def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: Path, seeds: Sequence[int]) -> str:
+def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: Path, *, seeds: Sequence[int],
+                     acts: int) -> str:
     """The first hazard that fails where this place makes a mistake; nothing if none does.
 
     Args:
@@ -151,12 +150,13 @@ def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: P
         driver: of a store whose lives come to it.
         folder: an existing folder, where worlds are made.
         seeds: of these lives.
+        acts: how long each is.
     """
     hazards = _FINDS_SYNC if place.kind in ("sync", "sync folder") else _FINDS_NAME
     for hazard, histories in hazards.items():
         for seed in seeds:
             try:
-                check_hazards(driver, folder, hazards=[hazard], effort=Effort(ACTS, histories, seed=seed),
+                check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
                               mistake=lambda: VARIANTS[variant](place))
             except KeyboardInterrupt:
                 raise
