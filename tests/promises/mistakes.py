@@ -115,7 +115,7 @@ VARIANTS: Mapping[str, Callable[[Place], Step]] = {"left out": LeftOut, "one ste
 
 # A sync that is missing shows after a power failure alone.
 _FINDS_SYNC = {"crashes": 72, "kills_and_power": 600, "crashes_of_recovery": 48}
-_FINDS_NAME = {"kills": 30, "crashes": 72, "kills_and_power": 60}
+_FINDS_NAME = {"kills": 30, "other_settings": 4, "crashes": 72, "kills_and_power": 60}
 _LEADS_SOMEWHERE = {"kills": 20, "crashes": 24, "refusals": 12}
 
 
