@@ -134,10 +134,14 @@ def places_of(driver: Driver[Any], folder: Path, *, lives: int, acts: int) -> Ma
         places = Places()
         for hazard, histories in _LEADS_SOMEWHERE.items():
             check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
-                          mistake=lambda places=places: places)
+                          mistake=_each_time(places))
         for place, times in places.seen.items():
             found.setdefault(place, []).append((-times, seed))
     return {place: [seed for _, seed in sorted(seeds)] for place, seeds in found.items()}
+
+
+def _each_time(step: Step) -> Callable[[], Step]:
+    return lambda: step
 
 
 def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: Path, *, seeds: Sequence[int],
