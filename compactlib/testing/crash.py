@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import random
 import shutil
@@ -360,7 +361,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         prepare: fills the folder before; that is durable.
         points: before which changes of the first life to kill it, counted from 1; all if not given.
         limit_per_point: combinations of losses to try at each point, >= 2; a sample where there are more.
-        max_states: stop after as many distinct states; the kills are then spread over the first life.
+        max_states: stop after as many distinct states. They are then spread over the first life: as many kills as there
+            are states of each, at points that are drawn from the successor's life.
         seed: chooses samples.
         scratch: where to build the folders; see `explore_crashes`.
 
@@ -378,6 +380,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         numbers = list(range(1, changes + 2) if points is None else points)
         if max_states is not None and points is None:
             rng.shuffle(numbers)
+        each = None if max_states is None or points is not None else max(math.isqrt(max_states) // limit_per_point, 1)
         for number in numbers:
             if max_states is not None and len(seen) >= max_states:
                 break
@@ -385,7 +388,9 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                          f"explore_kills(..., points=[{number}]) runs this kill alone"):
                 _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
                 context = tuple(repr(value) for _, value in recording.acknowledgements)
-                every = range(begins, len(recording.operations) + 1)
+                every: Sequence[int] = range(begins, len(recording.operations) + 1)
+                if each is not None:
+                    every = sorted(rng.sample(every, min(each, len(every))))
                 for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
                     with (_rebuilt(model, fates, base / "after") as folder,
                           _noting(_note, recording, model, fates, begins=begins)):

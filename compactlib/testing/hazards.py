@@ -34,7 +34,7 @@ from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_ki
 from compactlib.testing.disk_model import Recording
 from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
-from compactlib.testing.in_front import FilesInFront, Killed, Request, Step, act_at_once
+from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]
@@ -91,10 +91,11 @@ class Bench:
         driver: opens, acts, checks.
         folder: where worlds are made.
         effort: how much is tried.
-        mistake: a step below all others that makes a mistake on purpose; none if `None`.
+        mistake: makes a step for each opening, which makes a mistake on purpose; see `World.mistake`.
     """
 
-    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort, mistake: Step | None = None) -> None:
+    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort,
+                 mistake: Callable[[], Step] | None = None) -> None:
         self.driver: AnyDriver = driver
         self.effort: Effort = effort
         self.usual: Any = driver.settings()[0]
@@ -120,8 +121,8 @@ class Bench:
             files: its disk.
             like: has the time and the stores that are not in the folder; new ones if `None`.
         """
-        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files),
-                     clock=WorldClock() if like is None else like.clock, kept={} if like is None else like.kept)
+        return World(folder, behind=files, mistake=self._mistake, clock=WorldClock() if like is None else like.clock,
+                     kept={} if like is None else like.kept)
 
     def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
         """A world in a recording, which notes its stores that are not in the folder after each of their changes: a
@@ -281,6 +282,33 @@ def full_disk(bench: Bench) -> int:
             world.step = step
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def opened_on_a_full_disk(bench: Bench) -> int:
+    """A process of a store ends at some request, and the next one opens, reads and reclaims on a disk without room."""
+
+    def refuse_room(request: Request, act: Callable[[], Any]) -> Any:
+        if request.edge == "disk" and request.needs_room:
+            raise disk_error(errno.ENOSPC, request)
+        return act()
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal = Journal()
+            bench.live(world, journal)
+            world.step = Killing(choices)
+            with contextlib.suppress(Killed):
+                bench.live(world, journal, first=bench.effort.acts)
+            world.step = refuse_room
+            with bench.opened(world) as store:
+                bench.driver.check(store, journal, damage="")
+                if hasattr(store, "reclaim"):
+                    store.reclaim()
+                bench.driver.check(store, journal, damage="")
             world.step = act_at_once
             bench.inspect(world, journal)
 
@@ -548,6 +576,19 @@ def older_files(bench: Bench) -> int:
     return _put_back(bench, spoil)
 
 
+def older_folders(bench: Bench) -> int:
+    """The whole folder of a closed store is an older copy, and its stores elsewhere have seen more: it says so."""
+
+    def spoil(choices: Choices, folder: Path, older: Path) -> str:
+        if choices.pick("the folder", "is as it was", "is an older copy") == "is as it was":
+            return ""
+        shutil.rmtree(folder)
+        shutil.copytree(older, folder, symlinks=True)
+        return "older"
+
+    return _put_back(bench, spoil)
+
+
 def _damaged(data: bytes, damage: str, place: int) -> bytes:
     if damage == "cut":
         return data[:place]
@@ -667,7 +708,7 @@ def paused_owners(bench: Bench) -> int:
 
             def take_over() -> None:
                 before.extend(map(attrs.evolve, journal.changes))
-                other = World(world.folder, clock=world.clock, kept=world.kept)
+                other = attrs.evolve(world, step=act_at_once)
                 with _unlocked():
                     bench.live(other, later, first=bench.effort.acts)
 
@@ -785,14 +826,14 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, interrupts_of_closing, clock_jumps,
-        other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files,
-        threads, forks, paused_owners)}
+        refusals, lost_answers, full_disk, opened_on_a_full_disk, kills, interrupts, interrupts_between,
+        interrupts_of_closing, clock_jumps, other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power,
+        damages, missing_files, older_files, older_folders, threads, forks, paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None, mistake: Step | None = None) -> list[Outcome]:
+                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> list[Outcome]:
     """Put a store through every misfortune.
 
     Args:
@@ -800,7 +841,8 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         folder: an existing folder in which worlds are made.
         hazards: which, by name; all of `HAZARDS` if not given.
         effort: how much is tried; `Effort()` takes seconds a hazard.
-        mistake: a step between the store and the disk that makes a mistake, to see that the hazards find it.
+        mistake: makes a step for each opening, between the store and the disk, which makes a mistake, to see that the
+            hazards find it.
 
     Returns:
         How many histories each hazard took. A hazard with one alone for each life found no place where it can happen.
@@ -815,7 +857,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         for number in range(whole.lives):
             share = whole.of_life(number)
             try:
-                histories += HAZARDS[name](Bench(driver, folder, share))
+                histories += HAZARDS[name](Bench(driver, folder, share, mistake))
             except BaseException as error:
                 error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
                 raise

@@ -31,6 +31,7 @@ from compactlib.errors import BudgetSpent, CorruptData, StorageError
 from compactlib.runtime import Budget
 from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.tidy import leftovers_of
 
 NOW = WorldClock().now()
 """The time at which a world begins."""
@@ -40,6 +41,9 @@ POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0,
             StatsBased(min_used_fraction=0.0), Greedy(min_used_fraction=0.0))
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 MINUTE, TICK = 60.0, 0.01
+TIDY = (r"\d+_\d+\.log", r"\d+_\d+\.\d+\.index", "LOCK", "STORE", "RETENTION", "HARD_DELETE",
+        r"compaction-\d+\.done", r"plan_history\.json(\.tmp)?")
+"""What may lie in the folder of a store that is open and in which no compaction is under way."""
 Found: TypeAlias = Blob | Deleted | Expired | Missing | None
 """What a get answers; `None` for a named error."""
 
@@ -248,6 +252,8 @@ class BlobStoreDriver:
         assert not store.recovery.damage, store.recovery.damage
         assert store.verify().is_sound, store.verify()
         store.audit()
+        leftovers = leftovers_of(Path(store.folder), *TIDY)
+        assert not leftovers or store.compaction is not None, f"{leftovers} were left"
         told = dict(_told(store))
         for blob_id, (plain, _) in answers.items():
             assert isinstance(plain, Missing | Expired) or told[blob_id] == isinstance(plain, Deleted), (blob_id, told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import attrs
@@ -12,6 +13,7 @@ import attrs
 from compactlib.objects import BadDigest, Digest, LocalObjects, ObjectExists, ObjectNotFound, ObjectRef
 from compactlib.objects.store import read_checked
 from compactlib.testing import HostLock, Journal, World
+from tests.promises.drivers.tidy import leftovers_of
 
 SHARED = ("made/a", "made/b", "listed/a", "listed/deep/b", "got/a", "got/deep/b", "a")
 """Keys that each writer creates, with a content of its own, and nobody deletes.
@@ -141,6 +143,7 @@ class LocalObjectsDriver:
             key for key in there if key.startswith("own/") and key > "own/deep/w1")
         objects.audit()
         objects.sweep(float("inf"))  # nobody else is at work
+        assert not leftovers_of(Path(objects.folder) / ".incoming"), "the sweep has left something"
 
 
 def ref_of(key: str, data: bytes) -> ObjectRef:

@@ -7,10 +7,11 @@ from typing import Any
 
 
 def result_of(outcome: Any) -> Any:
-    """The outcome, unless it is a failure, whose error is raised; what was skipped or done is no error."""
-    error = getattr(outcome, "error", None)
-    if isinstance(error, Exception):
-        raise error
+    """The outcome, unless it or a part of it is a failure, whose error is raised; what was skipped is no error."""
+    for each in (outcome, *getattr(getattr(outcome, "stats", None), "failed", ())):
+        error = getattr(each, "error", None)
+        if isinstance(error, Exception):
+            raise error
     return outcome
 
 

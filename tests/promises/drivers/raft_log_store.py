@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -29,11 +30,16 @@ from compactlib.raftlog import (
 )
 from compactlib.testing import Change, FilesInFront, HostLock, Journal, Request, World
 from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 SNAPSHOTTED, OTHER = "a", "b"
 """The one has a snapshot folder and is never removed; the other keeps its state elsewhere, and is removed at times."""
 NO_VOTE = (0, None)
+TIDY = ("snapshots", r"snapshots/\d+-\d+\.(live|state|snapshot|checkpoint)", "store", "store/LOCK", "store/wal",
+        r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]", r"store/logs/[ab]/\d+\.segment",
+        "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|GAP|CADENCE)")
+"""What may lie in the folder of a world whose store is open and at rest."""
 
 
 @attrs.frozen
@@ -346,6 +352,8 @@ class RaftLogStoreDriver:
             store.store.audit()
             assert store.store.verify().is_sound, store.store.verify()
             store.snapshots.audit()
+            leftovers = leftovers_of(Path(store.store.folder).parent, *TIDY)
+            assert not leftovers, f"{leftovers} were left"
 
 
 def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) -> None:
