@@ -29,6 +29,7 @@ import attrs
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
+from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.disk_model import Recording
@@ -237,7 +238,9 @@ def refusals(bench: Bench) -> int:
 
 
 def lost_answers(bench: Bench) -> int:
-    """A key-value or object store refuses a request or loses its answer; the caller goes on with the same object."""
+    """A key-value or object store refuses a request or loses its answer; the caller goes on with the same object, which
+    works again once the store does.
+    """
 
     def history(choices: Choices) -> None:
         with bench.world() as world, contextlib.ExitStack() as stack:
@@ -254,9 +257,12 @@ def lost_answers(bench: Bench) -> int:
                     store = None
                 except CompactlibError:
                     pass
-            stack.close()
             world.step = act_at_once
             failing.settle()
+            if store:
+                with contextlib.suppress(Closed, Stale):
+                    bench.driver.act(store, Random(f"{bench.effort.seed} once it answers"), journal)
+            stack.close()
             bench.inspect(world, journal)
 
     return bench.explore(history)
@@ -590,17 +596,20 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
 
 
 def threads(bench: Bench) -> int:
-    """Four threads use one object and a request fails: each gets an answer or an error, and nothing is lost."""
+    """Four threads use one object, and a request fails or the process ends: each thread gets an answer or an error, and
+    nothing is lost.
+    """
     patience_seconds = 30.0
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
             journal, failing = Journal(), Failing(choices)
+            killing = Killing(choices)
             wrong: list[BaseException] = []
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
                 time.sleep(0)  # another thread's turn
-                return failing(request, act)
+                return killing(request, lambda: failing(request, act))
 
             world.step = step
 
@@ -608,12 +617,12 @@ def threads(bench: Bench) -> int:
                 try:
                     for number in range(bench.effort.acts):
                         bench.driver.act(store, Random(f"{bench.effort.seed} {thread} {number}"), journal)
-                except CompactlibError:
+                except (CompactlibError, Killed):
                     pass
                 except BaseException as error:  # raised by the thread that waits
                     wrong.append(error)
 
-            with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+            with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
                 working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
                 for thread in working:
                     thread.start()
@@ -656,41 +665,59 @@ def forks(bench: Bench) -> int:
 def paused_owners(bench: Bench) -> int:
     """An owner or a peer is paused at a request, another one opens, works and closes, and the first one goes on.
 
-    Where a driver says `has_peers = True`, nobody takes over: what both acknowledge counts.
+    A key-value store may also lose the answer to the request, which the first one is told after the other one's work.
+    Where a driver says `has_peers = True`, nobody takes over. What either acknowledges counts.
     """
     has_peers = getattr(bench.driver, "has_peers", False)
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
-            journal, later, taken = Journal(), Journal(), False
-            before: list[Change] = []
-
-            def take_over() -> None:
-                before.extend(map(attrs.evolve, journal.changes))
-                other = World(world.folder, clock=world.clock, kept=world.kept)
-                with _unlocked():
-                    bench.live(other, later, first=bench.effort.acts)
+            journal, later = Journal(), Journal()
+            paused_at: int | None = None
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
-                nonlocal taken
-                if not taken and choices.pick(str(request), "goes on", "pauses while another owner works") != "goes on":
-                    taken = True
-                    take_over()
+                nonlocal paused_at
+                if paused_at is not None:
+                    return act()
+                loses = _LOSES_AN_ANSWER if request.edge == "kv" and request.changes else ()
+                picked = choices.pick(str(request), "goes on", "pauses while another owner works", *loses)
+                if picked == "goes on":
+                    return act()
+                paused_at = len(journal.changes)
+                if picked == _LOSES_AN_ANSWER[0]:
+                    act()
+                with _unlocked():
+                    bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
+                               first=bench.effort.acts)
+                if picked in loses:
+                    raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=picked)
                 return act()
 
             world.step = step
-            with contextlib.suppress(CompactlibError):
-                bench.live(world, journal)
+            _live_on(bench, world, journal)
             world.step = act_at_once
-            if taken and has_peers:
-                journal.changes[:] = _in_some_order(bench, world, journal.changes, len(before), later.changes)
-            elif taken:
-                # What the first owner did after it was taken from is not promised to anybody.
-                after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
-                journal.changes[:] = [*before, *after, *later.changes]
+            if paused_at is not None and has_peers:
+                journal.changes[:] = _in_some_order(bench, world, journal.changes, paused_at, later.changes)
+            elif paused_at is not None:
+                journal.changes[paused_at:paused_at] = later.changes
             bench.inspect(world, journal)
 
     return bench.explore(history)
+
+
+_LOSES_AN_ANSWER = ("is done without an answer, and another owner works", "is lost, and another owner works")
+
+
+def _live_on(bench: Bench, world: World, journal: Journal) -> None:
+    """One life, which goes on with the same object after an error, unless that says that it is of no use any more."""
+    with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+        for number in range(bench.effort.acts):
+            try:
+                bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+            except (Closed, Stale):
+                return
+            except CompactlibError:
+                continue
 
 
 def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: int,
@@ -746,10 +773,14 @@ def _used_in_a_fork(bench: Bench, store: Any, world: World) -> int:
         try:
             signal.alarm(20)
             world.step = _refuse_change
-            try:
-                bench.driver.act(store, Random("in a fork"), Journal())
-            except CompactlibError:
-                code = 0
+            for number in range(4):
+                try:
+                    bench.driver.act(store, Random(f"in a fork {number}"), Journal())
+                except CompactlibError:
+                    code = 0
+            # Reading may be refused or not, and changes nothing.
+            with contextlib.suppress(CompactlibError, AssertionError):
+                bench.driver.check(store, Journal(), damage="missing")
             with contextlib.suppress(CompactlibError):
                 store.close()
         except _Changed:

@@ -29,7 +29,7 @@ from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import ClockJumped, CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.testing import Change, HostLock, Journal, World, WorldClock
-from tests.promises.drivers.outcomes import has_changed, result_of
+from tests.promises.drivers.outcomes import Denied, has_changed, result_of, standing
 
 NOW = WorldClock().now()
 """The time at which a world begins."""
@@ -107,13 +107,6 @@ class Upkeep:
     """What changes no answer."""
 
     kind: str
-
-
-@attrs.frozen
-class Denied:
-    """The catalog has said of what was tried that it changed nothing."""
-
-    what: Any
 
 
 @attrs.frozen
@@ -319,7 +312,7 @@ class CatalogDriver:
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         service = store.service
         service.poll()
-        changes = _standing(journal)
+        changes = standing(journal)
         self._check_history(service, changes)
         self._check_pins(service, changes)
         self._check_times(store, changes)
@@ -384,20 +377,6 @@ class CatalogDriver:
                 allowed = {LIFE["created_at"]} | (set() if any(removed) else allowed)
             time = store.times.register(table, 0, **LIFE)
             assert time in allowed, f"table {table} has published {time}, expected one of {allowed}"
-
-
-def _standing(journal: Journal) -> list[Change]:
-    """The changes without those of which the catalog has said that nothing was changed."""
-    standing = list[Change]()
-    for change in journal.changes:
-        if isinstance(change.what, Denied):
-            denied = [place for place, one in enumerate(standing)
-                      if one.what == change.what.what and not one.acknowledged]
-            if denied and change.acknowledged:
-                del standing[denied[-1]]
-        else:
-            standing.append(change)
-    return standing
 
 
 KindT = TypeVar("KindT")

@@ -1,9 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcomes that are returned, as errors that are raised."""
+"""Outcomes that are returned, as errors that are raised; changes that a store has refused."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import attrs
+
+from compactlib.testing import Change, Journal
+
+
+@attrs.frozen
+class Denied:
+    """The store has said of what was tried that it changed nothing."""
+
+    what: Any
+
+
+def standing(journal: Journal) -> list[Change]:
+    """The changes without those of which the store has said that nothing was changed."""
+    found = list[Change]()
+    for change in journal.changes:
+        if isinstance(change.what, Denied):
+            denied = [place for place, one in enumerate(found) if one.what == change.what.what and not one.acknowledged]
+            if denied and change.acknowledged:
+                del found[denied[-1]]
+        else:
+            found.append(change)
+    return found
 
 
 def result_of(outcome: Any) -> Any:
