@@ -663,7 +663,8 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner or a peer is paused at a request, another one opens, works and closes, and the first one goes on.
+    """An owner or a peer is paused at a request, another one opens, works or does one thing, closes, and the first one
+    goes on.
 
     A key-value store may also lose the answer to the request, which the first one is told after the other one's work.
     Where a driver says `has_peers = True`, nobody takes over. What either acknowledges counts.
@@ -679,18 +680,20 @@ def paused_owners(bench: Bench) -> int:
                 nonlocal paused_at
                 if paused_at is not None:
                     return act()
-                loses = _LOSES_AN_ANSWER if request.edge == "kv" and request.changes else ()
-                picked = choices.pick(str(request), "goes on", "pauses while another owner works", *loses)
-                if picked == "goes on":
+                loses = ("done, without an answer", "lost, without an answer") * (request.edge == "kv")
+                answer, others = choices.pick(str(request), ("done", 0), *(
+                    (answer, acts) for acts in (bench.effort.acts, 1)
+                    for answer in ("done after the pause", *(loses if request.changes else ()))))
+                if not others:
                     return act()
                 paused_at = len(journal.changes)
-                if picked == _LOSES_AN_ANSWER[0]:
+                if answer == "done, without an answer":
                     act()
                 with _unlocked():
                     bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
-                               first=bench.effort.acts)
-                if picked in loses:
-                    raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=picked)
+                               first=bench.effort.acts, acts=others)
+                if answer in loses:
+                    raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=answer)
                 return act()
 
             world.step = step
@@ -703,9 +706,6 @@ def paused_owners(bench: Bench) -> int:
             bench.inspect(world, journal)
 
     return bench.explore(history)
-
-
-_LOSES_AN_ANSWER = ("is done without an answer, and another owner works", "is lost, and another owner works")
 
 
 def _live_on(bench: Bench, world: World, journal: Journal) -> None:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData
-from compactlib.kv import MemoryStore
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.scheduler import FencedOff, FileFence, KVFence
 from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.outcomes import Denied, standing
@@ -99,14 +99,16 @@ class FileFenceDriver:
     def policy(self) -> None:
         return None
 
+    def changes_nothing(self, error: CompactlibError) -> bool:
+        """Whether the fence promises of this error that nothing was changed."""
+        return isinstance(error, FencedOff)
+
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["admit", "guard", "commit", "floor", "late", "commit", "read"])
         fence, resource, step = store.fence, rng.choice(RESOURCES), rng.randrange(3)
         if kind == "admit":
             with store.host:  # so that the journal has them in the order in which the fence has carried them out
-                token = _highest(fence, resource, journal) + step
-                with journal.trying(Admitted(resource, token)):
-                    fence.admit(resource, token)
+                self._admit(fence, resource, _highest(fence, resource, journal) + step, journal)
         elif kind == "floor":
             with store.host:
                 self._raise_floor(fence, step, journal)
@@ -135,8 +137,7 @@ class FileFenceDriver:
         fence = store.fence
         with store.host:
             token = _highest(fence, resource, journal) + step
-            with journal.trying(Admitted(resource, token)):
-                fence.admit(resource, token)
+            self._admit(fence, resource, token, journal)
         # Another thread may have been admitted since then.
         try:
             with journal.trying(Committed(resource, token)):
@@ -149,8 +150,24 @@ class FileFenceDriver:
             assert late.highest > token
             with journal.trying(Denied(Committed(resource, token))):
                 return
+        except CompactlibError as error:
+            self._deny(error, Committed(resource, token), journal)
+            raise
         assert done is not None
         assert (done.token, done.value) == (token, value_of(resource, token))
+
+    def _admit(self, fence: AnyFence, resource: str, token: int, journal: Journal) -> None:
+        try:
+            with journal.trying(Admitted(resource, token)):
+                fence.admit(resource, token)
+        except CompactlibError as error:
+            self._deny(error, Admitted(resource, token), journal)
+            raise
+
+    def _deny(self, error: CompactlibError, what: object, journal: Journal) -> None:
+        if self.changes_nothing(error):
+            with journal.trying(Denied(what)):
+                pass
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         if damage == "missing" and not any(_highest(store.fence, each, Journal()) for each in RESOURCES):
@@ -186,6 +203,9 @@ class KVFenceDriver(FileFenceDriver):
     """A fence in the cells of a key-value store, which knows no guarded steps, and which several processes use."""
 
     has_peers = True
+
+    def changes_nothing(self, error: CompactlibError) -> bool:
+        return not isinstance(error, OutcomeUnknown)
 
     def settings(self) -> Sequence[float]:
         return [0.0]

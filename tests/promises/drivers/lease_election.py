@@ -43,8 +43,8 @@ class Opened:
         self.clock: WorldClock = world.clock
         self.told: list[Told] = []
         store = world.keyed("election", lambda: MemoryStore(predicates="value"))
-        # Two openings that follow each other have nodes of other names.
-        names = [f"{letter}{self.number % 2}" for letter in "abc"]
+        # Half of the openings have nodes of the same names as the opening before.
+        names = [f"{letter}{self.number // 2 % 2}" for letter in "abc"]
         self.nodes = {name: LeaseElection(store, name, partial(self._hear, name), lease_seconds=LEASE,
                                           clock=world.clock, rng=Random(f"{name} {self.number}")) for name in names}
 
