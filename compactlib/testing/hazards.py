@@ -691,7 +691,7 @@ def paused_owners(bench: Bench) -> int:
                     act()
                 with _unlocked():
                     bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
-                               first=bench.effort.acts, acts=others)
+                               first=bench.effort.acts + (paused_at if others == 1 else 0), acts=others)
                 if answer in loses:
                     raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=answer)
                 return act()

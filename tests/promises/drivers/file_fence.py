@@ -104,7 +104,7 @@ class FileFenceDriver:
         return isinstance(error, FencedOff)
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["admit", "guard", "commit", "floor", "late", "commit", "read"])
+        kind = rng.choice(["admit", "guard", "admit", "floor", "late", "commit", "read"])
         fence, resource, step = store.fence, rng.choice(RESOURCES), rng.randrange(3)
         if kind == "admit":
             with store.host:  # so that the journal has them in the order in which the fence has carried them out
@@ -139,8 +139,9 @@ class FileFenceDriver:
             token = _highest(fence, resource, journal) + step
             self._admit(fence, resource, token, journal)
         # Another thread may have been admitted since then.
+        committed = Committed(resource, token)
         try:
-            with journal.trying(Committed(resource, token)):
+            with journal.trying(committed):
                 if kind == "commit" or isinstance(fence, KVFence):
                     done = fence.commit(resource, token, value_of(resource, token)).committed
                 else:
@@ -148,20 +149,21 @@ class FileFenceDriver:
                         done = fence.commit(resource, token, value_of(resource, token)).committed
         except FencedOff as late:
             assert late.highest > token
-            with journal.trying(Denied(Committed(resource, token))):
+            with journal.trying(Denied(committed)):
                 return
         except CompactlibError as error:
-            self._deny(error, Committed(resource, token), journal)
+            self._deny(error, committed, journal)
             raise
         assert done is not None
         assert (done.token, done.value) == (token, value_of(resource, token))
 
     def _admit(self, fence: AnyFence, resource: str, token: int, journal: Journal) -> None:
+        admitted = Admitted(resource, token)
         try:
-            with journal.trying(Admitted(resource, token)):
+            with journal.trying(admitted):
                 fence.admit(resource, token)
         except CompactlibError as error:
-            self._deny(error, Admitted(resource, token), journal)
+            self._deny(error, admitted, journal)
             raise
 
     def _deny(self, error: CompactlibError, what: object, journal: Journal) -> None:

@@ -12,22 +12,17 @@ from compactlib.testing import Change, Journal
 
 @attrs.frozen
 class Denied:
-    """The store has said of what was tried that it changed nothing."""
+    """The store has said of what was tried that it changed nothing; `what` is the very object that is in the journal.
+    """
 
     what: Any
 
 
 def standing(journal: Journal) -> list[Change]:
     """The changes without those of which the store has said that nothing was changed."""
-    found = list[Change]()
-    for change in journal.changes:
-        if isinstance(change.what, Denied):
-            denied = [place for place, one in enumerate(found) if one.what == change.what.what and not one.acknowledged]
-            if denied and change.acknowledged:
-                del found[denied[-1]]
-        else:
-            found.append(change)
-    return found
+    denied = {id(change.what.what) for change in journal.changes if isinstance(change.what, Denied)}
+    return [change for change in journal.changes
+            if not isinstance(change.what, Denied) and (change.acknowledged or id(change.what) not in denied)]
 
 
 def result_of(outcome: Any) -> Any:
