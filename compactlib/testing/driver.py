@@ -188,6 +188,8 @@ class Driver(Protocol[StoreT]):
     """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
 
     A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
+    For the hazard `readers` it also has `reader(world)`, which opens an object with `refresh()` and `close()` that only
+    reads, and `check_reader(reader, journal)`, which is `check` for that one.
     """
 
     def open(self, world: World, settings: Any) -> StoreT:

@@ -752,6 +752,66 @@ def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: 
     raise wrong
 
 
+def readers(bench: Bench) -> int:
+    """A reader opens the folder at a request of the owner, or is paused anywhere while the owner works: what it answers
+    was so before or after, and once it has refreshed itself it answers as the owner does.
+    """
+    driver: Any = bench.driver
+
+    def opened_at_a_request(choices: Choices) -> None:
+        with bench.world() as world, contextlib.ExitStack() as stack:
+            journal, opened, wrong = Journal(), list[Any](), list[BaseException]()
+
+            def look() -> None:
+                opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
+                driver.check_reader(opened[0], journal)
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                if journal.changes and not opened and not wrong \
+                        and choices.pick(str(request), "goes on", "a reader looks") != "goes on":
+                    try:
+                        look()
+                    except BaseException as error:  # no error of the owner's
+                        wrong.append(error)
+                return act()
+
+            world.step = step
+            bench.live(world, journal)
+            world.step = act_at_once
+            if wrong:
+                raise wrong[0]
+            for reader in opened:
+                reader.refresh()
+                driver.check_reader(reader, journal)
+
+    def paused(choices: Choices) -> None:
+        with bench.world() as world, contextlib.ExitStack() as stack:
+            journal = Journal()
+            bench.live(world, journal)
+            store = stack.enter_context(bench.opened(world))
+            whole = Interrupted()
+            with whole:
+                stack.enter_context(contextlib.closing(driver.reader(world)))
+            place = choices.pick("the reader", 0, *spread(range(1, whole.places + 1), bench.effort.histories or 500))
+            known = len(journal.changes)
+
+            def meanwhile() -> None:
+                for number in range(bench.effort.acts):
+                    driver.act(store, Random(f"{bench.effort.seed} {number} meanwhile"), journal)
+
+            with Interrupted(place, meanwhile):
+                reader = stack.enter_context(contextlib.closing(driver.reader(world)))
+            during = Journal()
+            during.changes[:] = [*journal.changes[:known], *(
+                attrs.evolve(change, acknowledged=False) for change in journal.changes[known:])]
+            driver.check_reader(reader, during)
+            reader.refresh()
+            driver.check_reader(reader, journal)
+
+    return (explore(opened_at_a_request, limit=_share(bench, 2), seed=bench.effort.seed)
+            + explore(paused, limit=_share(bench, 2), seed=bench.effort.seed))
+
+
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
     """Use the store in a child that another thread forks, which is in none of the store's calls.
 
@@ -818,7 +878,7 @@ HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
         refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, interrupts_of_closing, clock_jumps,
         other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files,
-        threads, forks, paused_owners)}
+        threads, forks, paused_owners, readers)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 

@@ -14,6 +14,7 @@ from compactlib.raftlog import (
     Entry,
     EveryNMinors,
     LogOptions,
+    LogReader,
     MissingEntry,
     SeedPolicy,
     SegmentLimits,
@@ -74,6 +75,14 @@ class SegmentLogDriver:
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
 
+    def reader(self, world: World) -> LogReader:
+        return LogReader(world.folder)
+
+    def check_reader(self, reader: LogReader, journal: Journal) -> None:
+        _check_answers(reader, journal, "")
+        report = reader.verify()
+        assert report.is_sound, report
+
     def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["append", "append", "overwrite", "snapshot", "compact", "reclaim"])
         if kind in ("append", "overwrite", "snapshot"):
@@ -103,23 +112,27 @@ class SegmentLogDriver:
             store.sync()
 
     def check(self, store: SegmentLog, journal: Journal, *, damage: str) -> None:
-        allowed = allowed_of(journal)
-        absent_from = None
-        for index in range(1, max(allowed, default=0) + 3):
-            answer = _answer(store, index)
-            expected = allowed.get(index, {ABSENT})
-            if answer == DAMAGED:
-                assert damage, f"index {index} is damaged"
-            elif answer == ABSENT and ABSENT not in expected and damage == "cut":
-                absent_from = absent_from or index  # the end of the newest segment
-            else:
-                assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
-                assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
+        _check_answers(store, journal, damage)
         if not damage:
             assert store.verify().is_sound, store.verify()
 
 
-def _answer(store: SegmentLog, index: int) -> object:
+def _check_answers(store: SegmentLog | LogReader, journal: Journal, damage: str) -> None:
+    allowed = allowed_of(journal)
+    absent_from = None
+    for index in range(1, max(allowed, default=0) + 3):
+        answer = _answer(store, index)
+        expected = allowed.get(index, {ABSENT})
+        if answer == DAMAGED:
+            assert damage, f"index {index} is damaged"
+        elif answer == ABSENT and ABSENT not in expected and damage == "cut":
+            absent_from = absent_from or index  # the end of the newest segment
+        else:
+            assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
+            assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
+
+
+def _answer(store: SegmentLog | LogReader, index: int) -> object:
     """The term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
     try:
         found = store.read(index)
