@@ -252,6 +252,9 @@ class _Host:
 
     def write(self, name: str) -> None:
         items = {key: self.data() for key in self.rng.sample(KEYS, self.rng.randint(1, 3))}
+        if len(items) == 1 and self.rng.random() < 0.5:
+            self.append(name, next(iter(items)))
+            return
         with self.journal.trying(tried.Write(self.opening, name, items=tuple(items.items()))):
             if len(items) == 1:
                 self.repository.branch(name).put(*next(iter(items.items())))
@@ -269,18 +272,18 @@ class _Host:
             branch.put_if(key, data, Record.of(b"was never there"))
             raise AssertionError("a condition that does not hold was passed")
         found = branch.get_many([key]).get(key)
-        way = self.rng.choice(["put", "append", "append", "put" if found is None else "delete"])
-        if way == "append":
-            word = b"%08x;" % self.rng.getrandbits(32)
-            with self.journal.trying(tried.Append(self.opening, name, key=key, word=word)):
-                branch.update(key, lambda record: (b"" if record is None else record.data) + word)
-            return
+        way = "put" if found is None else self.rng.choice(["put", "delete"])
         new = None if way == "delete" else data
         with self.journal.trying(tried.Write(self.opening, name, items=((key, new),))):
             if way == "delete":
                 branch.delete_if(key, EXISTS)
             else:
                 branch.put_if(key, data, found)
+
+    def append(self, name: str, key: bytes) -> None:
+        word = b"%08x;" % self.rng.getrandbits(32)
+        with self.journal.trying(tried.Append(self.opening, name, key=key, word=word)):
+            self.repository.branch(name).update(key, lambda record: (b"" if record is None else record.data) + word)
 
     def reset(self, name: str) -> None:
         branch, way = self.repository.branch(name), self.rng.choice(["all", "prefix", "key"])
