@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import shutil
 import stat
 import tempfile
@@ -46,6 +47,7 @@ Parts: TypeAlias = tuple[str, ...]
 
 _SHARED_MEMORY = "/dev/shm"
 _PREFIX = "compactlib-crash-"
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
@@ -360,7 +362,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         prepare: fills the folder before; that is durable.
         points: before which changes of the first life to kill it, counted from 1; all if not given.
         limit_per_point: combinations of losses to try at each point, >= 2; a sample where there are more.
-        max_states: stop after as many distinct states; the kills are then spread over the first life.
+        max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, and after
+            each of them the power fails at one point.
         seed: chooses samples.
         scratch: where to build the folders; see `explore_crashes`.
 
@@ -374,10 +377,10 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     rng = random.Random(seed)
     seen: set[object] = set()
     with scratch_folder(scratch) as base:
-        changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
+        changes, whole, begins = _lives(base / "lives", prepare, None, first, successor)
         numbers = list(range(1, changes + 2) if points is None else points)
         if max_states is not None and points is None:
-            rng.shuffle(numbers)
+            numbers = [1 + point for point in points_of_each_kind(whole.operations[:begins], rng)]
         for number in numbers:
             if max_states is not None and len(seen) >= max_states:
                 break
@@ -386,6 +389,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                 _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
                 context = tuple(repr(value) for _, value in recording.acknowledgements)
                 every = range(begins, len(recording.operations) + 1)
+                if max_states is not None:
+                    every = range(start := rng.choice(every), start + 1)
                 for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
                     with (_rebuilt(model, fates, base / "after") as folder,
                           _noting(_note, recording, model, fates, begins=begins)):
@@ -393,6 +398,19 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                     if max_states is not None and len(seen) >= max_states:
                         break
     return len(seen)
+
+
+def points_of_each_kind(operations: Sequence[Operation], rng: random.Random) -> list[int]:
+    """The points of a recording, drawn so that one before each kind of operation comes before a second one of any kind.
+
+    Of one kind are operations that do the same to files whose names differ in numbers alone; the end is one, too.
+    """
+    kinds = dict[tuple[str, str], list[int]]()
+    for number, operation in enumerate(operations):
+        kinds.setdefault((operation.kind, _NUMBER.sub("0", operation.path)), []).append(number)
+    drawn = [[len(operations)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
+    rng.shuffle(drawn)
+    return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None]
 
 
 def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,

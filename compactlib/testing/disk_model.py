@@ -395,8 +395,8 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
 def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
     """Crashes at one point: all combinations of fates, or `limit` of them if there are more.
 
-    The sample has: nothing lost; all lost; all combinations of names with no byte lost, if they fill at most half of
-    the room; one thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at
+    The sample has: nothing lost; all lost; all lost but the last change, if there is room; all combinations of names
+    with no byte lost, if they fill at most half of the room; one thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at
     least a quarter.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
@@ -414,7 +414,10 @@ def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, lim
     kept, lost = dict.fromkeys(options, KEPT), dict.fromkeys(options, LOST)
     yield kept
     yield lost
-    room = limit - 2
+    if limit == 2:
+        return
+    yield {**lost, next(reversed(lost)): KEPT}
+    room = limit - 3
     names = {change: fates for change, fates in options.items() if change.folder is not None}
     all_names = 2 ** len(names) - 1 <= room // 2
     if all_names:
