@@ -277,7 +277,7 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
         recording: from `record`.
         check: given the rebuilt folder and what had been acknowledged before the crash; raises if something
             acknowledged is gone or the folder cannot be opened.
-        limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 2.
+        limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 1.
         seed: chooses samples.
         points: numbers of operations after which to crash; all if not given.
         scratch: where to build the folders; in /dev/shm where there is one, else in the folder for temporary files.
@@ -287,7 +287,7 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
 
     Raises:
         BaseException: what the check raised, with a note that tells the crash.
-        InvalidInput: the limit is below 2, or a point lies outside the recording.
+        InvalidInput: the limit is below 1, or a point lies outside the recording.
     """
     seen: set[object] = set()
     with scratch_folder(scratch) as base:
@@ -361,7 +361,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
             something acknowledged is gone or the folder cannot be opened.
         prepare: fills the folder before; that is durable.
         points: before which changes of the first life to kill it, counted from 1; all if not given.
-        limit_per_point: combinations of losses to try at each point, >= 2; a sample where there are more.
+        limit_per_point: combinations of losses to try at each point, >= 1; a sample where there are more.
         max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, and after
             each of them the power fails at one point.
         seed: chooses samples.

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process is killed before a sync, its successor opens the store and goes on, and the power fails at some step.
+
+What the killed process has not synced is in the page cache: the successor finds it, builds on it, and may lose it.
+The hazard `kills_and_power` draws such histories; here one change of each store is killed before each of its syncs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.testing import Driver, Effort, Journal, RecordingFiles, explore_kills, record
+from compactlib.testing.hazards import Bench
+from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
+from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
+from tests.promises.drivers.segment_log import SegmentLogDriver
+
+
+class Drawn(Random):
+    """Draws what it is told first, and then at random."""
+
+    def __init__(self, seed: int, first: Sequence[Any]) -> None:
+        super().__init__(seed)
+        self._first = list(first)
+
+    def choice(self, options: Any) -> Any:
+        return self._first.pop(0) if self._first else super().choice(options)
+
+
+@attrs.frozen
+class Story:
+    """Acts before, the act that is killed, and an act of the successor; each as what it draws first.
+
+    Attributes:
+        driver: of the store.
+        before: done, and durable.
+        killed: the act that is killed.
+        after: the successor's acts.
+    """
+
+    driver: Driver[Any]
+    before: Sequence[tuple[Any, ...]]
+    killed: tuple[Any, ...]
+    after: Sequence[tuple[Any, ...]] = ()
+
+
+STORIES = {
+    "blob_store-compaction": Story(BlobStoreDriver(), [("write",)] * 5, ("compact", RETENTION + 1.0, POLICIES[0])),
+    "blob_store-writes": Story(BlobStoreDriver(), [("write",)], ("write",), [("write",)]),
+    "segment_log-compaction": Story(SegmentLogDriver(), [("append",), ("append",), ("snapshot",)], ("compact",),
+                                    [("append",)]),
+    "raft_log_store-compaction": Story(RaftLogStoreDriver(), [("snapshot",), ("append",), ("snapshot",)],
+                                       ("upkeep", "compact"), [("append",)]),
+    "raft_log_store-removal": Story(RaftLogStoreDriver(), [("append",), ("snapshot",)], ("remove",), [("append",)]),
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
+    """What both lives have acknowledged is there, whatever of the first one's changes the power failure takes."""
+    story = STORIES[name]
+    driver, bench = story.driver, Bench(story.driver, tmp_path / "after", Effort())
+    prepared, before = tmp_path / "before", Journal()
+    prepared.mkdir()
+
+    def live(folder: Path, files: RecordingFiles | None, journal: Journal, acts: Sequence[tuple[Any, ...]]) -> None:
+        world = bench.world_in(folder, files)
+        with bench.opened(world) as store:
+            for number, act in enumerate(acts):
+                driver.act(store, Drawn(number, act), journal)
+
+    def first(folder: Path, files: RecordingFiles) -> None:
+        live(folder, files, Journal(files.acknowledge), [story.killed])
+
+    def successor(folder: Path, files: RecordingFiles) -> None:
+        live(folder, files, Journal(files.acknowledge, life=1), story.after)
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        world, journal = bench.after_power(folder, notes)
+        journal.changes[:0] = before.changes
+        bench.inspect(world, journal)
+
+    live(prepared, None, before, story.before)
+    whole = record(shutil.copytree(prepared, tmp_path / "whole"), first)
+    syncs = [number for number, operation in enumerate(whole.operations, 1) if operation.kind.startswith("sync")]
+    states = explore_kills(first, successor, check, points=syncs, limit_per_point=1, prepare=lambda folder: (
+        shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))))
+    assert states > len(syncs), "the successor has changed nothing"
