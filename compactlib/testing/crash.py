@@ -109,7 +109,7 @@ class _Life(RecordingFiles):
         self._recorder = recorder
         self._killed_at = killed_at
         self._killed = False
-        self.count = 0
+        self.changes: list[tuple[str, str]] = []
         FilesInFront.__init__(self, self._live)
 
     def acknowledge(self, value: Any) -> None:
@@ -118,8 +118,9 @@ class _Life(RecordingFiles):
 
     def _live(self, request: Request, act: Callable[[], Any]) -> Any:
         with self._recorder.lock:
-            self.count += request.changes
-            self._killed = self._killed or (request.changes and self.count == self._killed_at)
+            if request.changes:
+                self.changes.append((request.kind, request.path))
+            self._killed = self._killed or (request.changes and len(self.changes) == self._killed_at)
             if self._killed:
                 raise Killed(f"before change {self._killed_at}; asked for: {request}")
             return self._recorder.step(request, act)
@@ -377,10 +378,10 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     rng = random.Random(seed)
     seen: set[object] = set()
     with scratch_folder(scratch) as base:
-        changes, whole, begins = _lives(base / "lives", prepare, None, first, successor)
-        numbers = list(range(1, changes + 2) if points is None else points)
+        changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
+        numbers = list(range(1, len(changes) + 2) if points is None else points)
         if max_states is not None and points is None:
-            numbers = [1 + point for point in points_of_each_kind(whole.operations[:begins], rng)]
+            numbers = [1 + point for point in points_of_each_kind(changes, rng)]
         for number in numbers:
             if max_states is not None and len(seen) >= max_states:
                 break
@@ -400,15 +401,19 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     return len(seen)
 
 
-def points_of_each_kind(operations: Sequence[Operation], rng: random.Random) -> list[int]:
-    """The points of a recording, drawn so that one before each kind of operation comes before a second one of any kind.
+def points_of_each_kind(changes: Sequence[tuple[str, str]], rng: random.Random) -> list[int]:
+    """The points of a life, drawn so that one before each kind of change comes before a second one of any kind.
 
-    Of one kind are operations that do the same to files whose names differ in numbers alone; the end is one, too.
+    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
+
+    Args:
+        changes: kind and path of each.
+        rng: draws.
     """
     kinds = dict[tuple[str, str], list[int]]()
-    for number, operation in enumerate(operations):
-        kinds.setdefault((operation.kind, _NUMBER.sub("0", operation.path)), []).append(number)
-    drawn = [[len(operations)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
+    for number, (kind, path) in enumerate(changes):
+        kinds.setdefault((kind, _NUMBER.sub("0", os.path.basename(path))), []).append(number)
+    drawn = [[len(changes)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
     rng.shuffle(drawn)
     return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None]
 
@@ -427,12 +432,12 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
         except Killed:
             pass
         else:
-            if killed_at is not None and life.count >= killed_at:
+            if killed_at is not None and len(life.changes) >= killed_at:
                 raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
                                    f"something in it catches `BaseException` and does not raise it again")
         begins = len(recorder.operations)
         successor(folder, _Life(recorder))
-        return life.count, recorder.recording(), begins
+        return life.changes, recorder.recording(), begins
     finally:
         shutil.rmtree(folder)
 

@@ -446,15 +446,13 @@ def crashes(bench: Bench) -> int:
         bench.inspect(*bench.after_power(folder, notes))
 
     recording, most = _recording(bench), bench.effort.histories
-    points = points_of_each_kind(recording.operations, Random(bench.effort.seed))[:most and 4 * most]
-    return explore_crashes(recording, check, points=points, **_bounds(bench, 24))
+    return explore_crashes(recording, check, points=_points(bench, recording, most and 4 * most), **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
     recording = _recording(bench)
-    histories = 0
-    points = points_of_each_kind(recording.operations, Random(bench.effort.seed))[:_share(bench, 5)]
+    points, histories = _points(bench, recording, _share(bench, 5)), 0
 
     def crash_again(folder: Path, notes: Sequence[Any]) -> None:
         nonlocal histories
@@ -832,6 +830,12 @@ def _files_of(folder: Path) -> list[Path]:
 def _share(bench: Bench, divisor: int) -> int | None:
     """So much of the histories that are allowed; for hazards that are dear."""
     return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
+
+
+def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:
+    """Points of a recording at which the power fails."""
+    changes = [(operation.kind, operation.path) for operation in recording.operations]
+    return points_of_each_kind(changes, Random(bench.effort.seed))[:most]
 
 
 def _bounds(bench: Bench, divisor: int) -> dict[str, Any]:

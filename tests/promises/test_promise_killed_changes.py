@@ -7,8 +7,9 @@ The hazard `kills_and_power` draws such histories; here one change of each store
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.testing import Driver, Effort, Journal, RecordingFiles, explore_kills, record
+from compactlib.files import Files
+from compactlib.testing import Driver, Effort, FilesInFront, Journal, RecordingFiles, Request, explore_kills
 from compactlib.testing.hazards import Bench
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
@@ -43,16 +45,19 @@ class Story:
         before: done, and durable.
         killed: the act that is killed.
         after: the successor's acts.
+        losses: combinations of what a power failure takes, at each of its points.
     """
 
     driver: Driver[Any]
     before: Sequence[tuple[Any, ...]]
     killed: tuple[Any, ...]
     after: Sequence[tuple[Any, ...]] = ()
+    losses: int = 1
 
 
 STORIES = {
-    "blob_store-compaction": Story(BlobStoreDriver(), [("write",)] * 5, ("compact", RETENTION + 1.0, POLICIES[0])),
+    "blob_store-compaction": Story(BlobStoreDriver(), [("write",)] * 5, ("compact", RETENTION + 1.0, POLICIES[0]),
+                                   losses=3),
     "blob_store-writes": Story(BlobStoreDriver(), [("write",)], ("write",), [("write",)]),
     "segment_log-compaction": Story(SegmentLogDriver(), [("append",), ("append",), ("snapshot",)], ("compact",),
                                     [("append",)]),
@@ -70,7 +75,7 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
     prepared, before = tmp_path / "before", Journal()
     prepared.mkdir()
 
-    def live(folder: Path, files: RecordingFiles | None, journal: Journal, acts: Sequence[tuple[Any, ...]]) -> None:
+    def live(folder: Path, files: Files | None, journal: Journal, acts: Sequence[tuple[Any, ...]]) -> None:
         world = bench.world_in(folder, files)
         with bench.opened(world) as store:
             for number, act in enumerate(acts):
@@ -88,8 +93,15 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
         bench.inspect(world, journal)
 
     live(prepared, None, before, story.before)
-    whole = record(shutil.copytree(prepared, tmp_path / "whole"), first)
-    syncs = [number for number, operation in enumerate(whole.operations, 1) if operation.kind.startswith("sync")]
-    states = explore_kills(first, successor, check, points=syncs, limit_per_point=1, prepare=lambda folder: (
+    syncs = list[int]()
+    changes = itertools.count(1)
+
+    def note(request: Request, act: Callable[[], Any]) -> Any:
+        if request.changes and (number := next(changes)) and request.kind.startswith("sync"):
+            syncs.append(number)
+        return act()
+
+    live(shutil.copytree(prepared, tmp_path / "whole"), FilesInFront(note), Journal(), [story.killed])
+    states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=lambda folder: (
         shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))))
     assert states > len(syncs), "the successor has changed nothing"

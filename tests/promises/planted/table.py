@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from tests.promises.planted.plant import Mistake
 
+KILLED = "tests/promises/test_promise_killed_changes.py::test_successor_builds_on_what_is_durable"
+
 MISTAKES: Sequence[Mistake] = (
     Mistake(
         "raftlog-leader-not-synced", "compactlib/raftlog/compaction/commit.py",
@@ -26,21 +28,15 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "An older WAL file that comes back after a newer one has gone undoes acknowledged writes."),
     Mistake(
-        "blob-compaction-log-found-not-synced", "compactlib/blobstore/compaction/commit/recover.py",
-        "    # The new segments' names, before anything of the sources goes.\n    files.sync_folder(folder)\n", "",
-        ("blob_store-crashes_of_recovery",),
-        "Two power failures around a compaction lose the blobs that it had moved."),
+        "blob-step-found-not-synced", "compactlib/blobstore/log/open_store.py",
+        "        with contextlib.closing(files.open(path)) as out:\n            out.sync()\n", "        pass\n",
+        (KILLED + "[blob_store-compaction]",),
+        "An opening removes the sources of a compaction whose commit was never durable, and a power failure takes that."),
     Mistake(
-        "blob-removals-of-recovery-not-synced", "compactlib/blobstore/compaction/commit/recover.py",
-        "    remove_sources(files, folder, cycle.sources)\n    files.sync_folder(folder)\n",
-        "    remove_sources(files, folder, cycle.sources)\n",
-        ("blob_store-crashes_of_recovery",),
-        "Sources come back after a compaction was finished by an opening."),
-    Mistake(
-        "blob-closed-log-not-synced", "compactlib/blobstore/compaction/progress/compaction_file.py",
-        "            files.unlink(path)\n    files.sync_folder(folder)\n", "            files.unlink(path)\n",
-        ("blob_store-crashes",),
-        "The log of a compaction that was over is back, and what followed it is undone."),
+        "blob-names-found-not-synced", "compactlib/blobstore/log/open_store.py",
+        "        sync_names(files, folder)\n", "",
+        (KILLED + "[blob_store-writes]",),
+        "Blobs put after a kill are lost in a power failure with the segment file whose name never became durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/log/load_log.py",
         "                out.truncate(cut_to)\n", "                pass\n",
