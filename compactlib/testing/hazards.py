@@ -175,7 +175,7 @@ class Bench:
         """Open the store, check it, act on, check again; then open and check it once more."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
-            self.driver.act(store, Random(f"{self.effort.seed} after"), journal)
+            self.driver.act(store, Random(f"{self.effort.seed} after {len(journal.changes)}"), journal)
             self.driver.check(store, journal, damage="")
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
@@ -446,7 +446,7 @@ def crashes(bench: Bench) -> int:
         bench.inspect(*bench.after_power(folder, notes))
 
     recording, most = _recording(bench), bench.effort.histories
-    return explore_crashes(recording, check, points=_points(bench, recording, most and 4 * most), **_bounds(bench, 24))
+    return explore_crashes(recording, check, points=_points(bench, recording, most and 8 * most), **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from tests.promises.planted.plant import Mistake
 
-KILLED = "tests/promises/test_promise_killed_changes.py::test_successor_builds_on_what_is_durable"
+KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
+TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
 MISTAKES: Sequence[Mistake] = (
     Mistake(
@@ -40,7 +41,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/log/load_log.py",
         "                out.truncate(cut_to)\n", "                pass\n",
-        ("blob_store-crashes",),
+        (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record later."),
     Mistake(
         "catalog-pins-without-conditions", "compactlib/catalog/sense/pins.py",

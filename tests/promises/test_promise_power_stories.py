@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process is killed before a sync, its successor opens the store and goes on, and the power fails at some step.
+"""Power failures at chosen places, where the hazards draw theirs: after a kill in a change, and within a write.
 
-What the killed process has not synced is in the page cache: the successor finds it, builds on it, and may lose it.
-The hazard `kills_and_power` draws such histories; here one change of each store is killed before each of its syncs.
+What a killed process has not synced is in the page cache: its successor finds it, builds on it, and may lose it. What
+is left of a torn write must not come back when something shorter was written over it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import pytest
 
 from compactlib.files import Files
 from compactlib.testing import Driver, Effort, FilesInFront, Journal, RecordingFiles, Request, explore_kills
+from compactlib.testing.crash import explore_crashes, record
 from compactlib.testing.hazards import Bench
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
+from tests.promises.drivers.local_log import LocalLogDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
@@ -75,24 +77,25 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
     prepared, before = tmp_path / "before", Journal()
     prepared.mkdir()
 
-    def live(folder: Path, files: Files | None, journal: Journal, acts: Sequence[tuple[Any, ...]]) -> None:
+    def live(folder: Path, files: Files | None, journal: Journal, acts: Sequence[tuple[Any, ...]],
+             seed: int) -> None:
         world = bench.world_in(folder, files)
         with bench.opened(world) as store:
-            for number, act in enumerate(acts):
+            for number, act in enumerate(acts, seed):
                 driver.act(store, Drawn(number, act), journal)
 
     def first(folder: Path, files: RecordingFiles) -> None:
-        live(folder, files, Journal(files.acknowledge), [story.killed])
+        live(folder, files, Journal(files.acknowledge), [story.killed], 10)
 
     def successor(folder: Path, files: RecordingFiles) -> None:
-        live(folder, files, Journal(files.acknowledge, life=1), story.after)
+        live(folder, files, Journal(files.acknowledge, life=1), story.after, 20)
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
         world, journal = bench.after_power(folder, notes)
         journal.changes[:0] = before.changes
         bench.inspect(world, journal)
 
-    live(prepared, None, before, story.before)
+    live(prepared, None, before, story.before, 0)
     syncs = list[int]()
     changes = itertools.count(1)
 
@@ -101,7 +104,42 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
             syncs.append(number)
         return act()
 
-    live(shutil.copytree(prepared, tmp_path / "whole"), FilesInFront(note), Journal(), [story.killed])
+    live(shutil.copytree(prepared, tmp_path / "whole"), FilesInFront(note), Journal(), [story.killed], 10)
     states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=lambda folder: (
         shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))))
     assert states > len(syncs), "the successor has changed nothing"
+
+
+TORN = {
+    "blob_store": (BlobStoreDriver(), ["write"], [("erase", 0.0), ("write",)]),
+    "segment_log": (SegmentLogDriver(), ["append"], [("append",), ("compact",)]),
+    "raft_log_store": (RaftLogStoreDriver(), ["append"], [("append",), ("upkeep", "compact")]),
+    "local_log": (LocalLogDriver(), ["propose"], [("propose",), ("compact",)]),
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_torn_write_stays_away(name: str, tmp_path: Path) -> None:
+    """What was torn off is not found again, nor called damage, after writes and a compaction behind it."""
+    driver, before, after = TORN[name]
+    bench = Bench(driver, tmp_path, Effort())
+
+    def live(folder: Path, files: RecordingFiles) -> None:
+        journal = Journal(files.acknowledge)
+        with bench.opened(bench.recorded(folder, files)) as store:
+            for number, kind in enumerate(before):
+                driver.act(store, Drawn(number, [kind]), journal)
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        world, journal = bench.after_power(folder, notes)
+        with bench.opened(world) as store:
+            for number, act in enumerate(after, len(before)):
+                driver.check(store, journal, damage="")
+                driver.act(store, Drawn(number, act), journal)
+        bench.inspect(world, journal)
+
+    folder = tmp_path / "life"
+    folder.mkdir()
+    recording = record(folder, live)
+    written = [number for number, operation in enumerate(recording.operations, 1) if operation.kind == "write"]
+    assert explore_crashes(recording, check, points=written, limit_per_point=8) > len(written)
