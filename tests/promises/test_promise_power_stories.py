@@ -11,7 +11,6 @@ import itertools
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import attrs
@@ -22,20 +21,10 @@ from compactlib.testing import Driver, Effort, FilesInFront, Journal, RecordingF
 from compactlib.testing.crash import explore_crashes, record
 from compactlib.testing.hazards import Bench
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
+from tests.promises.drivers.drawn import Drawn
 from tests.promises.drivers.local_log import LocalLogDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
-
-
-class Drawn(Random):
-    """Draws what it is told first, and then at random."""
-
-    def __init__(self, seed: int, first: Sequence[Any]) -> None:
-        super().__init__(seed)
-        self._first = list(first)
-
-    def choice(self, options: Any) -> Any:
-        return self._first.pop(0) if self._first else super().choice(options)
 
 
 @attrs.frozen
