@@ -29,6 +29,7 @@ import attrs
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
+from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, points_of_each_kind, record
 from compactlib.testing.disk_model import Recording
@@ -655,9 +656,11 @@ def forks(bench: Bench) -> int:
 def paused_owners(bench: Bench) -> int:
     """An owner or a peer is paused at a request, another one opens, works and closes, and the first one goes on.
 
-    Where a driver says `has_peers = True`, nobody takes over: what both acknowledge counts.
+    A request to a key-value store may also be done while it loses its answer. The first one goes on after an error.
+    Where a driver says `has_peers = True`, nobody takes over: what both acknowledge counts. Where it says
+    `is_fenced = True`, what a former owner still acknowledges counts, too.
     """
-    has_peers = getattr(bench.driver, "has_peers", False)
+    has_peers, is_fenced = (getattr(bench.driver, name, False) for name in ("has_peers", "is_fenced"))
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -672,20 +675,32 @@ def paused_owners(bench: Bench) -> int:
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
                 nonlocal taken
-                if not taken and choices.pick(str(request), "goes on", "pauses while another owner works") != "goes on":
-                    taken = True
-                    take_over()
+                if taken:
+                    return act()
+                ways = ["gets no answer while another owner works"] if request.edge == "kv" and request.changes else []
+                way = choices.pick(str(request), "goes on", "pauses while another owner works", *ways)
+                if way == "goes on":
+                    return act()
+                taken = True
+                if way in ways:
+                    act()
+                take_over()
+                if way in ways:
+                    raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=way)
                 return act()
 
             world.step = step
-            with contextlib.suppress(CompactlibError):
-                bench.live(world, journal)
+            with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+                for number in range(bench.effort.acts):
+                    with contextlib.suppress(CompactlibError):
+                        bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
             world.step = act_at_once
             if taken and has_peers:
                 journal.changes[:] = _in_some_order(bench, world, journal.changes, len(before), later.changes)
             elif taken:
                 # What the first owner did after it was taken from is not promised to anybody.
-                after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
+                after = [attrs.evolve(change, acknowledged=is_fenced and change.acknowledged)
+                         for change in journal.changes[len(before):]]
                 journal.changes[:] = [*before, *after, *later.changes]
             bench.inspect(world, journal)
 

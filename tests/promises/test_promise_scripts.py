@@ -15,7 +15,7 @@ import pytest
 
 from compactlib.testing import Driver, Effort, Journal, World, check_hazards
 from tests.promises.drivers.catalog import CatalogDriver
-from tests.promises.drivers.drawn import ANY, Drawn
+from tests.promises.drivers.drawn import ANY, LAST, Drawn
 from tests.promises.drivers.scheduler import StoredSchedulerDriver
 
 SCRIPTS: dict[str, tuple[Driver[Any], Sequence[tuple[Any, ...]], Sequence[str]]] = {
@@ -24,7 +24,11 @@ SCRIPTS: dict[str, tuple[Driver[Any], Sequence[tuple[Any, ...]], Sequence[str]]]
         (0.0, "move", ANY, "moved"), (20.0, "forget")], ["lost_answers", "paused_owners"]),
     "catalog-watermark": (CatalogDriver(), [(20.0, "raise"), (20.0, "raise"), (20.0, "raise")],
                           ["lost_answers"]),
-    "catalog-cuts": (CatalogDriver(), [(20.0, "execute"), (20.0, "cut"), (20.0, "cut")], ["paused_owners"]),
+    "catalog-cuts": (CatalogDriver(), [(0.0, "execute"), (20.0, "cut", ANY, LAST), (20.0, "cut", ANY, LAST)],
+                     ["paused_owners"]),
+    "catalog-retaken": (CatalogDriver(), [
+        (0.0, "execute"), (0.0, "pin", ANY, True, False), (20.0, "forget"), (0.0, "pin", ANY, True, True)],
+        ["paused_owners"]),
     "scheduler-takeover": (StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"), (0.0, "add")],
                            ["paused_owners"]),
 }

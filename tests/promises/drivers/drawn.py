@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-ANY = object()
-"""In place of a choice: one that is drawn."""
+ANY, LAST = object(), object()
+"""In place of a choice: one that is drawn; the last one."""
 
 
 class Drawn(Random):
@@ -25,4 +25,6 @@ class Drawn(Random):
 
     def choice(self, options: Any) -> Any:
         given = self._first.pop(0) if self._first else ANY
+        if given is LAST:
+            return options[-1]
         return super().choice(options) if given is ANY else given

@@ -299,6 +299,8 @@ class SchedulerDriver:
 class StoredSchedulerDriver(SchedulerDriver):
     """A scheduler in the plainest key-value store: it compares values, and changes one key at a time."""
 
+    is_fenced = True
+
     def open(self, world: World, settings: Settings) -> Opened:
         number = world.kept["openings"] = world.kept.get("openings", 0) + 1
         kv = world.keyed("scheduler", lambda: MemoryStore(predicates="value", limits=PLAIN))

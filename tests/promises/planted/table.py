@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tests.promises.planted.plant import Mistake
 
 KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
+SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
 TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
 MISTAKES: Sequence[Mistake] = (
