@@ -31,7 +31,7 @@ from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
 from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
+from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, points_of_each_kind, record
 from compactlib.testing.disk_model import Recording
 from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
@@ -176,7 +176,7 @@ class Bench:
         """Open the store, check it, act on, check again; then open and check it once more."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
-            self.driver.act(store, Random(f"{self.effort.seed} after"), journal)
+            self.driver.act(store, Random(f"{self.effort.seed} after {len(journal.changes)}"), journal)
             self.driver.check(store, journal, damage="")
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
@@ -412,7 +412,7 @@ def other_settings(bench: Bench) -> int:
                 bench.live(world, journal, settings=settings, first=life * bench.effort.acts)
             bench.inspect(world, journal, settings=choices.pick("settings at last", *bench.driver.settings()))
 
-    return explore(history, most=bench.effort.most + 1, limit=bench.effort.histories, seed=bench.effort.seed)
+    return explore(history, most=bench.effort.most + 1, limit=_share(bench, 2), seed=bench.effort.seed)
 
 
 def mixtures(bench: Bench) -> int:
@@ -451,19 +451,17 @@ def crashes(bench: Bench) -> int:
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
 
-    return explore_crashes(_recording(bench), check, **_bounds(bench, 24))
+    recording, most = _recording(bench), bench.effort.histories
+    return explore_crashes(recording, check, points=_points(bench, recording, most and 8 * most), **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
     recording = _recording(bench)
-    recoveries, seen, histories = _share(bench, 4), itertools.count(), 0
-    apart = 1 if recoveries is None else max(2 * len(recording.operations) // recoveries, 1)
+    points, histories = _points(bench, recording, _share(bench, 5)), 0
 
     def crash_again(folder: Path, notes: Sequence[Any]) -> None:
         nonlocal histories
-        if next(seen) % apart:
-            return
 
         def recover(folder: Path, files: RecordingFiles) -> None:
             with bench.opened(bench.recorded(folder, files, like=bench.after_power(folder, notes)[0])):
@@ -474,7 +472,7 @@ def crashes_of_recovery(bench: Bench) -> int:
 
         histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
 
-    explore_crashes(recording, crash_again, **_bounds(bench, 24))
+    explore_crashes(recording, crash_again, points=points, limit_per_point=2, seed=bench.effort.seed)
     return histories
 
 
@@ -492,8 +490,9 @@ def kills_and_power(bench: Bench) -> int:
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
 
-    return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
-                         limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
+    most = bench.effort.histories
+    return explore_kills(life(0), life(bench.effort.acts), check, max_states=None if most is None else 2 * most,
+                         limit_per_point=16 if most is None else 2, seed=bench.effort.seed)
 
 
 def _recording(bench: Bench) -> Recording:
@@ -924,6 +923,12 @@ def _share(bench: Bench, divisor: int) -> int | None:
     return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
 
 
+def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:
+    """Points of a recording at which the power fails."""
+    changes = [(operation.kind, operation.path) for operation in recording.operations]
+    return points_of_each_kind(changes, Random(bench.effort.seed))[:most]
+
+
 def _bounds(bench: Bench, divisor: int) -> dict[str, Any]:
-    return {"limit_per_point": 128 if bench.effort.histories is None else max(bench.effort.histories // divisor, 2),
+    return {"limit_per_point": 128 if bench.effort.histories is None else max(bench.effort.histories // divisor, 3),
             "seed": bench.effort.seed}

@@ -478,11 +478,12 @@ class Kept:
                 waiting = [each for each in waiting if each.opening == what.opening] + [what]
                 continue
             if is_sure and not isinstance(what, Voted | Upkeep):
-                # Durable behind all that this opening has appended.
+                # Durable behind all that this opening has appended to the same log.
+                logs = {SNAPSHOTTED, OTHER} if isinstance(what, Synced) else {getattr(what, "log", SNAPSHOTTED)}
                 for each in waiting:
-                    if each.opening == what.opening:
+                    if each.opening == what.opening and each.log in logs:
                         kept[each.log].put(each, True)
-                waiting = []
+                waiting = [each for each in waiting if each.log not in logs]
             elif not is_sure:
                 waiting = []
             if not isinstance(what, Synced | Checkpoint | Upkeep):

@@ -21,6 +21,7 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.testing import HostLock, Journal, World
+from tests.promises.drivers.outcomes import result_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 
@@ -84,16 +85,15 @@ class SegmentLogDriver:
         assert report.is_sound, report
 
     def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["append", "append", "overwrite", "snapshot", "compact", "reclaim"])
-        if kind in ("append", "overwrite", "snapshot"):
-            with self._host:  # a host appends and takes snapshots on one thread
-                self._write(store, kind, rng, journal)
-        elif kind == "compact":
+        kind = rng.choice(["append", "overwrite", "snapshot", "compact", "compact", "reclaim"])
+        # There is something to compact once several segments are mostly dead.
+        before = ["append", "snapshot"] if kind == "compact" else []
+        with self._host:  # a host appends and takes snapshots on one thread
+            for write in before if kind in ("compact", "reclaim") else [kind]:
+                self._write(store, write, rng, journal)
+        if kind in ("compact", "reclaim"):
             with journal.trying(Upkeep(kind)):
-                store.compact(policy=self.policy())
-        else:
-            with journal.trying(Upkeep(kind)):
-                store.reclaim()
+                result_of(store.compact(policy=self.policy()) if kind == "compact" else store.reclaim())
 
     def _write(self, store: SegmentLog, kind: str, rng: Random, journal: Journal) -> None:
         last, state = store.last_index or 0, store.snapshot

@@ -19,7 +19,8 @@ import threading
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     AddBlocks, BlockMeta, LevelConfig, SchedulerConfig, StoredScheduler, Worker, WorkerOptions)
-scheduler, began = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=1),))), threading.Event()
+scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
+began = threading.Event()
 scheduler.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)))
 def execute(job):
     began.set()
