@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -84,6 +84,22 @@ class Seen:
 
 
 @attrs.frozen
+class Replicated:
+    """What a peer has been told of, by its token: each blob, and whether it is deleted."""
+
+    token: Any
+    told: tuple[tuple[bytes, bool], ...]
+
+
+@attrs.frozen
+class Sizes:
+    """Capacity and segment size, which stay as the store was made."""
+
+    capacity_bytes: int
+    segment_bytes: int
+
+
+@attrs.frozen
 class Upkeep:
     """A compaction, or a part of one, or a reclaim; it may take what is dead by then."""
 
@@ -151,7 +167,8 @@ class BlobStoreDriver:
         return [usual,
                 attrs.evolve(usual, durability="group", index_max_entries=100, index_mapped=True, swap_segments=8,
                              journal_max_entries=4, max_open_segments=1, compaction_history_seconds=0.0),
-                attrs.evolve(usual, durability="interval", index_max_entries=1, swap_segments=1, purge_tombstones=True,
+                attrs.evolve(usual, capacity_bytes=1 << 17, segment_bytes=1 << 11, durability="interval",
+                             index_max_entries=1, swap_segments=1, purge_tombstones=True,
                              stats_bucket_count=4, compaction_buffer_bytes=64, close_active_segment=False,
                              hard_delete=False)]
 
@@ -166,6 +183,7 @@ class BlobStoreDriver:
 
     def act(self, store: BlobStore, rng: Random, journal: Journal) -> None:
         self._note_clock(store, journal)
+        self._replicate(store, journal)
         kinds = ["write", "compact", "write", "write", "reclaim", "write", "compact", "stop", "write", "write", "erase",
                  "compact"]
         if store.compaction is not None:
@@ -184,6 +202,19 @@ class BlobStoreDriver:
                 store.clock.sleep(rng.choice([0.0, 1.0, RETENTION + 1.0, RETENTION + 1.0]))
             self._keep_up(store, kind, rng, journal)
         self._note_clock(store, journal)
+
+    def _replicate(self, store: BlobStore, journal: Journal) -> None:
+        """Tell a peer of everything, from the token on that it was given last."""
+        _note(journal, Sizes(store.capacity_bytes, store.segment_bytes))
+        before = [change.what for change in journal.changes if isinstance(change.what, Replicated)][-1:]
+        told, token = dict(before[0].told if before else ()), before[0].token if before else None
+        while True:
+            found = store.entries_since(token)
+            told.update((entry.id, entry.is_deleted) for entry in found.entries)
+            token = found.token
+            if found.at_end:
+                break
+        _note(journal, Replicated(token, tuple(told.items())))
 
     def _look(self, store: BlobStore, blob_id: bytes, journal: Journal) -> object:
         with self._hosts[blob_id]:
@@ -273,14 +304,20 @@ class BlobStoreDriver:
                 assert any(fits(state, plain, everything, time) for state in states), (
                     f"{blob_id!r} is {plain}, and with what is gone {everything}, at {time}; expected {states}")
         if not damage:
-            self._check_whole(store, allowed, answers)
+            self._check_whole(store, journal, allowed, answers)
 
-    def _check_whole(self, store: BlobStore, allowed: dict[bytes, set[State]],
+    def _check_whole(self, store: BlobStore, journal: Journal, allowed: dict[bytes, set[State]],
                      answers: dict[bytes, tuple[Found, Found]]) -> None:
         assert not store.recovery.damage, store.recovery.damage
         assert store.verify().is_sound, store.verify()
         store.audit()
         told = dict(_told(store))
+        for peer in [change.what for change in journal.changes if isinstance(change.what, Replicated)][-2:]:
+            # A token holds across compactions and openings.
+            has = {**dict(peer.told), **dict(_told(store, peer.token))}
+            assert told.items() <= has.items(), f"a peer that goes on from {peer.token} has {has} instead of {told}"
+        sizes = {change.what for change in journal.changes if isinstance(change.what, Sizes)}
+        assert sizes <= {Sizes(store.capacity_bytes, store.segment_bytes)}, f"the store's sizes were {sizes}"
         for blob_id, (plain, _) in answers.items():
             assert isinstance(plain, Missing | Expired) or told[blob_id] == isinstance(plain, Deleted), (blob_id, told)
         assert told.keys() <= answers.keys()
@@ -380,9 +417,8 @@ def _answers(store: BlobStore | BlobReader, blob_id: bytes) -> tuple[Found, Foun
     return answers[0], answers[1]
 
 
-def _told(store: BlobStore) -> Iterator[tuple[bytes, bool]]:
+def _told(store: BlobStore, token: Any = None) -> Iterator[tuple[bytes, bool]]:
     """Each blob of which a peer is told, and whether it is deleted."""
-    token = None
     while True:
         found = store.entries_since(token)
         yield from ((entry.id, entry.is_deleted) for entry in found.entries)
