@@ -604,11 +604,15 @@ def threads(bench: Bench) -> int:
         with bench.world() as world:
             journal, failing = Journal(), Failing(choices)
             killing = Killing(choices)
-            wrong: list[BaseException] = []
+            wrong, died_at = list[BaseException](), list[int]()
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
                 time.sleep(0)  # another thread's turn
-                return killing(request, lambda: failing(request, act))
+                try:
+                    return killing(request, lambda: failing(request, act))
+                except Killed:
+                    died_at.append(len(journal.changes))
+                    raise
 
             world.step = step
 
@@ -630,6 +634,8 @@ def threads(bench: Bench) -> int:
                 assert not any(thread.is_alive() for thread in working), "a thread got neither an answer nor an error"
             if wrong:
                 raise wrong[0]
+            if died_at:
+                del journal.changes[died_at[0]:]  # what the other threads have begun since was never begun
             world.step = act_at_once
             failing.settle()
             bench.inspect(world, journal)
