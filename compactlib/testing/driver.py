@@ -194,6 +194,8 @@ class Driver(Protocol[StoreT]):
 
     A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
     What else `check_compaction` looks for stands at the head of `compactlib.testing.compactions`.
+    For the hazard `readers` it also has `reader(world)`, which opens an object with `refresh()` and `close()` that only
+    reads, and `check_reader(reader, journal)`, which is `check` for that one.
     """
 
     def open(self, world: World, settings: Any) -> StoreT:

@@ -77,26 +77,27 @@ class SegmentLogDriver:
     def open(self, world: World, settings: LogOptions) -> SegmentLog:
         return SegmentLog(world.folder, attrs.evolve(settings, clock=world.clock, files=world.files))
 
-    def reader(self, world: World) -> LogReader:
-        return LogReader(world.folder)
-
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
 
+    def reader(self, world: World) -> LogReader:
+        return LogReader(world.folder)
+
+    def check_reader(self, reader: LogReader, journal: Journal) -> None:
+        _check_answers(reader, journal, "")
+        report = reader.verify()
+        assert report.is_sound, report
+
     def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["append", "append", "append", "overwrite", "snapshot", "compact", "compact", "reclaim"])
-        if kind == "compact":
-            with self._host:
-                self._write(store, "snapshot", rng, journal)
-        if kind in ("append", "overwrite", "snapshot"):
-            with self._host:  # a host appends and takes snapshots on one thread
-                self._write(store, kind, rng, journal)
-        elif kind == "compact":
+        # There is something to compact once several segments are mostly dead.
+        before = ["append", "snapshot"] if kind == "compact" else []
+        with self._host:  # a host appends and takes snapshots on one thread
+            for write in before if kind in ("compact", "reclaim") else [kind]:
+                self._write(store, write, rng, journal)
+        if kind in ("compact", "reclaim"):
             with journal.trying(Upkeep(kind)):
-                result_of(store.compact(policy=self.policy()))
-        else:
-            with journal.trying(Upkeep(kind)):
-                result_of(store.reclaim())
+                result_of(store.compact(policy=self.policy()) if kind == "compact" else store.reclaim())
 
     def _write(self, store: SegmentLog, kind: str, rng: Random, journal: Journal) -> None:
         last, state = store.last_index or 0, store.snapshot
@@ -114,19 +115,8 @@ class SegmentLogDriver:
             store.extend((i, appended.term, payload_of(i, appended.term)) for i in appended.indexes())
             store.sync()
 
-    def check(self, store: SegmentLog | LogReader, journal: Journal, *, damage: str) -> None:
-        allowed = allowed_of(journal)
-        absent_from = None
-        for index in range(1, max(allowed, default=0) + 3):
-            answer = _answer(store, index)
-            expected = allowed.get(index, {ABSENT})
-            if answer == DAMAGED:
-                assert damage, f"index {index} is damaged"
-            elif answer == ABSENT and ABSENT not in expected and damage == "cut":
-                absent_from = absent_from or index  # the end of the newest segment
-            else:
-                assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
-                assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
+    def check(self, store: SegmentLog, journal: Journal, *, damage: str) -> None:
+        _check_answers(store, journal, damage)
         if not damage:
             assert store.verify().is_sound, store.verify()
             _require_tidy(store)
@@ -141,6 +131,21 @@ def _require_tidy(store: SegmentLog) -> None:
     files = {path.name for path in folder.glob("*.segment") if not path.is_symlink()}
     unused = files - {f"{ref.number:016d}.segment" for ref in store.refs}
     assert len(unused) <= 1, f"{unused} are of no use any more"  # the newest one may be empty
+
+
+def _check_answers(store: SegmentLog | LogReader, journal: Journal, damage: str) -> None:
+    allowed = allowed_of(journal)
+    absent_from = None
+    for index in range(1, max(allowed, default=0) + 3):
+        answer = _answer(store, index)
+        expected = allowed.get(index, {ABSENT})
+        if answer == DAMAGED:
+            assert damage, f"index {index} is damaged"
+        elif answer == ABSENT and ABSENT not in expected and damage == "cut":
+            absent_from = absent_from or index  # the end of the newest segment
+        else:
+            assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
+            assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
 
 
 def _answer(store: SegmentLog | LogReader, index: int) -> object:
