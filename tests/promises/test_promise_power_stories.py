@@ -22,7 +22,9 @@ from compactlib.testing.crash import explore_crashes, record
 from compactlib.testing.hazards import Bench
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
 from tests.promises.drivers.drawn import Drawn
+from tests.promises.drivers.file_fence import FileFenceDriver
 from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.local_objects import LocalObjectsDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
@@ -54,6 +56,8 @@ STORIES = {
                                     [("append",)]),
     "raft_log_store-compaction": Story(RaftLogStoreDriver(), [("snapshot",), ("append",), ("snapshot",)],
                                        ("upkeep", "compact"), [("append",)]),
+    "file_fence-commits": Story(FileFenceDriver(), [], ("commit", "log"), [("read", "log")]),
+    "local_objects-offers": Story(LocalObjectsDriver(), [], ("offer",), [("offer",)]),
     "raft_log_store-removal": Story(RaftLogStoreDriver(), [("append",), ("snapshot",)], ("remove",), [("append",)]),
 }
 
@@ -97,6 +101,41 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
     states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=lambda folder: (
         shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))))
     assert states > len(syncs), "the successor has changed nothing"
+
+
+LOSSES = {
+    "segment_log-compaction": Story(
+        SegmentLogDriver(), [("append",), ("append",), ("append",), ("overwrite",), ("append",), ("snapshot",)],
+        ("compact",), losses=12),
+    "segment_log-overwritten": Story(
+        SegmentLogDriver(), [("append",), *[("overwrite",)] * 6, ("append",), ("snapshot",)], ("compact",), losses=12),
+    "blob_store-compaction": Story(BlobStoreDriver(), [("write",)] * 5, ("compact", RETENTION + 1.0, POLICIES[0]),
+                                   losses=3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_change_survives_any_loss(name: str, tmp_path: Path) -> None:
+    """The power fails at each point of one act, and of what was not durable any part is there."""
+    story = LOSSES[name]
+    driver, bench, before = story.driver, Bench(story.driver, tmp_path, Effort()), Journal()
+    folder = tmp_path / "life"
+    folder.mkdir()
+    with bench.opened(bench.world_in(folder)) as store:
+        for number, act in enumerate(story.before):
+            driver.act(store, Drawn(number, act), before)
+
+    def live(folder: Path, files: RecordingFiles) -> None:
+        with bench.opened(bench.recorded(folder, files)) as store:
+            driver.act(store, Drawn(10, story.killed), Journal(files.acknowledge))
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        world, journal = bench.after_power(folder, notes)
+        journal.changes[:0] = before.changes
+        bench.inspect(world, journal)
+
+    recording = record(folder, live)
+    assert explore_crashes(recording, check, limit_per_point=story.losses) > len(recording.operations)
 
 
 TORN = {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tests.promises.planted.plant import Mistake
 
 KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
+LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any_loss"
 SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
 TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
@@ -90,13 +91,13 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "raftlog-links-not-synced", "compactlib/raftlog/compaction/run.py",
         "            if unfinished:\n                self._files.sync_folder(self._folder)\n", "",
-        ("segment_log-crashes",),
-        "A member of a merged group is a file again after a power failure, and its dead entries are back."),
+        (LOSSES + "[segment_log-compaction]",),
+        "A member of a merged group is a file again after a power failure, and hides what was merged from behind it."),
     Mistake(
         "raftlog-hidden-segment-removed-early", "compactlib/raftlog/compaction/run.py",
         "                    if (garbage.one_by_one and not is_durable) or (garbage.may_hide and self._may_come_back):\n",
         "                    if False:\n",
-        ("segment_log-crashes",),
+        (LOSSES + "[segment_log-overwritten]",),
         "Entries that were taken back come back once the segment that hid them is gone."),
     Mistake(
         "raftlog-copies-not-checked", "compactlib/raftlog/compaction/commit.py",
@@ -113,12 +114,6 @@ MISTAKES: Sequence[Mistake] = (
         "        tail = found.frames[len(found.frames) - found.unproven:]\n", "        tail = found.frames[:0]\n",
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
-    Mistake(
-        "wal-refused-batch-left", "compactlib/raftlog/wal/wal.py",
-        "            self._must_cut = True\n            with contextlib.suppress(StorageError):\n"
-        "                self._cut_refused()\n            raise\n", "            raise\n",
-        ("raft_log_store-refusals",),
-        "A write that was refused comes into the log behind the next, shorter one."),
     Mistake(
         "wal-not-synced", "compactlib/raftlog/wal/wal.py",
         "        try:\n            self._out.sync()\n        except StorageError as error:\n            self._stop(error)\n"
@@ -154,11 +149,6 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "The log's row names a snapshot that is a checkpoint again after a power failure."),
     Mistake(
-        "snapshot-parts-removed-first", "compactlib/raftlog/snapshots/folder.py",
-        "        if self._left:\n            self._files.sync_folder(self._folder)\n", "",
-        ("raft_log_store-crashes",),
-        "A manifest is back whose parts are gone, and is called damaged."),
-    Mistake(
         "local-log-not-synced", "compactlib/hosting/local_log.py",
         "for one in pending)\n                    self._log.sync()\n", "for one in pending)\n",
         ("local_log-crashes",),
@@ -168,11 +158,6 @@ MISTAKES: Sequence[Mistake] = (
         "live=[index])", "live=[])",
         ("local_log-kills",),
         "A compacted log without later commands begins a term that it had before."),
-    Mistake(
-        "local-log-believes-any-clock", "compactlib/hosting/local_log.py",
-        "                    clock.now()\n", "",
-        ("local_log-clock_jumps",),
-        "A command is carried out by a clock that is years off, and leases end."),
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log/live_log.py",
         "            # No reader sees a record whose write was reported as failed.\n            self.writer.sync()\n", "",
@@ -187,7 +172,7 @@ MISTAKES: Sequence[Mistake] = (
         "blob-targets-not-synced", "compactlib/blobstore/compaction/run/work.py",
         "        # The names, before anything says that the sources are no longer needed.\n"
         "        self._files.sync_folder(self._folder)\n", "",
-        ("blob_store-crashes",),
+        (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
     Mistake(
         "blob-copies-not-synced", "compactlib/blobstore/compaction/rewrite/task.py",
@@ -221,14 +206,24 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
+        "blob-life-not-counted", "compactlib/blobstore/store/operations.py",
+        "life_version=newest.life_version + state.is_deleted)", "life_version=newest.life_version)",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "A blob that was put in place of a deleted one stays deleted at every peer."),
+    Mistake(
+        "blob-peers-delete-returns", "compactlib/blobstore/store/operations.py",
+        "        is_known = state.is_deleted and life <= life_here\n", "        is_known = False\n",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "A peer that tells its records again brings a deleted blob back."),
+    Mistake(
         "staging-collected-commit-kept", "compactlib/staging/operations/commit.py",
         "            self._context.committed.claim(built.applied.metarange_id)\n", "            pass\n",
-        ("repository_memory-paused_owners",),
+        (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
         "staging-later-seals-dropped", "compactlib/staging/operations/commit.py",
         "sealed_tokens=record.sealed_tokens[:newer],", "sealed_tokens=(),",
-        ("repository_memory-paused_owners",),
+        (SCRIPTS + "[repository-written-paused_owners]",),
         "What was written while a commit was being built is lost."),
     Mistake(
         "staging-seal-loses-the-token", "compactlib/staging/operations/commit.py",
@@ -239,23 +234,12 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "staging-collection-unfenced", "compactlib/staging/compaction/reclaim/garbage.py",
         "fenced=next(looks) > 0)", "fenced=False)",
-        ("repository_memory-paused_owners",),
+        (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
-    Mistake(
-        "staging-sweep-unfenced", "compactlib/staging/compaction/reclaim/cleanup.py",
-        "            named = self._named_tokens(fenced={mark.branch for mark in orphans})\n",
-        "            named = self._named_tokens()\n",
-        ("repository_memory-paused_owners",),
-        "A branch names a token whose entries a cleanup removes: staged writes are lost."),
-    Mistake(
-        "staging-landed-commit-unseen", "compactlib/staging/records/branch_store.py",
-        "            if landed is not None:\n", "            if False:\n",
-        ("repository_memory-lost_answers",),
-        "A commit whose answer was lost is made twice, or is reported as none."),
     Mistake(
         "staging-nothing-to-do-unsure", "compactlib/staging/records/branch_store.py",
         "                if self.read(branch).record == found.record:\n", "                if True:\n",
-        ("repository_memory-paused_owners",),
+        (SCRIPTS + "[repository-compacted-paused_owners]",),
         "A commit reports that nothing was written, although something was."),
     Mistake(
         "staging-branch-record-unconditional", "compactlib/staging/records/branch_store.py",
@@ -272,7 +256,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "sqlite-any-version-fits", "compactlib/kv/stores/sqlite/store.py",
         "type(predicate) is int and predicate == version)", "type(predicate) is int and version is not None)",
-        ("kv_sqlite-paused_owners",),
+        ("tests/promises/kv/test_kv_conformance.py",),
         "A compare-and-set overwrites what another process has written meanwhile."),
     Mistake(
         "object-not-synced", "compactlib/objects/local.py",
@@ -289,7 +273,7 @@ MISTAKES: Sequence[Mistake] = (
         "object-found-not-synced", "compactlib/objects/local.py",
         "        self._make_lasting(key)\n        self._sync(os.path.dirname(path))\n        return ObjectExists(key=key)\n",
         "        return ObjectExists(key=key)\n",
-        ("local_objects-kills_and_power",),
+        (KILLED + "[local_objects-offers]",),
         "Who was told that an object exists relies on it, and a power failure takes it."),
     Mistake(
         "object-folder-not-synced", "compactlib/objects/local.py",
@@ -301,7 +285,7 @@ MISTAKES: Sequence[Mistake] = (
         "objects-settled-unsynced", "compactlib/objects/local.py",
         "                self._make_lasting(key)\n                self._files.sync_folder(folder)\n            _remember(self._settled",
         "                pass\n            _remember(self._settled",
-        ("local_objects-kills_and_power",),
+        (KILLED + "[local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
         "scheduler-entry-unconditional", "compactlib/scheduler/service/store.py",
@@ -310,20 +294,15 @@ MISTAKES: Sequence[Mistake] = (
         ("stored_scheduler-paused_owners",),
         "A former owner overwrites a command that its successor has acknowledged."),
     Mistake(
-        "scheduler-unanswered-entry-forgotten", "compactlib/scheduler/service/store.py",
-        "        self._require_usable()\n        self._settle()\n        now =", "        self._require_usable()\n        now =",
-        ("stored_scheduler-lost_answers",),
-        "A command whose answer was lost is answered for another one."),
-    Mistake(
         "scheduler-journal-removed-too-far", "compactlib/scheduler/service/store.py",
         "                if entry.key > _entry_key(self._machine.applied_index):\n                    return\n", "",
         ("stored_scheduler-paused_owners",),
         "A former owner that writes a late checkpoint removes commands of its successor."),
     Mistake(
-        "scheduler-late-worker-renews", "compactlib/scheduler/apply/apply.py",
-        "    if job is None or job.token != new.token or job.status is not _IN_PROGRESS:\n", "    if job is None:\n",
-        ("scheduler_host-threads", "stored_scheduler-threads"),
-        "A worker whose job went to another one keeps it: both write the output."),
+        "scheduler-late-report-accepted", "compactlib/scheduler/plan/schedule.py",
+        "        if token < job.token:\n", "        if False:\n",
+        ("stored_scheduler-other_settings", "stored_scheduler-kills"),
+        "A worker whose job went to another one completes it: two blocks hold the same rows."),
     Mistake(
         "scheduler-deleted-block-added", "compactlib/scheduler/queue/metadata_index.py",
         "or tombstones.covers(block)):", "or False):",
@@ -342,7 +321,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "fence-found-not-synced", "compactlib/scheduler/fences/fence_file.py",
         "        try:\n            self._files.sync_folder(self._folder)\n        except ReadOnly:\n", "        try:\n            pass\n        except ReadOnly:\n",
-        ("file_fence-kills_and_power",),
+        (KILLED + "[file_fence-commits]",),
         "A token that a restarted worker found admitted is unknown after a power failure."),
     Mistake(
         "fence-admits-lower-tokens", "compactlib/scheduler/fences/fence.py",
@@ -351,7 +330,8 @@ MISTAKES: Sequence[Mistake] = (
         "A late worker commits over its successor."),
     Mistake(
         "fence-commits-twice", "compactlib/scheduler/fences/fence.py",
-        "        if done.value != value:\n            raise CommittedOtherwise(resource=resource, token=token)\n        return record\n", "",
-        ("file_fence-kills",),
+        "        if done.value != value:\n            raise CommittedOtherwise(resource=resource, token=token)\n        return record\n",
+        "        pass\n",
+        ("tests/promises/scheduler/test_scheduler_fence_conformance.py",),
         "One token commits two values: readers of the first one have what is not there."),
 )
