@@ -46,6 +46,17 @@ def test_peer_follows_a_blob(name: str, told: int, tmp_path: Path) -> None:
         assert isinstance(two.get(b"id"), Deleted) == (LIVES[name][-1] == "delete")
 
 
+def test_peer_keeps_its_own_delete(tmp_path: Path) -> None:
+    """What the other one tells again is older than the delete, and of the same life."""
+    with BlobStore(tmp_path / "one", CONFIG) as one, BlobStore(tmp_path / "two", CONFIG) as two:
+        one.put(b"id", b"content")
+        _take_over(one, two)
+        two.delete(b"id")
+        # The content of what was deleted may be gone, so that a PUT looks like news.
+        _take_over(one, two)
+        assert isinstance(two.get(b"id"), Deleted)
+
+
 def _take_over(one: BlobStore, two: BlobStore) -> None:
     for entry in one.entries_since(None).entries:
         _take_over_entry(one, two, entry)

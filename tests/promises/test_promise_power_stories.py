@@ -22,7 +22,6 @@ from compactlib.testing.crash import explore_crashes, record
 from compactlib.testing.hazards import Bench
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
 from tests.promises.drivers.drawn import Drawn
-from tests.promises.drivers.file_fence import FileFenceDriver
 from tests.promises.drivers.local_log import LocalLogDriver
 from tests.promises.drivers.local_objects import LocalObjectsDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
@@ -56,8 +55,7 @@ STORIES = {
                                     [("append",)]),
     "raft_log_store-compaction": Story(RaftLogStoreDriver(), [("snapshot",), ("append",), ("snapshot",)],
                                        ("upkeep", "compact"), [("append",)]),
-    "file_fence-commits": Story(FileFenceDriver(), [], ("commit", "log"), [("read", "log")]),
-    "local_objects-offers": Story(LocalObjectsDriver(), [], ("offer",), [("offer",)]),
+    "local_objects-offers": Story(LocalObjectsDriver(), [], ("offer",), [("offer",)] * 3),
     "raft_log_store-removal": Story(RaftLogStoreDriver(), [("append",), ("snapshot",)], ("remove",), [("append",)]),
 }
 
@@ -106,9 +104,9 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
 LOSSES = {
     "segment_log-compaction": Story(
         SegmentLogDriver(), [("append",), ("append",), ("append",), ("overwrite",), ("append",), ("snapshot",)],
-        ("compact",), losses=12),
+        ("compact",), losses=64),
     "segment_log-overwritten": Story(
-        SegmentLogDriver(), [("append",), *[("overwrite",)] * 6, ("append",), ("snapshot",)], ("compact",), losses=12),
+        SegmentLogDriver(), [("append",), *[("overwrite",)] * 6, ("append",), ("snapshot",)], ("compact",), losses=64),
     "blob_store-compaction": Story(BlobStoreDriver(), [("write",)] * 5, ("compact", RETENTION + 1.0, POLICIES[0]),
                                    losses=3),
 }

@@ -51,11 +51,10 @@ SCRIPTS = {
         ["paused_owners"]),
     "scheduler-takeover": Script(StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"),
                                                            (0.0, "add")], ["paused_owners"]),
-    "repository-collected": Script(RepositoryDriver("memory"), COMMITS, ["paused_owners"], [("reclaim",)]),
+    "repository-collected": Script(RepositoryDriver("memory"), [("reclaim",), *COMMITS], ["paused_owners"],
+                                   [("reclaim",)] * 3),
     "repository-compacted": Script(RepositoryDriver("memory"), COMMITS, ["paused_owners"],
-                                   [("compact", "main"), ("reclaim",), ("put", "main")]),
-    "repository-written": Script(RepositoryDriver("memory"), COMMITS, ["paused_owners"],
-                                 [("put", "main"), ("compact", "main"), ("put", "main")]),
+                                   [("compact", "main"), ("reclaim",)]),
 }
 
 

@@ -221,11 +221,6 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-later-seals-dropped", "compactlib/staging/operations/commit.py",
-        "sealed_tokens=record.sealed_tokens[:newer],", "sealed_tokens=(),",
-        (SCRIPTS + "[repository-written-paused_owners]",),
-        "What was written while a commit was being built is lost."),
-    Mistake(
         "staging-seal-loses-the-token", "compactlib/staging/operations/commit.py",
         "        return record.sealed_with(context.tokens.issue(branch))\n",
         "        return attrs.evolve(record, staging_token=context.tokens.issue(branch))\n",
@@ -299,11 +294,6 @@ MISTAKES: Sequence[Mistake] = (
         ("stored_scheduler-paused_owners",),
         "A former owner that writes a late checkpoint removes commands of its successor."),
     Mistake(
-        "scheduler-late-report-accepted", "compactlib/scheduler/plan/schedule.py",
-        "        if token < job.token:\n", "        if False:\n",
-        ("stored_scheduler-other_settings", "stored_scheduler-kills"),
-        "A worker whose job went to another one completes it: two blocks hold the same rows."),
-    Mistake(
         "scheduler-deleted-block-added", "compactlib/scheduler/queue/metadata_index.py",
         "or tombstones.covers(block)):", "or False):",
         ("stored_scheduler-kills", "scheduler_host-kills"),
@@ -318,11 +308,6 @@ MISTAKES: Sequence[Mistake] = (
         "            if floor:\n", "            if False:\n",
         ("file_fence-kills",),
         "A worker with an old token is admitted once its record is forgotten."),
-    Mistake(
-        "fence-found-not-synced", "compactlib/scheduler/fences/fence_file.py",
-        "        try:\n            self._files.sync_folder(self._folder)\n        except ReadOnly:\n", "        try:\n            pass\n        except ReadOnly:\n",
-        (KILLED + "[file_fence-commits]",),
-        "A token that a restarted worker found admitted is unknown after a power failure."),
     Mistake(
         "fence-admits-lower-tokens", "compactlib/scheduler/fences/fence.py",
         "    if token < highest:\n", "    if False:\n",
