@@ -53,8 +53,6 @@ SCRIPTS = {
                                                            (0.0, "add")], ["paused_owners"]),
     "repository-collected": Script(RepositoryDriver("memory"), [("reclaim",), *COMMITS], ["paused_owners"],
                                    [("reclaim",)] * 3),
-    "repository-compacted": Script(RepositoryDriver("memory"), COMMITS, ["paused_owners"],
-                                   [("compact", "main"), ("reclaim",)]),
 }
 
 

@@ -90,7 +90,7 @@ class SegmentLogDriver:
         last, state = store.last_index or 0, store.snapshot
         floor = 0 if state is None else state.index
         if kind == "snapshot" and last > floor:
-            index = rng.randint(floor + 1, last)
+            index = rng.choice([rng.randint(floor + 1, last), last])
             live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 3 == 0)
             with journal.trying(Snapshot(index, live)):
                 store.record_snapshot(index, live)

@@ -89,17 +89,6 @@ MISTAKES: Sequence[Mistake] = (
         ("segment_log-crashes",),
         "The merged segment is empty after a power failure, and its sources are gone."),
     Mistake(
-        "raftlog-links-not-synced", "compactlib/raftlog/compaction/run.py",
-        "            if unfinished:\n                self._files.sync_folder(self._folder)\n", "",
-        (LOSSES + "[segment_log-compaction]",),
-        "A member of a merged group is a file again after a power failure, and hides what was merged from behind it."),
-    Mistake(
-        "raftlog-hidden-segment-removed-early", "compactlib/raftlog/compaction/run.py",
-        "                    if (garbage.one_by_one and not is_durable) or (garbage.may_hide and self._may_come_back):\n",
-        "                    if False:\n",
-        (LOSSES + "[segment_log-overwritten]",),
-        "Entries that were taken back come back once the segment that hid them is gone."),
-    Mistake(
         "raftlog-copies-not-checked", "compactlib/raftlog/compaction/commit.py",
         "    if damaged:\n        first, numbers", "    if False:\n        first, numbers",
         ("tests/promises/test_promise_raftlog_outputs.py",),
@@ -212,7 +201,7 @@ MISTAKES: Sequence[Mistake] = (
         "A blob that was put in place of a deleted one stays deleted at every peer."),
     Mistake(
         "blob-peers-delete-returns", "compactlib/blobstore/store/operations.py",
-        "        is_known = state.is_deleted and life <= life_here\n", "        is_known = False\n",
+        "        is_known = life <= life_here\n", "        is_known = False\n",
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
@@ -231,11 +220,6 @@ MISTAKES: Sequence[Mistake] = (
         "fenced=next(looks) > 0)", "fenced=False)",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
-    Mistake(
-        "staging-nothing-to-do-unsure", "compactlib/staging/records/branch_store.py",
-        "                if self.read(branch).record == found.record:\n", "                if True:\n",
-        (SCRIPTS + "[repository-compacted-paused_owners]",),
-        "A commit reports that nothing was written, although something was."),
     Mistake(
         "staging-branch-record-unconditional", "compactlib/staging/records/branch_store.py",
         "encode_branch_record(record), found.predicate)\n        self._events", 
