@@ -40,7 +40,12 @@ from compactlib.testing.faults.kv_faults import (
 )
 from compactlib.testing.faults.lost_answers import explore_lost_answers as explore_lost_answers
 from compactlib.testing.faults.plan import FailingFiles as FailingFiles, Fault as Fault
-from compactlib.testing.hazards import HAZARDS as HAZARDS, Effort as Effort, check_hazards as check_hazards
+from compactlib.testing.hazards import (
+    HAZARDS as HAZARDS,
+    Bench as Bench,
+    Effort as Effort,
+    check_hazards as check_hazards,
+)
 from compactlib.testing.histories.staging_histories import check_staging_backend as check_staging_backend
 from compactlib.testing.in_front import (
     FilesInFront as FilesInFront,

@@ -396,8 +396,8 @@ def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fate
     """Crashes at one point: all combinations of fates, or `limit` of them if there are more.
 
     The sample has: all lost; nothing lost, if there is room for two; all lost but the last change, perhaps torn, if
-    there is room for three; all combinations of names with no byte lost, if they fill at most half of the rest; one thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at
-    least a quarter.
+    there is room for three; all combinations of names with no byte lost, if they fill at most half of the rest; one
+    thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at least a quarter.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
         return _every(model.pending)

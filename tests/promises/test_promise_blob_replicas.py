@@ -28,7 +28,8 @@ LIVES = {
 def test_peer_follows_a_blob(name: str, told: int, tmp_path: Path) -> None:
     """The peer is told after each step from `told` on, and at the end."""
     clock = ManualClock(1_700_000_000.0)
-    with BlobStore(tmp_path / "one", CONFIG, clock=clock) as one, BlobStore(tmp_path / "two", CONFIG, clock=clock) as two:
+    with (BlobStore(tmp_path / "one", CONFIG, clock=clock) as one,
+          BlobStore(tmp_path / "two", CONFIG, clock=clock) as two):
         for number, step in enumerate(LIVES[name]):
             clock.advance(1.0)
             if step in ("put", "replace"):

@@ -17,9 +17,18 @@ import attrs
 import pytest
 
 from compactlib.files import Files
-from compactlib.testing import Driver, Effort, FilesInFront, Journal, RecordingFiles, Request, explore_kills
-from compactlib.testing.crash import explore_crashes, record
-from compactlib.testing.hazards import Bench
+from compactlib.testing import (
+    Bench,
+    Driver,
+    Effort,
+    FilesInFront,
+    Journal,
+    RecordingFiles,
+    Request,
+    explore_crashes,
+    explore_kills,
+    record,
+)
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
 from tests.promises.drivers.drawn import LAST, Drawn
 from tests.promises.drivers.local_log import LocalLogDriver

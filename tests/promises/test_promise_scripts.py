@@ -20,6 +20,7 @@ from tests.promises.drivers.drawn import ANY, LAST, Drawn
 from tests.promises.drivers.repository import RepositoryDriver
 from tests.promises.drivers.scheduler import StoredSchedulerDriver
 
+
 @attrs.frozen
 class Script:
     """Acts of the first opening, each as what it draws first.
