@@ -145,7 +145,7 @@ def test_change_survives_any_loss(name: str, tmp_path: Path) -> None:
     assert explore_crashes(recording, check, limit_per_point=story.losses) > len(recording.operations)
 
 
-TORN = {
+TORN: dict[str, tuple[Driver[Any], Sequence[str], Sequence[tuple[Any, ...]]]] = {
     "blob_store": (BlobStoreDriver(), ["write"], [("erase", 0.0), ("write",)]),
     "segment_log": (SegmentLogDriver(), ["append"], [("append",), ("compact",)]),
     "raft_log_store": (RaftLogStoreDriver(), ["append"], [("append",), ("upkeep", "compact")]),
