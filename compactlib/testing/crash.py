@@ -419,8 +419,8 @@ def points_of_each_kind(changes: Sequence[tuple[str, str]], rng: random.Random) 
 
 
 def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
-           successor: Life) -> tuple[int, Recording, int]:
-    """Both lives: how many changes the first one asked for, what was done, and how much of it by the first."""
+           successor: Life) -> tuple[list[tuple[str, str]], Recording, int]:
+    """Both lives: kind and path of each change of the first one, what was done, and how much of it by the first."""
     folder.mkdir()
     try:
         if prepare is not None:

@@ -98,6 +98,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("local_log", "opened_on_a_full_disk"): "a log is opened and read on a full disk; a new term needs room",
     ("scheduler_host", "opened_on_a_full_disk"): "the same",
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
+    ("segment_log", "older_files"): "an older snapshot's record is named: what is dead was not never there",
     ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",

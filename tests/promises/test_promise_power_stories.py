@@ -17,12 +17,22 @@ import attrs
 import pytest
 
 from compactlib.files import Files
-from compactlib.testing import Driver, Effort, FilesInFront, Journal, RecordingFiles, Request, explore_kills
-from compactlib.testing.crash import explore_crashes, record
-from compactlib.testing.hazards import Bench
+from compactlib.testing import (
+    Bench,
+    Driver,
+    Effort,
+    FilesInFront,
+    Journal,
+    RecordingFiles,
+    Request,
+    explore_crashes,
+    explore_kills,
+    record,
+)
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
-from tests.promises.drivers.drawn import Drawn
+from tests.promises.drivers.drawn import LAST, Drawn
 from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.local_objects import LocalObjectsDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
@@ -36,6 +46,7 @@ class Story:
         before: done, and durable.
         killed: the act that is killed.
         after: the successor's acts.
+        seed: of what the successor draws.
         losses: combinations of what a power failure takes, at each of its points.
     """
 
@@ -43,6 +54,7 @@ class Story:
     before: Sequence[tuple[Any, ...]]
     killed: tuple[Any, ...]
     after: Sequence[tuple[Any, ...]] = ()
+    seed: int = 20
     losses: int = 1
 
 
@@ -54,6 +66,7 @@ STORIES = {
                                     [("append",)]),
     "raft_log_store-compaction": Story(RaftLogStoreDriver(), [("snapshot",), ("append",), ("snapshot",)],
                                        ("upkeep", "compact"), [("append",)]),
+    "local_objects-offers": Story(LocalObjectsDriver(), [], ("offer",), [("offer",)] * 2, seed=23),
     "raft_log_store-removal": Story(RaftLogStoreDriver(), [("append",), ("snapshot",)], ("remove",), [("append",)]),
 }
 
@@ -77,7 +90,7 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
         live(folder, files, Journal(files.acknowledge), [story.killed], 10)
 
     def successor(folder: Path, files: RecordingFiles) -> None:
-        live(folder, files, Journal(files.acknowledge, life=1), story.after, 20)
+        live(folder, files, Journal(files.acknowledge, life=1), story.after, story.seed)
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
         world, journal = bench.after_power(folder, notes)
@@ -99,7 +112,40 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
     assert states > len(syncs), "the successor has changed nothing"
 
 
-TORN = {
+LOSSES = {
+    "segment_log-compaction": Story(
+        SegmentLogDriver(), [("append",), ("append",), ("append",), ("overwrite",), ("append",), ("snapshot", LAST)],
+        ("compact",), losses=4),
+    "blob_store-compaction": Story(BlobStoreDriver(), [("write",)] * 5, ("compact", RETENTION + 1.0, POLICIES[0]),
+                                   losses=3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_change_survives_any_loss(name: str, tmp_path: Path) -> None:
+    """The power fails at each point of one act, and of what was not durable any part is there."""
+    story = LOSSES[name]
+    driver, bench, before = story.driver, Bench(story.driver, tmp_path, Effort()), Journal()
+    folder = tmp_path / "life"
+    folder.mkdir()
+    with bench.opened(bench.world_in(folder)) as store:
+        for number, act in enumerate(story.before):
+            driver.act(store, Drawn(number, act), before)
+
+    def live(folder: Path, files: RecordingFiles) -> None:
+        with bench.opened(bench.recorded(folder, files)) as store:
+            driver.act(store, Drawn(10, story.killed), Journal(files.acknowledge))
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        world, journal = bench.after_power(folder, notes)
+        journal.changes[:0] = before.changes
+        bench.inspect(world, journal)
+
+    recording = record(folder, live)
+    assert explore_crashes(recording, check, limit_per_point=story.losses) > len(recording.operations)
+
+
+TORN: dict[str, tuple[Driver[Any], Sequence[str], Sequence[tuple[Any, ...]]]] = {
     "blob_store": (BlobStoreDriver(), ["write"], [("erase", 0.0), ("write",)]),
     "segment_log": (SegmentLogDriver(), ["append"], [("append",), ("compact",)]),
     "raft_log_store": (RaftLogStoreDriver(), ["append"], [("append",), ("upkeep", "compact")]),

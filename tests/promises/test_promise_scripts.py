@@ -6,67 +6,89 @@ The hazards draw acts and histories. What takes three acts of certain kinds in a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.testing import Driver, Effort, Journal, World, check_hazards
 from tests.promises.drivers.catalog import CatalogDriver
 from tests.promises.drivers.drawn import ANY, LAST, Drawn
+from tests.promises.drivers.repository import RepositoryDriver
 from tests.promises.drivers.scheduler import StoredSchedulerDriver
 
-SCRIPTS: dict[str, tuple[Driver[Any], Sequence[tuple[Any, ...]], Sequence[str]]] = {
-    "catalog-pins": (CatalogDriver(), [
+
+@attrs.frozen
+class Script:
+    """Acts of the first opening, each as what it draws first.
+
+    Attributes:
+        driver: acts.
+        acts: of the first opening.
+        hazards: what goes wrong.
+        others: acts of later openings, an owner that takes over or a peer; the same if `None`.
+    """
+
+    driver: Driver[Any]
+    acts: Sequence[tuple[Any, ...]]
+    hazards: Sequence[str]
+    others: Sequence[tuple[Any, ...]] | None = None
+
+
+COMMITS = [("commit", "main"), ("commit", "main")]
+SCRIPTS = {
+    "catalog-pins": Script(CatalogDriver(), [
         (0.0, "execute"), (0.0, "pin"), (0.0, "pin"), (0.0, "move", ANY, "moved"), (0.0, "execute"),
         (0.0, "move", ANY, "moved"), (20.0, "forget")], ["lost_answers", "paused_owners"]),
-    "catalog-watermark": (CatalogDriver(), [(20.0, "raise"), (20.0, "raise"), (20.0, "raise")],
-                          ["lost_answers"]),
-    "catalog-cuts": (CatalogDriver(), [(0.0, "execute"), (20.0, "cut", ANY, LAST), (20.0, "cut", ANY, LAST)],
-                     ["paused_owners"]),
-    "catalog-retaken": (CatalogDriver(), [
+    "catalog-watermark": Script(CatalogDriver(), [(20.0, "raise"), (20.0, "raise"), (20.0, "raise")],
+                                ["lost_answers"]),
+    "catalog-cuts": Script(CatalogDriver(), [(0.0, "execute"), (20.0, "cut", ANY, LAST), (20.0, "cut", ANY, LAST)],
+                           ["paused_owners"]),
+    "catalog-retaken": Script(CatalogDriver(), [
         (0.0, "execute"), (0.0, "pin", ANY, True, False), (20.0, "forget"), (0.0, "pin", ANY, True, True)],
         ["paused_owners"]),
-    "scheduler-takeover": (StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"), (0.0, "add")],
-                           ["paused_owners"]),
+    "scheduler-takeover": Script(StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"),
+                                                           (0.0, "add")], ["paused_owners"]),
+    "repository-collected": Script(RepositoryDriver("memory"), [("reclaim",), *COMMITS], ["paused_owners"],
+                                   [("reclaim",)] * 3),
 }
 
 
 class Scripted:
-    """A driver whose acts after each opening are those of a script; what comes behind its end is drawn.
+    """A driver whose acts after each opening are those of a script; what comes behind its end is drawn."""
 
-    Args:
-        driver: acts.
-        script: of each act, what it draws first.
-    """
-
-    def __init__(self, driver: Driver[Any], script: Sequence[tuple[Any, ...]]) -> None:
-        self._driver = driver
+    def __init__(self, script: Script) -> None:
         self._script = script
-        self._done = dict[int, int]()
-        self.has_peers = getattr(driver, "has_peers", False)
+        self._left = dict[int, list[tuple[Any, ...]]]()
+        driver = script.driver
         self.settings, self.check, self.policy = driver.settings, driver.check, driver.policy
+        self.has_peers, self.is_fenced = (getattr(driver, name, False) for name in ("has_peers", "is_fenced"))
 
     def open(self, world: World, settings: Any) -> Any:
-        store = self._driver.open(world, settings)
-        self._done[id(store)] = 0
+        store = self._script.driver.open(world, settings)
+        number = world.kept["scripted"] = world.kept.get("scripted", 0) + 1
+        acts = self._script.acts if number == 1 or self._script.others is None else self._script.others
+        self._left[id(store)] = list(acts)
         return store
 
     def act(self, store: Any, rng: Random, journal: Journal) -> None:
-        done = self._done[id(store)]
-        self._done[id(store)] += 1
-        first = self._script[done] if done < len(self._script) else ()
-        self._driver.act(store, Drawn(rng.getrandbits(60), first), journal)
+        left = self._left[id(store)]
+        self._script.driver.act(store, Drawn(rng.getrandbits(60), left.pop(0) if left else ()), journal)
+
+    def halves(self, what: Any) -> Iterable[tuple[Any, Any]]:
+        halves: Callable[[Any], Iterable[tuple[Any, Any]]] = getattr(self._script.driver, "halves", lambda _: ())
+        return halves(what)
 
 
 @pytest.mark.parametrize(("name", "hazard"), [
-    pytest.param(name, hazard, id=f"{name}-{hazard}") for name, (_, _, hazards) in SCRIPTS.items()
-    for hazard in hazards])
+    pytest.param(name, hazard, id=f"{name}-{hazard}") for name, script in SCRIPTS.items()
+    for hazard in script.hazards])
 def test_script_keeps_what_it_acknowledged(name: str, hazard: str, tmp_path: Path) -> None:
     """Every history of the hazard in which one thing goes wrong."""
-    driver, script, _ = SCRIPTS[name]
-    (outcome,) = check_hazards(Scripted(driver, script), tmp_path, hazards=[hazard],
-                               effort=Effort(acts=len(script), histories=None))
+    script = SCRIPTS[name]
+    acts = max(len(script.acts), len(script.others or ()))
+    (outcome,) = check_hazards(Scripted(script), tmp_path, hazards=[hazard], effort=Effort(acts, histories=None))
     assert outcome.histories > 1

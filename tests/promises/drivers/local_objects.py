@@ -108,8 +108,9 @@ class LocalObjectsDriver:
                 is_ours = True
             if is_ours:
                 _note(journal, Known(key, data))
-            else:
+            elif key.startswith("got/"):
                 _note_known(store, key, journal)
+            # Of the others it is relied on alone that they are there.
 
     def _use_own(self, store: Writer, kind: str, rng: Random, journal: Journal) -> None:
         keys = [f"{folder}/{store.name}" + name for folder in ("own", "own/deep") for name in ("", ".x")]

@@ -25,7 +25,7 @@ class Mistake:
         file: in which file of the library.
         before: the text that is replaced; it occurs once in the file.
         after: the text in its place.
-        tests: the promise tests that must notice it; `"store-hazard"` stands for that case of the hazards.
+        tests: the promise tests that must notice it; `"store-hazard"` stands for that case of the everyday hazards.
         loss: what a user would lose.
     """
 
@@ -39,7 +39,7 @@ class Mistake:
     @property
     def nodes(self) -> list[str]:
         """The tests, as pytest names them."""
-        return [test if "::" in test else f"{HAZARDS}[little-{test}]" for test in self.tests]
+        return [test if test.startswith("tests/") else f"{HAZARDS}[little-{test}]" for test in self.tests]
 
 
 def planted(mistake: Mistake | None, folder: Path) -> Path:

@@ -13,9 +13,11 @@ from tests.promises.planted.table import MISTAKES
 
 
 def test_mistakes_can_be_planted() -> None:
-    """Each text that a mistake replaces occurs once in its file, and each mistake has a name of its own."""
+    """Each text that a mistake replaces occurs once in its file, what stands there then is Python, and names differ."""
     stale = [mistake.id for mistake in MISTAKES if (ROOT / mistake.file).read_text().count(mistake.before) != 1]
     assert not stale, f"plant these anew, or drop them where their line is gone: {stale}"
+    for mistake in MISTAKES:
+        compile((ROOT / mistake.file).read_text().replace(mistake.before, mistake.after), mistake.id, "exec")
     assert max(Counter(mistake.id for mistake in MISTAKES).values()) == 1
 
 
