@@ -102,7 +102,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
-    ("segment_log", "older_files"): "an older segment is named: it hides no entry and brings none back",
     ("raft_log_store", "older_files"): "the same",
     ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
