@@ -70,7 +70,7 @@ class Scale:
             capacity_bytes=segments * self.segment_bytes, segment_bytes=self.segment_bytes, durability="interval",
             sync_interval_seconds=3600.0, deleted_retention_seconds=0.0, journal_max_entries=0,
             pace=None, stats_entries_per_second=None,
-            swap_segments=4, triggers=())
+            swap_segments=4)
 
 
 @attrs.frozen
@@ -393,7 +393,7 @@ def index_bytes_per_blob(source: Path, work: Path, scale: Scale) -> float:
 def small_blobs(scratch: Path, count: int) -> tuple[float, float]:
     """Memory of the index per blob of a store of many small blobs, one segment of it open; and its gets a second."""
     config = BlobStoreConfig(capacity_bytes=1 << 28, segment_bytes=1 << 24, durability="interval",
-                             sync_interval_seconds=3600.0, triggers=())
+                             sync_interval_seconds=3600.0)
     rng = random.Random(6)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

@@ -212,7 +212,7 @@ _SEGMENT_BYTES = 1 << 14
 
 def _config(segments: int) -> BlobStoreConfig:
     return BlobStoreConfig(capacity_bytes=_SEGMENT_BYTES * (2 * segments + 16), segment_bytes=_SEGMENT_BYTES,
-                           journal_max_entries=0, max_blob_bytes=0, durability="interval", triggers=())
+                           journal_max_entries=0, max_blob_bytes=0, durability="interval")
 
 
 @contextmanager

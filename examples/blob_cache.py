@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig
+from compactlib.runtime import CompactionManager
 
 CAPACITY_BYTES = 16 << 20
 
@@ -30,6 +31,9 @@ class PageCache:
 
     def __init__(self, folder: Path, render: Callable[[str], bytes], life_seconds: float = 3600.0) -> None:
         self.store = BlobStore(folder, BlobStoreConfig.cache(CAPACITY_BYTES))
+        self._manager = CompactionManager()
+        self._manager.add("pages", self.store)
+        self._manager.start()
         self._render = render
         self._life_seconds = life_seconds
         self.hits = self.misses = 0
@@ -52,6 +56,7 @@ class PageCache:
 
     def close(self) -> None:
         """A compaction that runs is given up; the next opening goes on."""
+        self._manager.stop()
         self.store.close()
 
 
@@ -67,7 +72,7 @@ def main(folder: Path) -> None:
             cache.get(name)
         print(f"{cache.hits} hits, {cache.misses} misses")
         print(cache.store.status())
-        print(cache.store.why())
+        print(cache.store.plan().why)
     finally:
         cache.close()
 

@@ -138,7 +138,8 @@ def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
                                 f"{kind}: {', '.join(names)}" for kind, names in known))
         parser.add_argument("--branch", metavar="NAME", help="of a repository (default: main)")
         parser.add_argument("--retention", metavar="SECONDS", type=float,
-                            help="of a blob store: how long its owner keeps deletes (default: the configuration's)")
+                            help="of a blob store: how long its owner keeps deletes; compact needs it (default of the "
+                                 "others: a week)")
     if name == "compact":
         parser.add_argument("--executor", choices=EXECUTORS,
                             help="of a raft log: who copies: this process, several, or Spark (default: local)")

@@ -10,7 +10,7 @@ is worth compacting, a policy decides, which is given to the store.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import attrs
 
@@ -18,9 +18,6 @@ from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from compactlib.runtime.services.manager import Trigger
 
 Durability: TypeAlias = Literal["each", "group", "interval"]
 """When a write is synced: `"each"` before it returns, alone; `"group"` before it returns, one sync for all threads that
@@ -43,9 +40,6 @@ class BlobStoreConfig:
         max_open_segments: files kept open for reading.
         index_max_entries: records per index segment; the open one is kept in memory as objects.
         index_max_bytes: bytes per index segment.
-        index_mapped: sealed index segments are read from their mapped files, so that 12 bytes an entry stay in memory,
-            and the rest as long as the system has room; a disk that fails to read them then ends the process. What
-            comes when the process has mapped 32,768 stays in memory, as all of a `BlobReader`'s do.
         journal_max_entries: how many of the newest records keep their segments from being compacted; never more than
             the newest quarter of the log's segments.
         find_max_entries: entries in one answer of `entries_since`.
@@ -54,9 +48,6 @@ class BlobStoreConfig:
         evicts: a write that finds the log full gives up the blobs that expire next, an eighth of the log at a time,
             instead of raising `StoreFull`; of blobs that never expire, none.
 
-        triggers: what brings an open store its turn to be compacted in the background, see `CompactionManager`; `()`
-            for none. `None`: once a day, on request, and when less than an eighth of the log is free; none if the store
-            was given a clock, since then the host alone knows when time goes by.
         stats_bucket_count: time buckets of the incremental statistics; 0 counts everything at each look; `None` keeps
             what the policy needs: a week of buckets for one that has to know what dies when, none for the others.
         stats_bucket_seconds: span of one bucket.
@@ -70,9 +61,6 @@ class BlobStoreConfig:
         placement: which survivors share a new segment (`ByAge` or `ByEnd` of `compactlib.blobstore.model.placement`),
             with `swap_segments` of 2 or more; `None`: those that are copied one after the other.
         purge_tombstones: remove deletes that are no longer needed.
-        compaction_history_seconds: how long finished compaction logs are kept; each compaction reads those that are, so
-            with `evicts` give a short time.
-        drop_dead_containers: compactions drop the records of containers that are gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
 
         hard_delete: `reclaim` overwrites the content of deleted blobs; a manager does it in slices of their own.
@@ -89,14 +77,12 @@ class BlobStoreConfig:
     max_open_segments: int = 256
     index_max_entries: int = 10_000
     index_max_bytes: int = 20 * _MIB
-    index_mapped: bool = False
     journal_max_entries: int = 20_000
     find_max_entries: int = 5_000
     ttl_update_buffer_seconds: float = _DAY
     deleted_retention_seconds: float = 7 * _DAY
     evicts: bool = False
 
-    triggers: tuple[Trigger, ...] | None = None
     stats_bucket_count: int | None = None
     stats_bucket_seconds: float = _HOUR
     stats_entries_per_second: int | None = 240_000
@@ -107,8 +93,6 @@ class BlobStoreConfig:
     swap_segments: int = 1
     placement: SurvivorPlacement | None = None
     purge_tombstones: bool = False
-    compaction_history_seconds: float = 21 * _DAY
-    drop_dead_containers: bool = False
     close_active_segment: bool = False
 
     hard_delete: bool = False
@@ -141,7 +125,7 @@ class BlobStoreConfig:
         """
         return cls(**{**_shape(capacity_bytes), "durability": "interval", "deleted_retention_seconds": 0.0,
                       "journal_max_entries": 0, "evicts": True, "pace": None, "purge_tombstones": True,
-                      "compaction_history_seconds": 0.0, **changes})
+                      **changes})
 
     @classmethod
     def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
@@ -194,7 +178,7 @@ def _check_type(name: str, wanted: str, value: object) -> None:
     else:
         # A class has its instances' methods, too.
         right = not isinstance(value, type) and callable(getattr(value, "place", None)) if name == "placement" else (
-            isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str)))
+            isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, str)))
     if not right:
         raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 
@@ -205,7 +189,7 @@ _LEAST: dict[str, float] = {
     "capacity_bytes": MIN_SEGMENT_BYTES, "segment_bytes": MIN_SEGMENT_BYTES, "sync_interval_seconds": 0,
     "max_open_segments": 1, "index_max_entries": 1, "index_max_bytes": 1, "journal_max_entries": 0,
     "find_max_entries": 1, "ttl_update_buffer_seconds": 0, "deleted_retention_seconds": 0, "stats_bucket_count": 0,
-    "max_blob_bytes": 0, "compaction_buffer_bytes": 1, "swap_segments": 1, "compaction_history_seconds": 0,
+    "max_blob_bytes": 0, "compaction_buffer_bytes": 1, "swap_segments": 1,
     "stats_bucket_seconds": 0.001,
 }
 _RATES = ("stats_entries_per_second", "hard_delete_bytes_per_second")

@@ -86,24 +86,33 @@ class PlanDoesNotFit(Stale):
     """A plan or a switch names segments that the store does not have (any more) in that state. Plan again."""
 
 
+UNMANAGED = ("nothing compacts this store but a call: `manager = CompactionManager(); manager.start()` and "
+             "`manager.add(store.name, store)` do it in the background")
+"""What an unmanaged store lacks."""
+
+
 class StoreFull(DiskFull):
     """Every segment of the log is in use. Compact the store, or create a larger one.
 
     Attributes:
         capacity_bytes: the log's capacity.
         wanted_bytes: what did not fit.
-        gates: what keeps segments from being compacted, in words; `BlobStore.why` says more.
+        gates: what keeps segments from being compacted, in words; `BlobStore.plan().why` says more.
+        is_managed: whether a `CompactionManager` compacts the store.
     """
 
-    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str) -> None:
+    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str,
+                 is_managed: bool) -> None:
         for_what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
         super().__init__(operation="append", path=path, errno=_errno.EDQUOT,
                          detail=f"all {capacity_bytes:,} bytes of the log's capacity are in segments, and {for_what} "
                                 f"needs another one; {gates}",
-                         advice="compact the store, see why() for what holds that back, or create a larger one")
+                         advice="compact the store, see plan().why for what holds that back, or create a larger one"
+                                + ("" if is_managed else f"; {UNMANAGED}"))
         self.capacity_bytes = capacity_bytes
         self.wanted_bytes = wanted_bytes
         self.gates = gates
+        self.is_managed = is_managed
 
 
 class WritesStopped(StorageError):

@@ -19,12 +19,11 @@ import contextlib
 import errno
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError, Unsupported
+from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -35,7 +34,6 @@ _IOV_MAX = 1024
 _NBYTES = attrgetter("nbytes")
 _SIZED_IN_BYTES = frozenset({bytes, bytearray})
 _COPY_CHUNK_BYTES = 1 << 20
-_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 # `pathlib` makes one slash of two, so that `s3:/bucket` is no path either.
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?(?P<path>/.*)?", re.DOTALL)
 
@@ -58,13 +56,6 @@ class OutFile(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut or extend (with zeros) to `size` bytes."""
-
-    def punch_hole(self, offset: int, length: int) -> None:
-        """Make `length` bytes read as zeros and give their blocks back; the size stays. Not durable before `sync`.
-
-        Raises:
-            Unsupported: the platform or the file system has no holes; nothing was changed.
-        """
 
     def sync(self) -> None:
         """Make all bytes written so far durable (fsync). If it raises, give the file up: trying again is no proof."""
@@ -189,9 +180,6 @@ class LocalOutFile:
     def truncate(self, size: int) -> None:
         with _Named("truncate", self._path):
             os.ftruncate(self.fileno(), size)
-
-    def punch_hole(self, offset: int, length: int) -> None:
-        punch_range(self.fileno(), offset, length, self._path)
 
     def sync(self) -> None:
         with _Named("sync", self._path):
@@ -417,28 +405,6 @@ def copy_range(source: int, target: int, source_offset: int, target_offset: int,
                                f"offset {source_offset}")
         _write_all(target, memoryview(chunk), target_offset + copied)
         copied += len(chunk)
-
-
-def punch_range(descriptor: int, offset: int, length: int, path: StrPath) -> None:
-    """Punch a hole with Linux's `fallocate`, which Python does not offer.
-
-    Raises:
-        Unsupported: this platform or file system has no holes.
-        StorageError: the disk refused.
-    """
-    import ctypes
-
-    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if sys.platform == "linux" else None
-    failed = errno.EOPNOTSUPP
-    if fallocate is not None:
-        word = ctypes.c_int64 if ctypes.sizeof(ctypes.c_long) == 8 else ctypes.c_long
-        fallocate.argtypes = [ctypes.c_int, ctypes.c_int, word, word]
-        failed = ctypes.get_errno() if fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length) else 0
-    if failed in (errno.EOPNOTSUPP, errno.ENOSYS):
-        raise Unsupported(f"{os.fspath(path)}: holes need Linux and a file system that has them, such as ext4, XFS, "
-                          f"Btrfs or tmpfs; without them only a compaction frees the room")
-    if failed:
-        raise StorageError.from_os(OSError(failed, os.strerror(failed)), "punch hole", path)
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:

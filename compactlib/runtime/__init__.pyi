@@ -10,6 +10,7 @@ from compactlib.runtime.observe import (
 )
 from compactlib.runtime.services.manager import (
     CompactionManager as CompactionManager,
+    LowSpace as LowSpace,
     OnRequest as OnRequest,
     Periodic as Periodic,
 )

@@ -38,6 +38,7 @@ from compactlib.testing.fences import (
 )
 from compactlib.testing.hazards import (
     HAZARDS as HAZARDS,
+    Bench as Bench,
     Effort as Effort,
     check_hazards as check_hazards,
 )

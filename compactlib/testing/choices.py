@@ -28,6 +28,7 @@ Multithreaded Programs", 2007).
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -72,6 +73,7 @@ class Choices:
     def __init__(self, script: Mapping[int, int] | None = None) -> None:
         self.made: list[Pick] = []
         self._script = dict(script or {})
+        self._lock = threading.Lock()
 
     def pick(self, name: str, ordinary: OptionT, *others: OptionT) -> OptionT:
         """Take one of the options.
@@ -81,11 +83,12 @@ class Choices:
             ordinary: what happens when nothing goes wrong.
             others: what may happen instead.
         """
-        place = self._script.get(len(self.made), 0)
-        if place > len(others):
-            place = 1 + (place - 1) % len(others) if others else 0
-        option = others[place - 1] if place else ordinary
-        self.made.append(Pick(name, place, 1 + len(others), str(option)))
+        with self._lock:
+            place = self._script.get(len(self.made), 0)
+            if place > len(others):
+                place = 1 + (place - 1) % len(others) if others else 0
+            option = others[place - 1] if place else ordinary
+            self.made.append(Pick(name, place, 1 + len(others), str(option)))
         return option
 
     @property

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import shutil
 import stat
 import tempfile
@@ -46,6 +47,7 @@ Parts: TypeAlias = tuple[str, ...]
 
 _SHARED_MEMORY = "/dev/shm"
 _PREFIX = "compactlib-crash-"
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
@@ -107,7 +109,7 @@ class _Life(RecordingFiles):
         self._recorder = recorder
         self._killed_at = killed_at
         self._killed = False
-        self.count = 0
+        self.changes: list[tuple[str, str]] = []
         FilesInFront.__init__(self, self._live)
 
     def acknowledge(self, value: Any) -> None:
@@ -116,8 +118,9 @@ class _Life(RecordingFiles):
 
     def _live(self, request: Request, act: Callable[[], Any]) -> Any:
         with self._recorder.lock:
-            self.count += request.changes
-            self._killed = self._killed or (request.changes and self.count == self._killed_at)
+            if request.changes:
+                self.changes.append((request.kind, request.path))
+            self._killed = self._killed or (request.changes and len(self.changes) == self._killed_at)
             if self._killed:
                 raise Killed(f"before change {self._killed_at}; asked for: {request}")
             return self._recorder.step(request, act)
@@ -166,7 +169,7 @@ class _Recorder:
 
     def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
         _, path, inode = self._opened[id(out)]
-        if request.kind not in ("write", "copy", "punch hole"):
+        if request.kind not in ("write", "copy"):
             act()
             kind = "sync" if request.kind == "sync" else "truncate"
             self.operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
@@ -174,7 +177,7 @@ class _Recorder:
         try:
             return act()
         finally:
-            # What is there by now; of a refused request that may be a part. A hole may be lost as zeros written may be.
+            # What is there by now; of a refused request that may be a part.
             data = read_exactly(out.fileno(), request.size, request.offset)
             if data:
                 self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
@@ -275,7 +278,7 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
         recording: from `record`.
         check: given the rebuilt folder and what had been acknowledged before the crash; raises if something
             acknowledged is gone or the folder cannot be opened.
-        limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 2.
+        limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 1.
         seed: chooses samples.
         points: numbers of operations after which to crash; all if not given.
         scratch: where to build the folders; in /dev/shm where there is one, else in the folder for temporary files.
@@ -285,7 +288,7 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
 
     Raises:
         BaseException: what the check raised, with a note that tells the crash.
-        InvalidInput: the limit is below 2, or a point lies outside the recording.
+        InvalidInput: the limit is below 1, or a point lies outside the recording.
     """
     seen: set[object] = set()
     with scratch_folder(scratch) as base:
@@ -359,8 +362,9 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
             something acknowledged is gone or the folder cannot be opened.
         prepare: fills the folder before; that is durable.
         points: before which changes of the first life to kill it, counted from 1; all if not given.
-        limit_per_point: combinations of losses to try at each point, >= 2; a sample where there are more.
-        max_states: stop after as many distinct states; the kills are then spread over the first life.
+        limit_per_point: combinations of losses to try at each point, >= 1; a sample where there are more.
+        max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, and after
+            each of them the power fails at one point.
         seed: chooses samples.
         scratch: where to build the folders; see `explore_crashes`.
 
@@ -375,9 +379,9 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     seen: set[object] = set()
     with scratch_folder(scratch) as base:
         changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
-        numbers = list(range(1, changes + 2) if points is None else points)
+        numbers = list(range(1, len(changes) + 2) if points is None else points)
         if max_states is not None and points is None:
-            rng.shuffle(numbers)
+            numbers = [1 + point for point in points_of_each_kind(changes, rng)]
         for number in numbers:
             if max_states is not None and len(seen) >= max_states:
                 break
@@ -386,6 +390,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                 _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
                 context = tuple(repr(value) for _, value in recording.acknowledgements)
                 every = range(begins, len(recording.operations) + 1)
+                if max_states is not None:
+                    every = range(start := rng.choice(every), start + 1)
                 for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
                     with (_rebuilt(model, fates, base / "after") as folder,
                           _noting(_note, recording, model, fates, begins=begins)):
@@ -395,9 +401,26 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     return len(seen)
 
 
+def points_of_each_kind(changes: Sequence[tuple[str, str]], rng: random.Random) -> list[int]:
+    """The points of a life, drawn so that one before each kind of change comes before a second one of any kind.
+
+    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
+
+    Args:
+        changes: kind and path of each.
+        rng: draws.
+    """
+    kinds = dict[tuple[str, str], list[int]]()
+    for number, (kind, path) in enumerate(changes):
+        kinds.setdefault((kind, _NUMBER.sub("0", os.path.basename(path))), []).append(number)
+    drawn = [[len(changes)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
+    rng.shuffle(drawn)
+    return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None]
+
+
 def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
-           successor: Life) -> tuple[int, Recording, int]:
-    """Both lives: how many changes the first one asked for, what was done, and how much of it by the first."""
+           successor: Life) -> tuple[list[tuple[str, str]], Recording, int]:
+    """Both lives: kind and path of each change of the first one, what was done, and how much of it by the first."""
     folder.mkdir()
     try:
         if prepare is not None:
@@ -409,12 +432,12 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
         except Killed:
             pass
         else:
-            if killed_at is not None and life.count >= killed_at:
+            if killed_at is not None and len(life.changes) >= killed_at:
                 raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
                                    f"something in it catches `BaseException` and does not raise it again")
         begins = len(recorder.operations)
         successor(folder, _Life(recorder))
-        return life.count, recorder.recording(), begins
+        return life.changes, recorder.recording(), begins
     finally:
         shutil.rmtree(folder)
 

@@ -45,7 +45,7 @@ class Operation:
     """One change to the disk. It names files and folders by number, as names come and go; paths are for the reader.
 
     Attributes:
-        kind: `"create"`, `"write"` (a copy or a hole, too), `"truncate"`, `"sync"`, `"rename"`, `"link"`, `"symlink"`,
+        kind: `"create"`, `"write"` (a copy, too), `"truncate"`, `"sync"`, `"rename"`, `"link"`, `"symlink"`,
             `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`.
         path: relative to the recorded folder; of a change to the bytes of a file, the name it was opened under.
         folder: the number of the folder that holds `path`; of a sync or a change to bytes, `ROOT`.
@@ -368,7 +368,7 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
     Args:
         recording: what was done.
         rng: chooses among the crashes of a point that has too many.
-        limit_per_point: crashes of one point to look at, at most, >= 2.
+        limit_per_point: crashes of one point to look at, at most, >= 1.
         points: numbers of operations after which to crash; all if not given.
         seen: contents that are not to be given again; grows.
         context: contents seen in another context do not count as seen.
@@ -377,10 +377,10 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
         The model, which stands at the point until the next crash is asked for, and the fates.
 
     Raises:
-        InvalidInput: the limit is below 2, or a point lies outside the recording.
+        InvalidInput: the limit is below 1, or a point lies outside the recording.
     """
-    if limit_per_point < 2:
-        raise InvalidInput(f"a point has two states at least, all kept and all lost; found the limit {limit_per_point}")
+    if limit_per_point < 1:
+        raise InvalidInput(f"a point has one state at least, all lost; found the limit {limit_per_point}")
     model = CrashModel(recording)
     for point in range(len(recording.operations) + 1) if points is None else sorted(set(points)):
         model.advance_to(point)
@@ -395,9 +395,9 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
 def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
     """Crashes at one point: all combinations of fates, or `limit` of them if there are more.
 
-    The sample has: nothing lost; all lost; all combinations of names with no byte lost, if they fill at most half of
-    the room; one thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at
-    least a quarter.
+    The sample has: all lost; nothing lost, if there is room for two; all lost but the last change, perhaps torn, if
+    there is room for three; all combinations of names with no byte lost, if they fill at most half of the rest; one
+    thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at least a quarter.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
         return _every(model.pending)
@@ -412,9 +412,12 @@ def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
 
 def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, limit: int) -> Iterator[Fates]:
     kept, lost = dict.fromkeys(options, KEPT), dict.fromkeys(options, LOST)
-    yield kept
-    yield lost
-    room = limit - 2
+    last = next(reversed(lost))
+    first = [kept, lost, {**lost, last: rng.choice([KEPT, *_tears(last.operation)])}]
+    yield from first[:limit] if limit > 1 else [lost]
+    if limit <= 3:
+        return
+    room = limit - 3
     names = {change: fates for change, fates in options.items() if change.folder is not None}
     all_names = 2 ** len(names) - 1 <= room // 2
     if all_names:

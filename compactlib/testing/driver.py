@@ -80,6 +80,8 @@ class World:
         step: called at each request of the store to its edges; a hazard replaces it.
         behind: carries out what reaches the disk; the local disk if `None`.
         kept: what outlives an opening and is not in the folder: stores in memory, say.
+        mistake: makes a step for each opening, between the store and its disk; what it leaves out, the store has never
+            asked for. None if `None`.
     """
 
     folder: Path
@@ -87,11 +89,13 @@ class World:
     step: Step = act_at_once
     behind: Files | None = None
     kept: dict[str, Any] = attrs.field(factory=dict)
+    mistake: Callable[[], Step] | None = None
 
     @property
     def files(self) -> Files:
         """The disk, for the store that is opened."""
-        return FilesInFront(self._step, self.behind)
+        files = FilesInFront(self._step, self.behind)
+        return files if self.mistake is None else FilesInFront(self.mistake(), files)
 
     def keyed(self, name: str, make: Callable[[], KVStore]) -> KVStore:
         """The key-value store of that name, made once; each request of it is a step."""
@@ -190,6 +194,8 @@ class Driver(Protocol[StoreT]):
 
     A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
     What else `check_compaction` looks for stands at the head of `compactlib.testing.compactions`.
+    For the hazard `readers` it also has `reader(world)`, which opens an object with `refresh()` and `close()` that only
+    reads, and `check_reader(reader, journal)`, which is `check` for that one.
     """
 
     def open(self, world: World, settings: Any) -> StoreT:

@@ -29,12 +29,13 @@ import attrs
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
+from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
+from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, points_of_each_kind, record
 from compactlib.testing.disk_model import Recording
 from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
-from compactlib.testing.in_front import FilesInFront, Killed, Request, Step, act_at_once
+from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]
@@ -91,10 +92,11 @@ class Bench:
         driver: opens, acts, checks.
         folder: where worlds are made.
         effort: how much is tried.
-        mistake: a step below all others that makes a mistake on purpose; none if `None`.
+        mistake: makes a step for each opening, which makes a mistake on purpose; see `World.mistake`.
     """
 
-    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort, mistake: Step | None = None) -> None:
+    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort,
+                 mistake: Callable[[], Step] | None = None) -> None:
         self.driver: AnyDriver = driver
         self.effort: Effort = effort
         self.usual: Any = driver.settings()[0]
@@ -120,8 +122,8 @@ class Bench:
             files: its disk.
             like: has the time and the stores that are not in the folder; new ones if `None`.
         """
-        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files),
-                     clock=WorldClock() if like is None else like.clock, kept={} if like is None else like.kept)
+        return World(folder, behind=files, mistake=self._mistake, clock=WorldClock() if like is None else like.clock,
+                     kept={} if like is None else like.kept)
 
     def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
         """A world in a recording, which notes its stores that are not in the folder after each of their changes: a
@@ -175,7 +177,7 @@ class Bench:
         """Open the store, check it, act on, check again; then open and check it once more."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
-            self.driver.act(store, Random(f"{self.effort.seed} after"), journal)
+            self.driver.act(store, Random(f"{self.effort.seed} after {len(journal.changes)}"), journal)
             self.driver.check(store, journal, damage="")
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
@@ -237,7 +239,9 @@ def refusals(bench: Bench) -> int:
 
 
 def lost_answers(bench: Bench) -> int:
-    """A key-value or object store refuses a request or loses its answer; the caller goes on with the same object."""
+    """A key-value or object store refuses a request or loses its answer; the caller goes on with the same object, which
+    works again once the store does.
+    """
 
     def history(choices: Choices) -> None:
         with bench.world() as world, contextlib.ExitStack() as stack:
@@ -254,9 +258,12 @@ def lost_answers(bench: Bench) -> int:
                     store = None
                 except CompactlibError:
                     pass
-            stack.close()
             world.step = act_at_once
             failing.settle()
+            if store:
+                with contextlib.suppress(Closed, Stale):
+                    bench.driver.act(store, Random(f"{bench.effort.seed} once it answers"), journal)
+            stack.close()
             bench.inspect(world, journal)
 
     return bench.explore(history)
@@ -281,6 +288,33 @@ def full_disk(bench: Bench) -> int:
             world.step = step
             with contextlib.suppress(CompactlibError):
                 bench.live(world, journal)
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def opened_on_a_full_disk(bench: Bench) -> int:
+    """A process of a store ends at some request, and the next one opens, reads and reclaims on a disk without room."""
+
+    def refuse_room(request: Request, act: Callable[[], Any]) -> Any:
+        if request.edge == "disk" and request.needs_room:
+            raise disk_error(errno.ENOSPC, request)
+        return act()
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal = Journal()
+            bench.live(world, journal)
+            world.step = Killing(choices)
+            with contextlib.suppress(Killed):
+                bench.live(world, journal, first=bench.effort.acts)
+            world.step = refuse_room
+            with bench.opened(world) as store:
+                bench.driver.check(store, journal, damage="")
+                if hasattr(store, "reclaim"):
+                    store.reclaim()
+                bench.driver.check(store, journal, damage="")
             world.step = act_at_once
             bench.inspect(world, journal)
 
@@ -406,7 +440,7 @@ def other_settings(bench: Bench) -> int:
                 bench.live(world, journal, settings=settings, first=life * bench.effort.acts)
             bench.inspect(world, journal, settings=choices.pick("settings at last", *bench.driver.settings()))
 
-    return explore(history, most=bench.effort.most + 1, limit=bench.effort.histories, seed=bench.effort.seed)
+    return explore(history, most=bench.effort.most + 1, limit=_share(bench, 2), seed=bench.effort.seed)
 
 
 def mixtures(bench: Bench) -> int:
@@ -445,19 +479,17 @@ def crashes(bench: Bench) -> int:
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
 
-    return explore_crashes(_recording(bench), check, **_bounds(bench, 24))
+    recording, most = _recording(bench), bench.effort.histories
+    return explore_crashes(recording, check, points=_points(bench, recording, most and 8 * most), **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
     recording = _recording(bench)
-    recoveries, seen, histories = _share(bench, 4), itertools.count(), 0
-    apart = 1 if recoveries is None else max(2 * len(recording.operations) // recoveries, 1)
+    points, histories = _points(bench, recording, _share(bench, 5)), 0
 
     def crash_again(folder: Path, notes: Sequence[Any]) -> None:
         nonlocal histories
-        if next(seen) % apart:
-            return
 
         def recover(folder: Path, files: RecordingFiles) -> None:
             with bench.opened(bench.recorded(folder, files, like=bench.after_power(folder, notes)[0])):
@@ -468,7 +500,7 @@ def crashes_of_recovery(bench: Bench) -> int:
 
         histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
 
-    explore_crashes(recording, crash_again, **_bounds(bench, 24))
+    explore_crashes(recording, crash_again, points=points, limit_per_point=2, seed=bench.effort.seed)
     return histories
 
 
@@ -486,8 +518,9 @@ def kills_and_power(bench: Bench) -> int:
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
 
-    return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
-                         limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
+    most = bench.effort.histories
+    return explore_kills(life(0), life(bench.effort.acts), check, max_states=None if most is None else 2 * most,
+                         limit_per_point=16 if most is None else 2, seed=bench.effort.seed)
 
 
 def _recording(bench: Bench) -> Recording:
@@ -548,6 +581,19 @@ def older_files(bench: Bench) -> int:
     return _put_back(bench, spoil)
 
 
+def older_folders(bench: Bench) -> int:
+    """The whole folder of a closed store is an older copy, and its stores elsewhere have seen more: it says so."""
+
+    def spoil(choices: Choices, folder: Path, older: Path) -> str:
+        if choices.pick("the folder", "is as it was", "is an older copy") == "is as it was":
+            return ""
+        shutil.rmtree(folder)
+        shutil.copytree(older, folder, symlinks=True)
+        return "older"
+
+    return _put_back(bench, spoil)
+
+
 def _damaged(data: bytes, damage: str, place: int) -> bytes:
     if damage == "cut":
         return data[:place]
@@ -590,17 +636,24 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
 
 
 def threads(bench: Bench) -> int:
-    """Four threads use one object and a request fails: each gets an answer or an error, and nothing is lost."""
+    """Four threads use one object, and a request fails or the process ends: each thread gets an answer or an error, and
+    nothing is lost.
+    """
     patience_seconds = 30.0
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
             journal, failing = Journal(), Failing(choices)
-            wrong: list[BaseException] = []
+            killing = Killing(choices)
+            wrong, died_at = list[BaseException](), list[int]()
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
                 time.sleep(0)  # another thread's turn
-                return failing(request, act)
+                try:
+                    return killing(request, lambda: failing(request, act))
+                except Killed:
+                    died_at.append(len(journal.changes))
+                    raise
 
             world.step = step
 
@@ -608,12 +661,12 @@ def threads(bench: Bench) -> int:
                 try:
                     for number in range(bench.effort.acts):
                         bench.driver.act(store, Random(f"{bench.effort.seed} {thread} {number}"), journal)
-                except CompactlibError:
+                except (CompactlibError, Killed):
                     pass
                 except BaseException as error:  # raised by the thread that waits
                     wrong.append(error)
 
-            with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+            with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
                 working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
                 for thread in working:
                     thread.start()
@@ -622,6 +675,8 @@ def threads(bench: Bench) -> int:
                 assert not any(thread.is_alive() for thread in working), "a thread got neither an answer nor an error"
             if wrong:
                 raise wrong[0]
+            if died_at:
+                del journal.changes[died_at[0]:]  # what the other threads have begun since was never begun
             world.step = act_at_once
             failing.settle()
             bench.inspect(world, journal)
@@ -654,43 +709,61 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner or a peer is paused at a request, another one opens, works and closes, and the first one goes on.
+    """An owner or a peer is paused at a request, another one opens, works or does one thing, closes, and the first one
+    goes on.
 
-    Where a driver says `has_peers = True`, nobody takes over: what both acknowledge counts.
+    A key-value store may also lose the answer to the request, which the first one is told after the other one's work.
+    Where a driver says `has_peers = True`, nobody takes over. What either acknowledges counts.
     """
     has_peers = getattr(bench.driver, "has_peers", False)
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
-            journal, later, taken = Journal(), Journal(), False
-            before: list[Change] = []
-
-            def take_over() -> None:
-                before.extend(map(attrs.evolve, journal.changes))
-                other = World(world.folder, clock=world.clock, kept=world.kept)
-                with _unlocked():
-                    bench.live(other, later, first=bench.effort.acts)
+            journal, later = Journal(), Journal()
+            paused_at: int | None = None
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
-                nonlocal taken
-                if not taken and choices.pick(str(request), "goes on", "pauses while another owner works") != "goes on":
-                    taken = True
-                    take_over()
+                nonlocal paused_at
+                if paused_at is not None:
+                    return act()
+                loses = ("done, without an answer", "lost, without an answer") * (request.edge == "kv")
+                answer, others = choices.pick(str(request), ("done", 0), *(
+                    (answer, acts) for acts in (bench.effort.acts, 1)
+                    for answer in ("done after the pause", *(loses if request.changes else ()))))
+                if not others:
+                    return act()
+                paused_at = len(journal.changes)
+                if answer == "done, without an answer":
+                    act()
+                with _unlocked():
+                    bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
+                               first=bench.effort.acts + (paused_at if others == 1 else 0), acts=others)
+                if answer in loses:
+                    raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=answer)
                 return act()
 
             world.step = step
-            with contextlib.suppress(CompactlibError):
-                bench.live(world, journal)
+            _live_on(bench, world, journal)
             world.step = act_at_once
-            if taken and has_peers:
-                journal.changes[:] = _in_some_order(bench, world, journal.changes, len(before), later.changes)
-            elif taken:
-                # What the first owner did after it was taken from is not promised to anybody.
-                after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
-                journal.changes[:] = [*before, *after, *later.changes]
+            if paused_at is not None and has_peers:
+                journal.changes[:] = _in_some_order(bench, world, journal.changes, paused_at, later.changes)
+            elif paused_at is not None:
+                journal.changes[paused_at:paused_at] = later.changes
             bench.inspect(world, journal)
 
     return bench.explore(history)
+
+
+def _live_on(bench: Bench, world: World, journal: Journal) -> None:
+    """One life, which goes on with the same object after an error, unless that says that it is of no use any more."""
+    with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+        for number in range(bench.effort.acts):
+            try:
+                bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+            except (Closed, Stale):
+                return
+            except CompactlibError:
+                continue
 
 
 def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: int,
@@ -725,6 +798,66 @@ def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: 
     raise wrong
 
 
+def readers(bench: Bench) -> int:
+    """A reader opens the folder at a request of the owner, or is paused anywhere while the owner works: what it answers
+    was so before or after, and once it has refreshed itself it answers as the owner does.
+    """
+    driver: Any = bench.driver
+
+    def opened_at_a_request(choices: Choices) -> None:
+        with bench.world() as world, contextlib.ExitStack() as stack:
+            journal, opened, wrong = Journal(), list[Any](), list[BaseException]()
+
+            def look() -> None:
+                opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
+                driver.check_reader(opened[0], journal)
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                if journal.changes and not opened and not wrong \
+                        and choices.pick(str(request), "goes on", "a reader looks") != "goes on":
+                    try:
+                        look()
+                    except BaseException as error:  # no error of the owner's
+                        wrong.append(error)
+                return act()
+
+            world.step = step
+            bench.live(world, journal)
+            world.step = act_at_once
+            if wrong:
+                raise wrong[0]
+            for reader in opened:
+                reader.refresh()
+                driver.check_reader(reader, journal)
+
+    def paused(choices: Choices) -> None:
+        with bench.world() as world, contextlib.ExitStack() as stack:
+            journal = Journal()
+            bench.live(world, journal)
+            store = stack.enter_context(bench.opened(world))
+            whole = Interrupted()
+            with whole:
+                stack.enter_context(contextlib.closing(driver.reader(world)))
+            place = choices.pick("the reader", 0, *spread(range(1, whole.places + 1), bench.effort.histories or 500))
+            known = len(journal.changes)
+
+            def meanwhile() -> None:
+                for number in range(bench.effort.acts):
+                    driver.act(store, Random(f"{bench.effort.seed} {number} meanwhile"), journal)
+
+            with Interrupted(place, meanwhile):
+                reader = stack.enter_context(contextlib.closing(driver.reader(world)))
+            during = Journal()
+            during.changes[:] = [*journal.changes[:known], *(
+                attrs.evolve(change, acknowledged=False) for change in journal.changes[known:])]
+            driver.check_reader(reader, during)
+            reader.refresh()
+            driver.check_reader(reader, journal)
+
+    return (explore(opened_at_a_request, limit=_share(bench, 2), seed=bench.effort.seed)
+            + explore(paused, limit=_share(bench, 2), seed=bench.effort.seed))
+
+
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
     """Use the store in a child that another thread forks, which is in none of the store's calls.
 
@@ -746,10 +879,14 @@ def _used_in_a_fork(bench: Bench, store: Any, world: World) -> int:
         try:
             signal.alarm(20)
             world.step = _refuse_change
-            try:
-                bench.driver.act(store, Random("in a fork"), Journal())
-            except CompactlibError:
-                code = 0
+            for number in range(4):
+                try:
+                    bench.driver.act(store, Random(f"in a fork {number}"), Journal())
+                except CompactlibError:
+                    code = 0
+            # Reading may be refused or not, and changes nothing.
+            with contextlib.suppress(CompactlibError, AssertionError):
+                bench.driver.check(store, Journal(), damage="missing")
             with contextlib.suppress(CompactlibError):
                 store.close()
         except _Changed:
@@ -785,14 +922,14 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, lost_answers, full_disk, kills, interrupts, interrupts_between, interrupts_of_closing, clock_jumps,
-        other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power, damages, missing_files, older_files,
-        threads, forks, paused_owners)}
+        refusals, lost_answers, full_disk, opened_on_a_full_disk, kills, interrupts, interrupts_between,
+        interrupts_of_closing, clock_jumps, other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power,
+        damages, missing_files, older_files, older_folders, threads, forks, paused_owners, readers)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None, mistake: Step | None = None) -> list[Outcome]:
+                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> list[Outcome]:
     """Put a store through every misfortune.
 
     Args:
@@ -800,7 +937,8 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         folder: an existing folder in which worlds are made.
         hazards: which, by name; all of `HAZARDS` if not given.
         effort: how much is tried; `Effort()` takes seconds a hazard.
-        mistake: a step between the store and the disk that makes a mistake, to see that the hazards find it.
+        mistake: makes a step for each opening, between the store and the disk, which makes a mistake, to see that the
+            hazards find it.
 
     Returns:
         How many histories each hazard took. A hazard with one alone for each life found no place where it can happen.
@@ -815,7 +953,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         for number in range(whole.lives):
             share = whole.of_life(number)
             try:
-                histories += HAZARDS[name](Bench(driver, folder, share))
+                histories += HAZARDS[name](Bench(driver, folder, share, mistake))
             except BaseException as error:
                 error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
                 raise
@@ -833,6 +971,12 @@ def _share(bench: Bench, divisor: int) -> int | None:
     return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
 
 
+def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:
+    """Points of a recording at which the power fails."""
+    changes = [(operation.kind, operation.path) for operation in recording.operations]
+    return points_of_each_kind(changes, Random(bench.effort.seed))[:most]
+
+
 def _bounds(bench: Bench, divisor: int) -> dict[str, Any]:
-    return {"limit_per_point": 128 if bench.effort.histories is None else max(bench.effort.histories // divisor, 2),
+    return {"limit_per_point": 128 if bench.effort.histories is None else max(bench.effort.histories // divisor, 3),
             "seed": bench.effort.seed}

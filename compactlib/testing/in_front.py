@@ -37,7 +37,7 @@ AnswerT = TypeVar("AnswerT")
 StrPath: TypeAlias = str | os.PathLike[str]
 
 _NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
-_DISK_CHANGES = _NEEDS_ROOM | {"truncate", "punch hole", "sync", "rename", "unlink", "remove folder", "sync folder"}
+_DISK_CHANGES = _NEEDS_ROOM | {"truncate", "sync", "rename", "unlink", "remove folder", "sync folder"}
 _KV_READS = frozenset({"get", "get_many", "scan"})
 _KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 
@@ -52,15 +52,15 @@ class Request:
 
     Attributes:
         edge: `"disk"`, `"kv"` or `"objects"`.
-        kind: for a disk `"create"`, `"open"`, `"write"`, `"copy"`, `"truncate"`, `"extend"`, `"punch hole"`,
+        kind: for a disk `"create"`, `"open"`, `"write"`, `"copy"`, `"truncate"`, `"extend"`,
             `"sync"`, `"rename"`, `"link"`, `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`,
             `"sync folder"`; for the stores the name of the method, `"scan"` for each page of a scan.
         path: the file, the key, or the partition and the key.
         partition, key: of a request to a key-value store: its cell; of several cells the first one, of a scan where the
             page begins.
         target: of a rename or link the new name; of a symbolic link what it holds.
-        offset: of a write, copy or hole: where it begins in the file; of `"truncate"` and `"extend"`: the new size.
-        size: of a write, copy or hole: how many bytes.
+        offset: of a write or copy: where it begins in the file; of `"truncate"` and `"extend"`: the new size.
+        size: of a write or copy: how many bytes.
         out: of a request to an open file: the file behind.
         half: carries out the first half of a write or a copy.
     """
@@ -220,9 +220,6 @@ class _OutFileInFront:
     def truncate(self, size: int) -> None:
         kind = "extend" if size > os.fstat(self.fileno()).st_size else "truncate"
         self._step(self._request(kind, size), lambda: self._out.truncate(size))
-
-    def punch_hole(self, offset: int, length: int) -> None:
-        self._step(self._request("punch hole", offset, length), lambda: self._out.punch_hole(offset, length))
 
     def sync(self) -> None:
         self._step(self._request("sync"), self._out.sync)

@@ -50,22 +50,24 @@ class Interrupted:
 
     Args:
         place: counted from 1; 0: at none.
+        meanwhile: called there instead, so that the block is paused.
 
     Attributes:
         places: how many were passed.
         where: file and line of the one where it was raised.
     """
 
-    def __init__(self, place: int = 0) -> None:
+    def __init__(self, place: int = 0, meanwhile: Callable[[], object] | None = None) -> None:
         self.places: int = 0
         self.where: str = ""
         self._place = place
+        self._meanwhile = meanwhile
         self._calling: set[int] = set()
         self._before: Any = None
 
     def again(self) -> Interrupted:
         """Another one at the same place."""
-        return Interrupted(self._place)
+        return Interrupted(self._place, self._meanwhile)
 
     def __enter__(self) -> Interrupted:
         self._before = sys.gettrace()
@@ -105,8 +107,10 @@ class Interrupted:
             self.places += 1
             if self.places == self._place:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                sys.settrace(None)
-                raise KeyboardInterrupt
+                if self._meanwhile is None:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                self._meanwhile()
         return self._stepped
 
 

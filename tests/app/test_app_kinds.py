@@ -9,32 +9,26 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from compactlib.app import raft_logs
 from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.stores import Asked
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, StatsBased
-from compactlib.clock import ManualClock
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted
 from compactlib.errors import Unsupported
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.outcome import Done
 from compactlib.raftlog import LogReader, RaftLogStore
-from compactlib.runtime import OnRequest
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
-                         deleted_retention_seconds=0, triggers=())
+                         deleted_retention_seconds=0)
 
 
 def blob_store(folder: Path, blobs: int = 40) -> Path:
@@ -301,90 +295,51 @@ def test_what_a_blob_store_holds_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "blob store blobs, read: " in answer(capsys, "inspect", folder)[1]
 
 
-def test_the_plan_of_a_blob_store_goes_by_the_retention_that_its_owner_has_left_or_by_the_one_that_is_given(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_blob_plan_uses_the_given_retention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")
-    kept = data(capsys, "plan", folder, "--policy", "compact_all", "--retention", "604800")
-    freed = data(capsys, "plan", folder, "--policy", "compact_all")
+    kept = data(capsys, "plan", folder, "--policy", "compact_all")
+    freed = data(capsys, "plan", folder, "--policy", "compact_all", "--retention", "0")
     assert sum(row["valid_bytes"] for row in kept if row["action"] != "keep") > 1.8 * sum(
         row["valid_bytes"] for row in freed if row["action"] != "keep")
 
 
-def test_a_blob_store_without_its_owner_is_compacted_by_the_retention_that_it_has_left(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_blob_store_without_owner_needs_a_retention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")
     before = data(capsys, "inspect", folder)["store"]["segments"]
-    assert "not 5; leave --retention out" in answer(capsys, "compact", folder, "--retention", "5")[2]
-    done = data(capsys, "compact", folder)
+    assert "give --retention SECONDS" in answer(capsys, "compact", folder)[2]
+    assert data(capsys, "inspect", folder)["store"]["segments"] == before
+    done = data(capsys, "compact", folder, "--retention", "0")
     assert {row["outcome"] for row in done} == {"done"}
     assert data(capsys, "inspect", folder)["store"]["segments"] < before
-    assert any("skipped: " in answer(capsys, "compact", folder)[1] for _ in range(10)), "in the end, there is nothing"
+    ended = (answer(capsys, "compact", folder, "--retention", "0")[1] for _ in range(10))
+    assert any("skipped: " in each for each in ended), "in the end, there is nothing"
     with BlobStore(folder, CONFIG) as store:
         for number in range(40):
             assert isinstance(store.get(b"%d" % number), Blob if number % 2 else Deleted)
         assert store.verify().is_sound
-        assert store.triggers == ()
-    (folder / "RETENTION").unlink()
-    assert "give --retention SECONDS" in answer(capsys, "compact", folder)[2]
-    assert answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all")[0] == 0
-
-
-def test_a_damaged_file_of_the_retention_is_told_by_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = blob_store(tmp_path / "blobs")
-    flip_byte(folder / "RETENTION", 20)
-    assert answer(capsys, "plan", folder)[0] == 2
-    code, out, _ = answer(capsys, "verify", folder)
-    assert code == 1
-    assert "RETENTION" in out
-    with BlobStore(folder, CONFIG):
-        pass
-    assert answer(capsys, "verify", folder)[0] == 0, "its owner has written it again"
 
 
 @pytest.mark.parametrize(("most", "code"), [(2_000, 2), (8_000, 1)])
 def test_a_budget_that_ends_a_compaction_is_told_and_no_other_process_is_named(
         most: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")
-    ended, out, err = answer(capsys, "compact", folder, "--policy", "compact_all", "--max-bytes", str(most))
+    ended, out, err = answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all",
+                             "--max-bytes", str(most))
     assert ended == code
     assert ("what was done before stays" in out) == (code == 1)
     assert f"exceed the total of {most} bytes" in out + err
     assert "that process" not in out + err
 
 
-def test_what_the_reclaim_after_a_compaction_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, clock = tmp_path / "blobs", ManualClock(1_000.0)
-    with BlobStore(folder, CONFIG, clock=clock, policy=CompactAll(min_used_fraction=0.0)) as store:
-        for number in range(20):
-            store.put(b"%d" % number, b"x" * 900)
-        for number in range(0, 20, 9):
-            store.delete(b"%d" % number)
-            store.close_active_segment()
-            assert isinstance(store.compact(), Done)
-    code, out, err = answer(capsys, "compact", folder)
-    assert (code, err) == (0, "")
-    assert "reclaim of blobs: 2 files" in out
-
-
-def test_a_blob_store_that_is_open_is_compacted_by_its_owner(tmp_path: Path,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_compact_says_who_has_a_blob_store_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")
-    asked = attrs.evolve(CONFIG, triggers=(OnRequest(),))
-    with BlobStore(folder, asked, policy=StatsBased(min_used_fraction=0.0)) as store:
+    with BlobStore(folder, CONFIG) as store:
         before = store.status().segments
-        refused = answer(capsys, "compact", folder, "--rate", "1MB", "--policy", "greedy")
-        assert refused[0] == 2
-        assert "by its own policy and at its own rate: leave out policy, rate" in refused[2]
-        other = subprocess.run([sys.executable, "-m", "compactlib", "compact", folder], check=False, text=True,
-                               capture_output=True)
-        assert (other.returncode, other.stderr) == (0, "")
-        assert f"process {os.getpid()} has blobs open: done: " in other.stdout
-        assert store.status().segments < before
-        assert {row["process"] for row in data(capsys, "compact", folder)} == {os.getpid()}
-    with BlobStore(folder, CONFIG):
-        code, _, err = answer(capsys, "compact", folder)
+        code, _, err = answer(capsys, "compact", folder, "--retention", "0")
         assert code == 2
-        assert "is open for writing by process" in err
+        assert f"is open for writing by process {os.getpid()}" in err
+        assert "have that process compact it: a CompactionManager in it does" in err
+        assert store.status().segments == before
 
 
 def test_why_names_the_gate_its_value_and_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,7 +379,7 @@ def test_a_store_of_logs_lists_them_and_asks_which(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["compact", "blobs", "--retention", "5"], "the owner of .*blobs keeps deletes for 0 seconds, not 5"),
+    (["compact", "blobs"], "blobs does not say how long its owner keeps deletes; give --retention SECONDS"),
     (["plan", "blobs", "--policy", "seed"], "is a blob store, for which there is no policy 'seed'; give one of stats"),
     (["plan", "log", "--policy", "greedy"], "is a raft log, for which there is no policy 'greedy'; give one of auto"),
     (["plan", "log", "--retention", "5"], "--retention is for a blob store; .*log is a raft log"),

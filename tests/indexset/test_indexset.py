@@ -362,10 +362,3 @@ def test_a_builder_gives_sets_without_room_to_spare() -> None:
     for index in range(0, 3_000, 3):
         builder.append(index)
     assert columns_bytes(builder.build()) <= 8 * 1_000 + HEADERS
-
-
-@pytest.mark.parametrize(
-    "make", [IndexSet.from_iterable, IndexSet.from_sorted, IndexSet.from_runs, IndexSet.from_bytes])
-def test_what_is_no_list_or_no_bytes_is_named(make: Callable[[Any], IndexSet]) -> None:
-    with pytest.raises(InvalidInput, match="is 5; give"):
-        make(5)

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectExists, ObjectInfo, ObjectNotFound
-from compactlib.objects.in_front import ObjectsInFront
 from compactlib.runtime import RecordingObserver
 
 
@@ -52,15 +50,6 @@ class _SlowListing(MemoryObjects):
             if number == 2:
                 raise OSError("unplugged")
             yield info
-
-
-def test_one_key_is_no_list_of_keys() -> None:
-    """Also where the store behind removes one object at a time."""
-    store = MeteredObjects(ObjectsInFront(MemoryObjects()), RecordingObserver(), name="s")
-    store.create("a", b"")
-    with pytest.raises(InvalidInput, match="give a list"):
-        store.delete_many("a")
-    assert [info.key for info in store.list()] == ["a"]
 
 
 def test_a_listing_is_one_request_whose_time_is_the_stores() -> None:

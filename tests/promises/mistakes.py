@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import attrs
 
 import compactlib
 from compactlib.errors import CompactlibError
-from compactlib.testing import Request
+from compactlib.testing import Driver, Effort, Request, check_hazards
 
+Step: TypeAlias = Callable[[Request, Callable[[], Any]], Any]
 KINDS = frozenset({"sync", "sync folder", "rename", "unlink", "remove folder"})
 _LIBRARY = os.path.dirname(compactlib.__file__) + os.sep
 _KIT = _LIBRARY + "testing" + os.sep
@@ -106,3 +108,62 @@ class OneStepLater:
             with contextlib.suppress(CompactlibError):
                 late()
         return answer
+
+
+VARIANTS: Mapping[str, Callable[[Place], Step]] = {"left out": LeftOut, "one step later": OneStepLater}
+"""The ways in which one place makes a mistake."""
+
+# A sync that is missing shows after a power failure alone.
+_FINDS_SYNC = {"crashes": 72, "kills_and_power": 600, "crashes_of_recovery": 48}
+_FINDS_NAME = {"kills": 30, "other_settings": 4, "crashes": 72, "kills_and_power": 60}
+_LEADS_SOMEWHERE = {"kills": 20, "crashes": 24, "refusals": 12}
+
+
+def places_of(driver: Driver[Any], folder: Path, *, lives: int, acts: int) -> Mapping[Place, Sequence[int]]:
+    """The places that a store's ordinary lives and its recoveries lead to, each with the seeds of the lives, those that
+    come to it most often first.
+
+    Args:
+        driver: of the store.
+        folder: an existing folder, where worlds are made.
+        lives: how many are tried.
+        acts: how long each is.
+    """
+    found: dict[Place, list[tuple[int, int]]] = {}
+    for seed in range(lives):
+        places = Places()
+        for hazard, histories in _LEADS_SOMEWHERE.items():
+            check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
+                          mistake=_each_time(places))
+        for place, times in places.seen.items():
+            found.setdefault(place, []).append((-times, seed))
+    return {place: [seed for _, seed in sorted(seeds)] for place, seeds in found.items()}
+
+
+def _each_time(step: Step) -> Callable[[], Step]:
+    return lambda: step
+
+
+def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: Path, *, seeds: Sequence[int],
+                     acts: int) -> str:
+    """The first hazard that fails where this place makes a mistake; nothing if none does.
+
+    Args:
+        variant: of `VARIANTS`.
+        place: of the library.
+        driver: of a store whose lives come to it.
+        folder: an existing folder, where worlds are made.
+        seeds: of these lives.
+        acts: how long each is.
+    """
+    hazards = _FINDS_SYNC if place.kind in ("sync", "sync folder") else _FINDS_NAME
+    for hazard, histories in hazards.items():
+        for seed in seeds:
+            try:
+                check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
+                              mistake=lambda: VARIANTS[variant](place))
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # also what the kit kills a life with
+                return hazard
+    return ""

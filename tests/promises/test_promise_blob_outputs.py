@@ -25,7 +25,7 @@ from tests.promises.damage import (
 )
 
 CONFIG = BlobStoreConfig(
-    capacity_bytes=1 << 18, segment_bytes=1 << 13, triggers=(), deleted_retention_seconds=0.0, journal_max_entries=0,
+    capacity_bytes=1 << 18, segment_bytes=1 << 13, deleted_retention_seconds=0.0, journal_max_entries=0,
     max_blob_bytes=0, pace=None)
 ALL = CompactAll(min_used_fraction=0.0, skip_valid="all")
 
@@ -85,7 +85,7 @@ def test_blobs_stay_when_the_store_is_closed_after_a_damaged_output(tmp_path: Pa
 def test_blob_compaction_keeps_what_earlier_cycles_did_when_a_later_output_is_damaged(
         tmp_path: Path, swaps: int) -> None:
     config = BlobStoreConfig(
-        capacity_bytes=1 << 18, segment_bytes=1 << 13, triggers=(), deleted_retention_seconds=0.0,
+        capacity_bytes=1 << 18, segment_bytes=1 << 13, deleted_retention_seconds=0.0,
         journal_max_entries=0, max_blob_bytes=0, pace=None, swap_segments=swaps)
     half_dead(tmp_path / "store")[0].close()
     with BlobStore(tmp_path / "store", config, policy=ALL) as store:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +21,6 @@ import attrs
 import pytest
 
 from compactlib import Done
-from compactlib.blobstore import BlobStore, BlobStoreConfig
 from compactlib.catalog import (
     ActiveTransactions,
     Assignments,
@@ -501,15 +498,6 @@ def catalog_follower_store(host: Host) -> Seen:
 # ---------------------------------------------------------------------------------------------- hosting, blob store
 
 
-def blob_request(host: Host) -> Seen:
-    """Another process asks the owner of the store to compact it."""
-    folder = host.folder / "blobs"
-    config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, max_blob_bytes=600, triggers=(OnRequest(),))
-    with BlobStore(folder, config, policy=MistakenPolicy(host)):
-        asked = subprocess.run([sys.executable, "-m", "compactlib", "compact", folder], capture_output=True, text=True,
-                               timeout=PATIENCE, check=False)
-        assert WORDS in asked.stdout + asked.stderr
-    return None
 
 
 # --------------------------------------------------------------------------------------------------------- tables
@@ -522,7 +510,7 @@ ROWS: list[Row] = [
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
     staging_sensor_listener,
     catalog_host_late, catalog_listener, catalog_watermark_listener, catalog_election_listener,
-    catalog_upkeep_assignments, catalog_follower_store, blob_request]
+    catalog_upkeep_assignments, catalog_follower_store]
 HOST_CALLS = ["report", "zones", "publish", "confirm", "plan", "compact"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from compactlib import CorruptData
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig
 
-CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, triggers=(), deleted_retention_seconds=0.0,
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, deleted_retention_seconds=0.0,
                          journal_max_entries=0, max_blob_bytes=0, durability="interval")
 COUNT = 60
 

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig
 
-CONFIG = BlobStoreConfig(capacity_bytes=1 << 22, segment_bytes=1 << 18, triggers=(), deleted_retention_seconds=0.0,
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 22, segment_bytes=1 << 18, deleted_retention_seconds=0.0,
                          journal_max_entries=0, durability="interval")
 
 

@@ -21,7 +21,7 @@ class WatchedFiles(FilesInFront):
 
     Args:
         look: called with `"create"`, `"write"`, `"sync"`, `"rename"` (with the target), `"link"` (likewise),
-            `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`, `"sync folder"` or `"punch hole"`, and the
+            `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`, and the
             path.
         files: what carries it out.
     """

@@ -7,7 +7,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable
-from decimal import Decimal
 from typing import cast
 
 import numpy as np
@@ -126,9 +125,8 @@ def test_the_deadline_is_the_first_moment_of_refusal() -> None:
     lambda: Budget(bytes_per_second=0), lambda: Budget(bytes_per_second=math.nan),
     lambda: Budget(bytes_per_second=math.inf), lambda: Budget(deadline=math.nan),
     lambda: BudgetLimits(total_bytes=-1), lambda: BudgetLimits(bytes_per_second=-5.0),
-    lambda: Budget(deadline=10**400), lambda: Budget(bytes_per_second=10**400), lambda: Budget(deadline=Decimal(3)),  # type: ignore[arg-type]
+    lambda: Budget(deadline=10**400), lambda: Budget(bytes_per_second=10**400),
     lambda: BudgetLimits().share(0), lambda: Budget().spend(-1), lambda: Budget().charge(-1),
-    lambda: Budget(total_bytes=9).spend(math.nan), lambda: Budget().charge(math.nan),  # type: ignore[arg-type]
 ])
 def test_impossible_numbers_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput):

@@ -34,11 +34,11 @@ def hash_id(blob_id: bytes, key: bytes) -> int:
 
 
 class PackedIds:
-    """Ids back to back in one bytes object, or in a view of a mapped file; indexed like a list."""
+    """Ids back to back in one bytes object; indexed like a list."""
 
     __slots__ = ("_blob", "_ends")
 
-    def __init__(self, blob: bytes | memoryview, ends: array[int]) -> None:
+    def __init__(self, blob: bytes, ends: array[int]) -> None:
         self._blob = blob
         self._ends = ends
 
@@ -48,7 +48,7 @@ class PackedIds:
         return cls(b"".join(ids), array("I", accumulate(map(len, ids))))
 
     @property
-    def blob(self) -> bytes | memoryview:
+    def blob(self) -> bytes:
         """All ids, back to back."""
         return self._blob
 
@@ -62,7 +62,7 @@ class PackedIds:
         return self._ends[row] - (self._ends[row - 1] if row else 0)
 
     def __getitem__(self, row: int) -> bytes:
-        return bytes(self._blob[self._ends[row - 1] if row else 0:self._ends[row]])
+        return self._blob[self._ends[row - 1] if row else 0:self._ends[row]]
 
     def __iter__(self) -> Iterator[bytes]:
         return self.between(0, len(self._ends))
@@ -70,7 +70,7 @@ class PackedIds:
     def between(self, start: int, stop: int) -> Iterator[bytes]:
         """Those of the rows from `start` to before `stop`."""
         begin = self._ends[start - 1] if start else 0
-        return (bytes(self._blob[begin:end]) for begin, end in pairwise(chain([begin], self._ends[start:stop])))
+        return (self._blob[begin:end] for begin, end in pairwise(chain([begin], self._ends[start:stop])))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -117,12 +117,11 @@ class EntryColumns:
         return columns.packed()
 
     @classmethod
-    def from_bytes(cls, segment: SegmentName, count: int, data: memoryview, ids: PackedIds,
-                   read: Callable[[str, memoryview], array[int]]) -> EntryColumns:
-        """Columns from their stored form, see `to_bytes`: `read` makes each, `from_little_endian` or `view_of`."""
+    def from_bytes(cls, segment: SegmentName, count: int, data: memoryview, ids: PackedIds) -> EntryColumns:
+        """Columns from their stored form, see `to_bytes`."""
         ends = accumulate(count * array(code).itemsize for code in TYPECODES.values())
         places = pairwise(chain([0], ends))
-        return cls(segment, [read(code, data[start:end]) for code, (start, end) in zip(
+        return cls(segment, [from_little_endian(code, data[start:end]) for code, (start, end) in zip(
             TYPECODES.values(), places, strict=True)], ids)
 
     def append(self, entry: IndexEntry) -> int:
@@ -201,8 +200,3 @@ def from_little_endian(typecode: str, data: memoryview) -> array[int]:
     if _BIG_ENDIAN:
         column.byteswap()
     return column
-
-
-def view_of(typecode: str, data: memoryview) -> array[int]:
-    """The same without a copy, on a little-endian machine: a view, which is read like an array."""
-    return cast("array[int]", data.cast(typecode))  # type: ignore[call-overload]

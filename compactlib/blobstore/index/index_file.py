@@ -15,16 +15,11 @@ their rows (u32 each), the ids, and the CRC of everything before. All numbers ar
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from array import array
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 
-from compactlib.blobstore.index.entry_columns import EntryColumns, PackedIds, from_little_endian, little_endian, view_of
+from compactlib.blobstore.index.entry_columns import EntryColumns, PackedIds, from_little_endian, little_endian
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.index.mapped import map_file
 from compactlib.blobstore.model.names import MAX_NUMBER, SegmentName
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
@@ -67,29 +62,11 @@ def decode_index(data: bytes, path: str, incarnation: bytes) -> IndexSegment:
                           found=f"{count} entries, {ids_bytes} bytes of ids")
     if owner != incarnation:
         raise CorruptData(path=path, offset=64, expected=f"an index of store {incarnation.hex()}", found=owner.hex())
-    columns, hashes, rows = _decode_body(view, SegmentName(position, generation), count, from_little_endian)
-    assert isinstance(columns.ids, PackedIds)
-    columns.ids = PackedIds(bytes(columns.ids.blob), columns.ids.ends)
-    return IndexSegment(columns, start, end, hashes, rows)
-
-
-def _decode_body(body: memoryview, segment: SegmentName, count: int, read: Callable[[str, memoryview], array[int]],
-                 ) -> tuple[EntryColumns, array[int], array[int]]:
-    """The entries with ids that are views of `body`, the hashes, and their rows."""
-    ends = accumulate(count * size for size in (_FIXED_BYTES, 4, 8, 4))
-    fixed, id_ends, hashes, rows, ids = (body[start:end] for start, end in pairwise([0, *ends, len(body)]))
-    columns = EntryColumns.from_bytes(segment, count, fixed, PackedIds(ids, read("I", id_ends)), read)
-    return columns, read("Q", hashes), read("I", rows)
-
-
-def map_index(index: IndexSegment, path: StrPath) -> None:
-    """Read an index segment that nobody else has yet from its file from now on; it stays in memory where the file
-    cannot be mapped."""
-    size = index_file_bytes(len(index), index.columns.id_bytes)
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        if sys.byteorder == "little" and os.fstat(file.fileno()).st_size == size:
-            body = map_file(file.fileno(), size)[HEADER_BYTES:_FRAME.header_bytes - _FRAME.size]
-            index.columns, index.hashes, index.rows = _decode_body(body, index.segment, len(index), view_of)
+    ends = accumulate(count * each for each in (_FIXED_BYTES, 4, 8, 4))
+    fixed, id_ends, hashes, rows, ids = (view[first:last] for first, last in pairwise([0, *ends, len(view)]))
+    packed = PackedIds(bytes(ids), from_little_endian("I", id_ends))
+    columns = EntryColumns.from_bytes(SegmentName(position, generation), count, fixed, packed)
+    return IndexSegment(columns, start, end, from_little_endian("Q", hashes), from_little_endian("I", rows))
 
 
 def write_index(files: Files, folder: StrPath, index: IndexSegment, incarnation: bytes) -> str:

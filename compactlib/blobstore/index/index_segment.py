@@ -146,7 +146,7 @@ class IndexSegment:
         return self.columns.entries(bisect_left(self.columns.offsets, start))
 
     def memory_bytes(self) -> int:
-        """How much memory the packed columns take; nothing where they are views of a mapped file."""
+        """How much memory the packed columns take."""
         ids = self.columns.ids
         packed = [*self.columns._arrays, self.hashes, self.rows, ids.ends]  # type: ignore[union-attr]
         own = len(ids.blob) if isinstance(ids.blob, bytes) else 0  # type: ignore[union-attr]

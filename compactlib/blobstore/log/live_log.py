@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from compactlib.blobstore.compaction.commit.publish import files_of, remove_file
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
-from compactlib.blobstore.index.index_file import map_index, write_index
+from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
 from compactlib.blobstore.log.journal import Journal
 from compactlib.blobstore.log.load_log import SegmentLoader
@@ -26,10 +26,10 @@ from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor
 from compactlib.blobstore.segment.open_segments import OpenSegments
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, is_ordinary, salt_of
-from compactlib.blobstore.segment.records import TRAILER_BYTES, content_range, encode_head, encode_trailer
+from compactlib.blobstore.segment.records import encode_head, encode_trailer
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, InvalidInput, StorageError
+from compactlib.errors import AuditFailed, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, list_folder, look_at
 from compactlib.runtime.later import LaterObserver
@@ -54,7 +54,8 @@ class LiveLog:
         next_sequence: the number of the next record.
 
     Attributes:
-        wants_room: whether the log has become nearly full since the owner looked.
+        has_taken_room: whether a segment was begun, or refused, since the owner looked.
+        watches: asked for when little room is left: below which part of the segments, and what is called.
     """
 
     def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: LaterObserver,
@@ -73,7 +74,8 @@ class LiveLog:
         self.lock: OwnedLock = OwnedLock(f"the blob store in {folder}")
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
         self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
-        self.wants_room: bool = False
+        self.has_taken_room: bool = False
+        self.watches: dict[object, tuple[float, Callable[[], object]]] = {}
         self.going: dict[str, Callable[[IndexEntry], bool]] = {}
         held = sum(len(index) for index in contents.active.index) + len(contents.open)
         if held:
@@ -97,35 +99,7 @@ class LiveLog:
         entry = self._placed(draft)
         head, crc = encode_head(entry, self._salt)
         try:
-            self.writer.write(0, (head, content, encode_trailer(crc32(content, crc))))
-            self._keep(entry)
-        except BaseException:
-            self._undo(entry)
-            raise
-        self._seal_if_full()
-        return entry
-
-    def append_pieces(self, draft: IndexEntry, pieces: Iterator[bytes]) -> IndexEntry:
-        """Write a record whose content comes in pieces; under the lock, which others wait for meanwhile.
-
-        Raises:
-            InvalidInput: the pieces are longer or shorter together than the record has room for.
-        """
-        entry = self._placed(draft)
-        head, crc = encode_head(entry, self._salt)
-        at, stop, size = len(head), entry.size - TRAILER_BYTES, content_range(entry)[1]
-        try:
-            self.writer.write(0, (head,))
-            for piece in pieces:
-                if at + len(piece) > stop:
-                    raise InvalidInput(f"the stream of blob {entry.id!r} goes on behind its {size} bytes")
-                self.writer.write(at, (piece,))
-                crc = crc32(piece, crc)
-                at += len(piece)
-            if at < stop:
-                raise InvalidInput(f"the stream of blob {entry.id!r} ends {stop - at} bytes before its "
-                                   f"{size} bytes")
-            self.writer.write(at, (encode_trailer(crc),))
+            self.writer.write((head, content, encode_trailer(crc32(content, crc))))
             self._keep(entry)
         except BaseException:
             self._undo(entry)
@@ -192,9 +166,7 @@ class LiveLog:
         self.writer.sync()
         index = contents.open.sealed(contents.key)
         try:
-            path = write_index(self._files, self._folder, index, self._descriptor.incarnation)
-            if self._config.index_mapped:
-                map_index(index, path)
+            write_index(self._files, self._folder, index, self._descriptor.incarnation)
         except StorageError as error:
             self.observer.event("blobstore_index_not_written", {"folder": self._folder, "index": str(index.place),
                                                                  "error": str(error)})
@@ -208,10 +180,10 @@ class LiveLog:
             StorageError: the disk refused; the active segment stays.
         """
         free = self._descriptor.log_segments - len(self.contents.segments)
-        self.wants_room = self.wants_room or free <= self._descriptor.log_segments // 8
+        self.has_taken_room = True
         if free <= 0:
             raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
-                            wanted_bytes=wanted_bytes, gates=self._gates())
+                            wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=bool(self.watches))
         self.seal_index()
         contents, name = self.contents, self.writer.segment.next_position
         while look_at(path := os.path.join(self._folder, name.log_file)) is not None and not is_ordinary(path):
@@ -246,8 +218,7 @@ class LiveLog:
                  for segment, found in files_of(self._folder, names).items()} if index_starts is None else {
             name: [start for start in index_starts.get(name, ())
                    if look_at(os.path.join(self._folder, name.index_file(start))) is not None] for name in names}
-        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there,
-                               mapped=self._config.index_mapped)
+        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there)
         loaded = list(map(loader.load_sealed, names))
         for segment in loaded:
             for error in segment.report.damage:

@@ -16,22 +16,29 @@ from itertools import pairwise
 
 import attrs
 
-from compactlib.blobstore.index.index_file import map_index, read_index, write_index
+from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME as LAST_PLANS_NAME
+from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME as COMPACTION_NAME
+from compactlib.blobstore.index.index_file import read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogSegment
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import Descriptor
+from compactlib.blobstore.segment.erasure import STATE_NAME as ERASURE_NAME
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.blobstore.segment.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files, list_folder
+from compactlib.files.disk import Files, look_at
 
 
 def _without_frames(errors: Iterable[CorruptData]) -> tuple[CorruptData, ...]:
     """Kept for as long as the store is, they would keep the files open that the frames had open."""
     return tuple(error.with_traceback(None) for error in errors)
+
+
+FILES_BESIDE_SEGMENTS = (COMPACTION_NAME, ERASURE_NAME, LAST_PLANS_NAME)
+"""What only a store with segments has."""
 
 
 @attrs.frozen
@@ -89,7 +96,6 @@ class SegmentLoader:
         repair: whether indexes that had to be made again are written to the disk.
         not_written: called with each that the disk did not take; it is made again at the next opening.
         paths: files of segments that do not have their own name yet.
-        mapped: whether indexes are read from their files, not from memory.
     """
 
     files: Files
@@ -100,7 +106,6 @@ class SegmentLoader:
     repair: bool = True
     not_written: Callable[[str, StorageError], None] = lambda place, error: None
     paths: Mapping[SegmentName, str] = attrs.field(factory=dict)
-    mapped: bool = False
 
     def load_sealed(self, name: SegmentName) -> LoadedSegment:
         """Open a segment that nothing is appended to any more.
@@ -196,8 +201,6 @@ class Loading:
                 continue
             if start > self.end:
                 self.add_scanned(list(scan_records(self.file, self.end, start)), start)
-            if self._loader.mapped:
-                map_index(index, path)
             self.index.append(index)
         if self.file.size() < self.end:
             self._damage.append(CorruptData(path=self.file.path, offset=self.file.size(),
@@ -220,9 +223,7 @@ class Loading:
         self.index.append(index)
         if loader.repair:
             try:
-                path = write_index(loader.files, loader.folder, index, loader.descriptor.incarnation)
-                if loader.mapped:
-                    map_index(index, path)
+                write_index(loader.files, loader.folder, index, loader.descriptor.incarnation)
             except StorageError as error:
                 # It is in memory, and the log says the same: a full disk keeps no store from being opened.
                 loader.not_written(str(index.place), error)
@@ -301,7 +302,7 @@ def check_not_emptied(folder: str, names: Sequence[SegmentName], index_files: Ma
     """
     if names:
         return
-    if index_files or any(name.startswith("compaction-") and name.endswith(".done") for name in list_folder(folder)):
+    if index_files or any(look_at(os.path.join(folder, name)) is not None for name in FILES_BESIDE_SEGMENTS):
         raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
                           expected="the segments of the log", found="none, although the store has had some; restore "
                           "the folder from a copy")

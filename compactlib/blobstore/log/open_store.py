@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery, recover_compaction
-from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME as LAST_PLANS_FILE
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment
-from compactlib.blobstore.log.kept_settings import FILE_NAME as SETTINGS_FILE, keep_retention
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.log.load_log import (
+    FILES_BESIDE_SEGMENTS,
     BlobRecoveryReport,
     LoadedSegment,
     SegmentLoader,
@@ -30,14 +29,12 @@ from compactlib.blobstore.log.load_log import (
 from compactlib.blobstore.model.names import (
     FIRST_SEGMENT,
     HALF_WRITTEN_SUFFIX,
-    SOCKET_NAME,
     SegmentName,
     place_of_index_file,
     segment_of_log_file,
 )
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor, write_descriptor
-from compactlib.blobstore.segment.erasure import STATE_NAME
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, decode_header, is_ordinary
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
@@ -47,8 +44,8 @@ from compactlib.files.folder_lock import LOCK_NAME, FolderLock
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
 
-_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE, SETTINGS_FILE)
-_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, SETTINGS_FILE, SOCKET_NAME, "lost+found")
+_OWN_FILES = (DESCRIPTOR_FILE, *FILES_BESIDE_SEGMENTS)
+_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, "lost+found")
 """What a folder may hold in which a store is created, beside hidden files."""
 
 
@@ -89,7 +86,6 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         _check_own_files(folder, files)
         descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
         check_not_emptied(folder, *list_log(folder, check=False))
-        keep_retention(files, folder, config.deleted_retention_seconds)
         remove_leftovers(files, folder)
         compaction = recover_compaction(folder, files)
         lost = tuple(_lost_segments(folder, compaction.removed))
@@ -192,8 +188,7 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     def not_written(index: str, error: StorageError) -> None:
         observer.event("blobstore_index_not_written", {"folder": folder, "index": index, "error": str(error)})
 
-    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files, not_written=not_written,
-                           mapped=config.index_mapped)
+    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files, not_written=not_written)
     loaded = [loader.load_sealed(name) for name in names[:-1]]
     loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
     active = loaded[-1]

@@ -22,8 +22,6 @@ MAX_NUMBER = (1 << 63) - 1
 """The largest position, generation or offset."""
 MIN_SEGMENT_BYTES = 1024
 """The smallest capacity of a segment."""
-SOCKET_NAME = "REQUESTS"
-"""The socket in a store's folder, by which its owner is asked to compact it."""
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _NAME = re.compile(rf"{_NUMBER}_{_NUMBER}")

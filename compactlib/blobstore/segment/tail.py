@@ -78,13 +78,13 @@ class LogWriter:
             raise WritesStopped(operation=self.stopped.operation, path=self.stopped.path,
                                 errno=self.stopped.errno or 0) from self.stopped
 
-    def write(self, skip: int, pieces: Sequence[Buffer]) -> None:
-        """Write behind the end, `skip` bytes further on; counts for nothing before `keep`.
+    def write(self, pieces: Sequence[Buffer]) -> None:
+        """Write behind the end; counts for nothing before `keep`.
 
         Raises:
             StorageError: the disk refused; call `give_back`.
         """
-        self._out.write_at(self._end + skip, pieces)
+        self._out.write_at(self._end, pieces)
 
     def keep(self, size: int) -> None:
         """The `size` bytes behind the end are a record from now on."""

@@ -23,7 +23,6 @@ from compactlib.blobstore.compaction.sense.look import view_of, week_of_buckets
 from compactlib.blobstore.compaction.sense.statistics import log_statistics, slices_by_hash
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.log.contents import LogSnapshot
-from compactlib.blobstore.log.kept_settings import FILE_NAME as SETTINGS_FILE, kept_retention
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import (
     Answer,
@@ -46,7 +45,7 @@ from compactlib.blobstore.store.store_reader import StoreLook, look_at_store, se
 from compactlib.blobstore.store.verify import verify_segment
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.report import Finding, Printed, VerifyReport
 from compactlib.runtime.breather import Breather
@@ -376,11 +375,6 @@ class BlobReader(Closing):
             findings += found
             records += count
             read += info.end
-        try:
-            kept_retention(self._folder)
-        except (CorruptData, Unsupported) as error:
-            # Nothing of the store hangs on it, but nobody can compact it before its owner writes that again.
-            findings.append(Finding("damage", SETTINGS_FILE, str(error), error))
         if look.compaction is None:
             findings += [Finding("leftover", name, "no segment of the log, and no compaction is in progress")
                          for name in self._left_over()]

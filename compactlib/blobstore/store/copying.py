@@ -80,7 +80,7 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
     disk.make_folder(unfinished)
     try:
         # Nor does it give up what expires to make room: then it would not be whole.
-        quiet = attrs.evolve(config, durability="interval", triggers=(), evicts=False)
+        quiet = attrs.evolve(config, durability="interval", evicts=False)
         with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
             copy.flush()

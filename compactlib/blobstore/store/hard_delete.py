@@ -22,7 +22,7 @@ import contextlib
 import heapq
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
 
@@ -31,8 +31,6 @@ import attrs
 from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_file
 from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED, HARD_DELETE_RESET, StoreEvents
 from compactlib.blobstore.compaction.run.report import (
-    BlobCompactionOutcome,
-    BlobCompactionReport,
     BlobReclaimReport,
     HardDeleteReport,
 )
@@ -109,21 +107,8 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
                 return outcome
     if not removed and (erased is None or not erased.records):
         waits = "" if erased is None else ", and no delete came into effect since the last time"
-        return Skipped(f"store {store.name} has nothing to reclaim: no attempt has left a file, no log of a "
-                       f"compaction is older than compaction_history_seconds="
-                       f"{store.config.compaction_history_seconds}{waits}")
+        return Skipped(f"store {store.name} has nothing to reclaim: no attempt has left a file{waits}")
     return Done(BlobReclaimReport(store=store.name, removed=removed, bytes_freed=freed, erased=erased))
-
-
-def with_reclaim(outcome: BlobCompactionOutcome, reclaimed: Callable[[], Outcome[BlobReclaimReport]]
-                 ) -> Outcome[BlobCompactionReport] | Outcome[BlobReclaimReport]:
-    """What a compaction and the reclaim after it came to together; none follows if it failed, or the store is busy."""
-    if isinstance(outcome, Failed) or (isinstance(outcome, Skipped) and outcome.is_busy):
-        return outcome
-    after = reclaimed()
-    if isinstance(outcome, Done):
-        return Failed(after.error, "partly") if isinstance(after, Failed) else outcome
-    return outcome if isinstance(after, Skipped) else after
 
 
 def hard_delete(store: OwnedStore, budget: Budget | None) -> Outcome[HardDeleteReport]:

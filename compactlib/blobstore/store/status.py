@@ -6,6 +6,7 @@ from __future__ import annotations
 import attrs
 
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions
+from compactlib.blobstore.errors import UNMANAGED
 from compactlib.blobstore.log.live_log import LiveLog
 from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.report import Printed
@@ -32,9 +33,10 @@ class BlobStoreStatus(Printed):
         next_sequence: the number of the next record.
         stopped: why nothing can be written any more, `None` while it can.
         is_busy: whether a compaction, a reclaim or a batch of a hard delete is under way.
+        is_managed: whether a `CompactionManager` compacts it; if not, nothing does but a call.
         compaction: the phase of the compaction in progress, that waits to be finished or is under way; `None` if none.
         last_error: what an executor, a task or a question of the host's raised last in a compaction that is none of the
-            library's errors, as `Kind: message`, or else what a policy did in one in the background; empty if nothing.
+            library's errors, as `Kind: message`; empty if nothing.
         failures: how often that was.
     """
 
@@ -54,6 +56,7 @@ class BlobStoreStatus(Printed):
     next_sequence: int
     stopped: str | None
     is_busy: bool
+    is_managed: bool
     compaction: str | None
     last_error: str
     failures: int
@@ -73,7 +76,7 @@ class BlobStoreStatus(Printed):
                    journal_entries=len(log.journal), unsynced=not log.writer.all_synced,
                    next_sequence=log.next_sequence,
                    stopped=str(log.writer.stopped) if log.writer.stopped is not None else None,
-                   is_busy=compactions.ownership.is_running,
+                   is_busy=compactions.ownership.is_running, is_managed=bool(log.watches),
                    compaction=None if in_progress is None else in_progress.phase.value,
                    last_error="" if error is None else f"{type(error).__name__}: {error}",
                    failures=compactions.failures)
@@ -81,5 +84,6 @@ class BlobStoreStatus(Printed):
     def _summary(self) -> str:
         state = "writing has stopped" if self.stopped is not None else "busy" if self.is_busy else "open"
         damaged = f" ({self.damaged_segments} damaged)" if self.damaged_segments else ""
+        unmanaged = "" if self.is_managed else f"; {UNMANAGED}"
         return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
-                f"segments{damaged}, {self.records:,} records, {state}")
+                f"segments{damaged}, {self.records:,} records, {state}{unmanaged}")

@@ -18,7 +18,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -72,7 +72,6 @@ from compactlib.blobstore.store.operations import (
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.blobstore.store.status import BlobStoreStatus
-from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
@@ -84,11 +83,7 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.store.gates import StoreGates
-    from compactlib.blobstore.store.upkeep import Upkeep
     from compactlib.contract import CommitFence
-    from compactlib.runtime.services.manager import Trigger
-    from compactlib.runtime.services.work_report import WorkReport
 
 _PLAIN = GetOptions()
 AnswerT = TypeVar("AnswerT")
@@ -103,8 +98,7 @@ class BlobStore(Closing):
 
     Args:
         folder: where its files lie; created (in an existing folder) if it does not exist.
-        config: how it is kept, and when it is compacted in the background: that begins with the store and ends with
-            `close()`. Capacities are used when the store is created and come from the disk afterwards.
+        config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
         policy: decides what is worth compacting, default `StatsBased()`.
         questions: what a compaction asks its host.
         files: the disk.
@@ -139,7 +133,6 @@ class BlobStore(Closing):
         self._config = config if config is not None else BlobStoreConfig()
         require_forecast(self._config, chosen)
         self._files: Files = files if files is not None else LocalFiles()
-        has_own_clock = clock is None
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)
         opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation,
@@ -154,24 +147,11 @@ class BlobStore(Closing):
         self._closed = False
         self._compactions = StoreCompactions(self, chosen, asked, opened.compaction.log)
         self._evicting = threading.Lock()
-        self._upkeep: Upkeep | None = None
         try:
-            self._upkeep = self._new_upkeep(has_own_clock)
             self._log.observer.deliver()
-            if self._upkeep is not None:
-                self._upkeep.start()
         except BaseException:
             self.close()
             raise
-
-    def _new_upkeep(self, has_own_clock: bool) -> Upkeep | None:
-        triggers = self._config.triggers
-        if triggers == () or (triggers is None and not has_own_clock):
-            return None
-        # Its threads are for those who want them.
-        from compactlib.blobstore.store.upkeep import TRIGGERS, Upkeep
-
-        return Upkeep(self, TRIGGERS if triggers is None else triggers, self._clock)
 
     # ------------------------------------------------------------------------------------------------- properties
 
@@ -226,17 +206,6 @@ class BlobStore(Closing):
         return self._observer
 
     @property
-    def triggers(self) -> tuple[Trigger, ...]:
-        """What brings the store its turn to be compacted in the background; empty if nothing does."""
-        return () if self._upkeep is None else self._upkeep.triggers
-
-    @property
-    def upkeep(self) -> WorkReport | None:
-        """How the store's turns in the background went, and when the next one comes; `None` if there are none, or in a
-        fork of the process that has the store open."""
-        return None if self._upkeep is None or not self._lock_file.is_mine else self._upkeep.report()
-
-    @property
     def recovery(self) -> BlobRecoveryReport:
         """What opening the store has found out of order."""
         return self._recovery
@@ -248,17 +217,14 @@ class BlobStore(Closing):
 
     # -------------------------------------------------------------------------------------------------- operations
 
-    def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview | BinaryIO, *,
-            ttl_seconds: float | None = None, size: int | None = None, account: int = 0,
-            container: int = 0, replace: bool = False) -> BlobInfo:
+    def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview, *,
+            ttl_seconds: float | None = None, account: int = 0, container: int = 0, replace: bool = False) -> BlobInfo:
         """Store a blob under an id that is not known, or whose blob has expired.
 
         Args:
             blob_id: 1 to 1024 bytes.
-            content: the bytes, or a file open for reading. A stream of more than 8 MiB is copied while other writers
-                wait, so that memory stays bounded.
+            content: the bytes.
             ttl_seconds: how long it lives; strictly after that it is expired. `None` for no end.
-            size: how many bytes the stream has; needed for one of more than 8 MiB.
             account: account number.
             container: container number.
             replace: take the place of the blob of this id, if there is one, live or deleted. Its content is garbage at
@@ -267,18 +233,17 @@ class BlobStore(Closing):
         Raises:
             BlobExists: the id is known and has not expired; it may be that of a deleted blob.
             BlobTooLarge: it does not fit into a segment.
-            InvalidInput: the id, the time to live or another argument is out of its range, or the stream has another
-                size than was said.
+            InvalidInput: the id, the time to live or another argument is out of its range.
             StoreFull: no segment is left, and where the store evicts, giving up what expires would not change that.
             StorageError: the disk refused; the blob is not stored.
         """
         key = id_bytes(blob_id)
-        pieces = read_stream(content, size)
+        held = content if isinstance(content, bytes) else bytes(memoryview(content))
 
         def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
-            draft = draft_put(key, history, content_bytes=pieces.size, now_ms=self._now_ms(),
+            draft = draft_put(key, history, content_bytes=len(held), now_ms=self._now_ms(),
                               ttl_seconds=ttl_seconds, account=account, container=container, replace=replace)
-            return log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
+            return log.append(draft, held)
 
         entry, _ = self._write(key, append)
         return BlobState(entry, entry, entry).info(entry)
@@ -589,21 +554,8 @@ class BlobStore(Closing):
         """
         return self._compactions.drop()
 
-    def why(self) -> StoreGates:
-        """Every gate that garbage passes before its space is free, with its value and its setting, and what a
-        compaction would do now. Reads the whole index three times.
-
-        Raises:
-            StorageError, Closed, Exception: as `plan`.
-        """
-        # For an operator, so not loaded with every store.
-        from compactlib.blobstore.store.gates import gates_of
-
-        with self._ended_by_closing():
-            return gates_of(self, self.plan(), self.status(), self._upkeep)
-
     def reclaim(self, *, budget: Budget | None = None) -> Outcome[BlobReclaimReport]:
-        """Remove what interrupted attempts have left, and logs of compactions older than `compaction_history_seconds`.
+        """Remove what interrupted attempts have left.
 
         Where the store is configured so, the hard delete follows, see `hard_delete`. Every compaction removes the same
         files, and frees the segments that it has replaced; the hard delete belongs to this alone.
@@ -760,6 +712,23 @@ class BlobStore(Closing):
         log.flush()
         log.observer.deliver()
 
+    def watch_room(self, fraction: float, call: Callable[[], object]) -> Callable[[], object]:
+        """Call back when little of the log is free: at once, and each time a segment is begun or refused.
+
+        `CompactionManager` does so for its trigger `LowSpace`.
+
+        Args:
+            fraction: less than this part of the segments is little; 0 never is.
+            call: called by the thread that writes, outside of locks.
+
+        Returns:
+            What ends it.
+        """
+        key, watches = object(), self._log.watches
+        watches[key] = fraction, call
+        self._notify_watches([watches[key]])
+        return lambda: watches.pop(key, None)
+
     def accept_clock(self) -> None:
         """Accept the host's clock as it stands, although it has jumped, or stepped since the store was used last.
 
@@ -773,11 +742,7 @@ class BlobStore(Closing):
         """Numbers of the store as it is now. Takes the lock for a moment."""
         log = self._opened()
         with log.lock:
-            status = BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
-        upkeep = self.upkeep
-        if upkeep is None or not upkeep.last_error or status.last_error:
-            return status
-        return attrs.evolve(status, last_error=upkeep.last_error, failures=upkeep.failures)
+            return BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
 
     def audit(self) -> None:
         """Check everything in memory against itself, and the compaction in progress against the disk.
@@ -792,8 +757,7 @@ class BlobStore(Closing):
         self._compactions.sensor.audit()
 
     def close(self) -> None:
-        """Cancel what compacts the store and wait for it, in the background too, make everything durable, and give the
-        folder up.
+        """Cancel what compacts the store and wait for it, make everything durable, and give the folder up.
 
         A compaction that was cancelled goes on with the first one after the store is opened again. Closing again does
         nothing. In a fork of the process that opened the store, only the fork's copy is given up.
@@ -808,16 +772,10 @@ class BlobStore(Closing):
             # Closed before; or a fork, in which what is locked or under way in its parent never ends.
             if not self._closed:
                 self._closed = True
-                if self._upkeep is not None:
-                    self._upkeep.leave()
                 self._log.close(is_mine=False)
                 self._lock_file.release()
             return
-        if self._upkeep is not None:
-            self._upkeep.require_other()
         self._compactions.ownership.close()
-        if self._upkeep is not None:
-            self._upkeep.stop()
         with self._compactions.sensor.side_files, self._log.lock:
             if self._closed:
                 return
@@ -871,18 +829,24 @@ class BlobStore(Closing):
 
     def _change(self, act: Callable[[LiveLog], AnswerT]) -> AnswerT:
         """What `act` answers, which changes the log of the open store, under its lock."""
-        log, upkeep, wants_room = self._log, self._upkeep, False
+        log, has_taken_room = self._log, False
         self._lock_file.require_mine()
         try:
             with log.lock:
                 try:
                     return act(self._opened())
                 finally:
-                    wants_room, log.wants_room = log.wants_room, False
+                    has_taken_room, log.has_taken_room = log.has_taken_room, False
         finally:
             log.observer.deliver()
-            if wants_room and upkeep is not None:
-                upkeep.ask()
+            if has_taken_room:
+                self._notify_watches(tuple(log.watches.values()))
+
+    def _notify_watches(self, watches: Iterable[tuple[float, Callable[[], object]]]) -> None:
+        free = self._descriptor.log_segments - len(self._log.contents.segments)
+        for fraction, call in watches:
+            if free < fraction * self._descriptor.log_segments:
+                call()
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
-from compactlib.blobstore.validity.verdicts import BlobEnd, PurgeRules, Verdict, kept_until
-
-_PUT = int(RecordKind.PUT)
+from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.validity.verdicts import BlobEnd, PurgeRules, kept_until
 
 
 class Lifetime(NamedTuple):
@@ -22,7 +20,6 @@ class Lifetime(NamedTuple):
     Attributes:
         segment: where the record lies.
         size: its bytes.
-        container: account and container of a PUT, whose bytes count for them; `None` for every other record.
         reference_until: the last reference time at which it is kept, milliseconds.
         now_until: the last time at which it is kept, milliseconds.
         id_bytes: length of its id.
@@ -32,7 +29,6 @@ class Lifetime(NamedTuple):
 
     segment: SegmentName
     size: int
-    container: tuple[int, int] | None
     reference_until: int
     now_until: int
     id_bytes: int = 0
@@ -58,9 +54,6 @@ def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Life
         if entry.sequence == before:
             continue
         before = entry.sequence
-        reference_ms, now_ms, tied, why = kept_until(entry, blob, history, rules, {entry.segment: 0})
+        reference_ms, now_ms, tied, _ = kept_until(entry, blob, history, rules, {entry.segment: 0})
         if now_ms >= 0:
-            counts = entry.kind == _PUT and why is not Verdict.CONTAINER
-            container = (entry.account, entry.container) if counts else None
-            yield Lifetime(entry.segment, entry.size, container, reference_ms, now_ms, len(entry.id), tied,
-                           entry.offset)
+            yield Lifetime(entry.segment, entry.size, reference_ms, now_ms, len(entry.id), tied, entry.offset)

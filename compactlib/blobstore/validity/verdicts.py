@@ -61,7 +61,6 @@ class Verdict(enum.Enum):
     ORPHANED = "it changes the time to live of a blob that is gone"
     PURGED = "a tombstone that is no longer needed"
     DUPLICATE = "an earlier cycle has copied it"
-    CONTAINER = "its container is gone"
 
 
 def nobody(entry: IndexEntry) -> bool:
@@ -79,13 +78,11 @@ class PurgeRules:
             Without peers to ask, only expired tombstones go.
         had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the
             tombstone has to wait for the next one.
-        is_container_gone: asked about a record: whether its account and container are gone for good.
     """
 
     purge_tombstones: bool = False
     seen_by_all_peers: Callable[[IndexEntry], bool] = nobody
     had_put: Callable[[IndexEntry], bool] = nobody
-    is_container_gone: Callable[[IndexEntry], bool] = nobody
 
 
 @attrs.frozen(kw_only=True)
@@ -201,8 +198,6 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
     newest, put, deleted, expires = blob
     covers = len(history) > 1 and newest is not None and (
         entry is newest or entry.kind == _TTL_UPDATE) and _uncovers(entry, history, compacting)
-    if rules.is_container_gone(entry):
-        return KeptUntil(FOREVER, FOREVER if covers else _GONE, covers, Verdict.CONTAINER)
     if newest is None:
         return KeptUntil(FOREVER, _GONE, False, Verdict.ORPHANED)
     if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
@@ -272,7 +267,7 @@ def judge_one(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, co
     Raises:
         CorruptData: the history holds two different records of one sequence.
     """
-    if len(history) == 1 and entry.kind == _PUT and rules.purge.is_container_gone is nobody:
+    if len(history) == 1 and entry.kind == _PUT:
         # Most blobs were put once and never touched again.
         return Verdict.KEEP if rules.now_ms <= expiry(entry.expires_ms, entry.flags) else Verdict.EXPIRED
     place, before = history.index(entry), -1

@@ -21,7 +21,6 @@ from compactlib.contract import CommitFence
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, StorageError
 from compactlib.executors.tasks import answers_of, own_error
 from compactlib.files.disk import Files, list_folder
-from compactlib.files.freeing import Freeing
 from compactlib.raftlog.compaction.commit import finish_group, link_members, place_leader
 from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, PlannedGroup
@@ -94,7 +93,6 @@ class Compactor:
         # By leader, the groups whose `.compacting` name is still there: their list is switched, but members may have
         # files of their own again after a crash, and would count without it.
         self._unfinished: dict[int, tuple[int, ...]] = {}
-        self._freeing = Freeing()
         # Guards the four above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
@@ -303,7 +301,6 @@ class Compactor:
                     yield outcome
                     observer.progress(Progress("compact", count, len(tasks), "groups"))
         finally:
-            self._freeing.wait()
             # An attempt that outlives its run finds no folder to create its file in.
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
@@ -376,17 +373,16 @@ class Compactor:
         adopted = False
         try:
             sizes = sum(map(self._size, members))
-            with self._freeing.later(os.path.join(self._folder, segment_name(member)) for member in members):
-                merged = place_leader(self._files, self._folder, members, file,
-                                      [source.live for source in task.sources])
-                # The list is switched before the members lose their files.
-                self._adopt(members, merged)
-                adopted = True
-                with self._reclaiming:
-                    if members[0] in self._unfinished:
-                        link_members(self._files, self._folder, members)
-                if finish:
-                    self._finish(members[0])
+            merged = place_leader(self._files, self._folder, members, file,
+                                  [source.live for source in task.sources])
+            # The list is switched before the members lose their files.
+            self._adopt(members, merged)
+            adopted = True
+            with self._reclaiming:
+                if members[0] in self._unfinished:
+                    link_members(self._files, self._folder, members)
+            if finish:
+                self._finish(members[0])
         except CompactlibError as error:
             # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
             # members' names lead either to their own files or to the leader. The next run completes it.

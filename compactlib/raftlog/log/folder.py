@@ -12,7 +12,6 @@ import attrs
 
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, list_folder, look_at
-from compactlib.raftlog.compaction.holes import is_hole
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.gap import read_gap
 from compactlib.raftlog.model.hard_state import read_hard_state
@@ -28,7 +27,6 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import list_segments, open_segment
@@ -185,7 +183,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
     """Read every entry of every segment and note what is damaged, oldest first; segments that cannot be opened too, and
     the hard state.
 
-    A segment that a compaction removes meanwhile is passed over, and so is the hole that a dead entry has become.
+    A segment that a compaction removes meanwhile is passed over.
 
     Args:
         folder: the log's.
@@ -202,14 +200,10 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             budget.check()
         try:
             with open_segment(folder, number, newest=number == numbers[-1]) as reader:
-                found = reader.damaged_entries()
                 seen.records += len(reader.index)
                 seen.bytes_read += os.fstat(reader.fileno()).st_size
-                # The state that is on the disk now: nothing is punched before it is dead durably.
-                state = read_snapshot_meta(folder) if found else None
-                for error in found:
-                    if error.index is None or not is_hole(reader, error.index, state):
-                        seen.note(error)
+                for error in reader.damaged_entries():
+                    seen.note(error)
         except (CorruptData, Unsupported) as error:
             seen.note(error)
         except NotFound:

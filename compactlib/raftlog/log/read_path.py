@@ -118,11 +118,6 @@ class SegmentReadPath:
             entry = self.segments.read(index) if self.unflushed is None else self._find(index)
         except NotFound:
             return self._look_again(index)
-        except CorruptData:
-            # It may have died since it was looked up, and become a hole.
-            if self.state is state and not self._is_behind():
-                raise
-            return self._look_again(index)
         return entry if entry is not None else self.absent(index)
 
     def _find(self, index: int) -> Entry | None:

@@ -33,7 +33,6 @@ from compactlib.files.folder_lock import FolderLock
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import index_set, whole
-from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.compaction.plan.feasible import require_fitting
 from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
@@ -684,41 +683,6 @@ class SegmentLog(Closing):
         if report.waiting and not (report.dropped or report.groups):
             return Skipped(str(report.waiting[0].error), is_busy=True)
         return outcome_of(report)
-
-    def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
-                    ) -> Done[HoleReport] | Skipped | Failed:
-        """Give back the room of dead payloads in segments that the policy leaves alone. Appends and reads go on.
-
-        Args:
-            min_bytes: dead bytes on end that are worth a hole; 64 KiB by default, never less than a block of 4 KiB.
-            budget: what may be used up, in bytes of holes.
-
-        Returns:
-            `Done` with the report, in which single segments may have failed; `Skipped` if there was nothing to do, or a
-            compaction runs, or a lease is held; `Failed` with `Unsupported` where there are no holes, or with
-            `BudgetSpent`, and the next call goes on.
-
-        Raises:
-            InvalidInput: `min_bytes` is less than 1.
-            Closed: the log was closed.
-            Exception: whatever the policy raised; nothing was changed.
-        """
-        if whole("min_bytes", min_bytes) < 1:
-            raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
-
-        def carried_out(plan: LogPlan, sensed: _Sensed, run: Run) -> Done[HoleReport] | Skipped | Failed:
-            if sensed.state is None:
-                return Skipped(plan.why)
-            if self._segments.is_leased(self._segments.epoch + 1):
-                return Skipped("a lease is held, and its holder may still read what has died since; ask again when it "
-                               "has ended", is_busy=True)
-            leave = {stats.number for stats in plan.drops}.union(
-                *(each.members for each in plan.damaged), *(group.numbers for group in plan.groups))
-            return punch_holes(self._folder, self._files, self._segments, [each.ref for each in sensed.known[:-1]],
-                               sensed.state, leave=leave, min_bytes=min_bytes, budget=run.budget)
-
-        return self._work(budget, lambda sensed: plan_for(sensed.view, self._options.policy, self._options.clock.now()),
-                          carried_out)
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
         """Remove what leases or `keep_links_seconds` held back, and what an interrupted compaction has left.

@@ -136,7 +136,7 @@ class LogSegments(Closing):
             state = self.log.snapshot
             if state is None or not state.is_dead(index):
                 raise
-            # It may have become a hole, and it will never be read again: only its place in the order counts.
+            # It will never be read again: only its place in the order counts.
             return Entry(index, reader.index.columns.terms[position], b"")
 
     # -- asking

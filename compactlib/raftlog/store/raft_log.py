@@ -21,7 +21,6 @@ from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound,
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
-from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
@@ -186,7 +185,7 @@ class RaftLog(Closing):
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
         found = snapshots.latest()
         if found is not None and found.index > self.state.index:
-            # Without a row nobody knows whether what lies below was dead, and is a hole.
+            # Without a row nobody knows whether what lies below was dead.
             self._take_over(found, trails=self.state.index >= 0 or self._row_may_be_behind)
         self._row_may_be_behind = False
         return found
@@ -873,11 +872,6 @@ class RaftLog(Closing):
     def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
         """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
         return self._work(budget, lambda lent: self._log.reclaim(budget=lent))
-
-    def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
-                    ) -> Done[HoleReport] | Skipped | Failed:
-        """Give back the room of dead payloads where they lie; see `SegmentLog.punch_holes`."""
-        return self._work(budget, lambda lent: self._log.punch_holes(min_bytes=min_bytes, budget=lent))
 
     def _work(self, budget: Budget | None, work: Callable[[Budget], Done[_ReportT] | Skipped | Failed]
               ) -> Done[_ReportT] | Skipped | Failed:

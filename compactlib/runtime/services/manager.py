@@ -61,7 +61,34 @@ class OnRequest:
     """A store is compacted when `CompactionManager.request` asks for it, before all that is due by time."""
 
 
-Trigger: TypeAlias = Periodic | OnRequest
+@attrs.frozen
+class LowSpace:
+    """A store of a fixed capacity, as a blob store is, is compacted as soon as little of it is free, before all that is
+    due by time.
+
+    Attributes:
+        fraction: of its capacity: less than that is little; 0 to 1, and 0 never is.
+
+    Raises:
+        InvalidInput: it is not in that range.
+    """
+
+    fraction: float = 1 / 8
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise InvalidInput(f"fraction is {self.fraction!r}; give a part of the capacity, 0 to 1")
+
+
+Trigger: TypeAlias = Periodic | OnRequest | LowSpace
+
+
+class WatchesRoom(Protocol):
+    """What a store of a fixed capacity offers besides the contract, so that `LowSpace` holds for it."""
+
+    def watch_room(self, fraction: float, call: Callable[[], object]) -> Callable[[], object]:
+        """Call back, at once and each time more room is taken, if less than `fraction` of the capacity is free then.
+        What is returned ends that."""
 
 
 class Slices(Protocol):
@@ -85,7 +112,8 @@ class CompactionManager(ServiceFace):
     Interrupted compactions are resumed, and failed ones tried again, whatever the triggers are.
 
     Args:
-        triggers: what brings a store its turn, at most one of each kind; by default both.
+        triggers: what brings a store its turn, at most one of each kind; by default all three. `LowSpace()` holds
+            also where others are chosen, so that no store fills up unnoticed; `LowSpace(fraction=0)` turns it off.
         retry_seconds: wait after a first failure, and after another was compacting the store, > 0; doubles.
         max_retry_seconds: how far it grows.
         clock: where time comes from; its `monotonic()` decides when something is due.
@@ -96,13 +124,18 @@ class CompactionManager(ServiceFace):
             not what it should be.
     """
 
-    def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest()), *, retry_seconds: float = 60.0,
-                 max_retry_seconds: float = 6 * 3_600.0, clock: Clock | None = None,
+    def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest(), LowSpace()), *,
+                 retry_seconds: float = 60.0, max_retry_seconds: float = 6 * 3_600.0, clock: Clock | None = None,
                  observer: Observer | None = None) -> None:
         self._triggers = _by_kind(triggers)
+        low_space = self._triggers.setdefault(LowSpace, LowSpace())
+        assert isinstance(low_space, LowSpace)
+        self._low_space = low_space
         self._names: dict[str, tuple[str, ...]] = {}
         # Whose slices a name stands for, or stood for.
         self._sliced: dict[str, str] = {}
+        # Ends the watch of a store's room.
+        self._watches: dict[str, Callable[[], object]] = {}
         self._service = WorkService("the compaction manager", event=COMPACTION_FAILING, recovered=COMPACTION_RECOVERED,
                                     retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds, clock=clock,
                                     observer=observer)
@@ -115,7 +148,8 @@ class CompactionManager(ServiceFace):
         Args:
             name: unique in the manager.
             store: what is compacted. One that has a `resume` is resumed first, before any other store of its disk is
-                compacted. One that has `slices` has turns for these besides, which the report names `name (what)`.
+                compacted. One that has `slices` has turns for these besides, which the report names `name (what)`. One
+                that has `watch_room` (`WatchesRoom`) is compacted when little of it is free.
             disk: what to call its disk; default the device of its `folder`, if it has one.
             policy: instead of the store's own.
             executor: runs the copying; default the manager's thread.
@@ -153,9 +187,13 @@ class CompactionManager(ServiceFace):
             sliced = names[-1]
             self._service.add(sliced, partial(_one_slice, slices, work), lane=lane, every_seconds=every_seconds,
                               enabled=enabled, is_open=is_open)
-            if every_seconds is None and self._triggers:
+            if every_seconds is None and (OnRequest in self._triggers or self._low_space.fraction):
                 # Not due by time: it follows what was requested.
                 work.then = lambda: self._service.request(sliced)
+        watch_room: Callable[..., Callable[[], object]] | None = getattr(store, "watch_room", None)
+        if watch_room is not None:
+            self._watches[name] = watch_room(self._low_space.fraction,
+                                             lambda: self._service.request(name, joins=True))
 
     def _known(self, name: str) -> tuple[str, ...]:
         """The names of the work of one store; an unknown name is its own. An interrupt may have left one of two."""
@@ -179,6 +217,8 @@ class CompactionManager(ServiceFace):
     def _forget(self, name: str) -> None:
         for each in self._names.pop(name, ())[1:]:
             self._sliced.pop(each, None)
+        if (end := self._watches.pop(name, None)) is not None:
+            end()
 
     def enable(self, name: str) -> None:
         """Let a store be compacted; its periodic turn is due at once.
@@ -334,11 +374,12 @@ def _by_kind(triggers: Iterable[Trigger]) -> dict[type[Trigger], Trigger]:
     try:
         listed: list[object] = list(triggers)
     except TypeError as error:
-        raise InvalidInput(f"the triggers are {triggers!r}; give some of Periodic() and OnRequest()") from error
+        raise InvalidInput(f"the triggers are {triggers!r}; give a list of Periodic(), OnRequest() and LowSpace()"
+                           ) from error
     found: dict[type[Trigger], Trigger] = {}
     for trigger in listed:
-        if not isinstance(trigger, Periodic | OnRequest):
-            raise InvalidInput(f"there is no trigger {trigger!r}; give some of Periodic() and OnRequest(), or none")
+        if not isinstance(trigger, Periodic | OnRequest | LowSpace):
+            raise InvalidInput(f"there is no trigger {trigger!r}; give some of Periodic(), OnRequest() and LowSpace()")
         if found.setdefault(type(trigger), trigger) is not trigger:
             raise InvalidInput(f"two triggers are {type(trigger).__name__}; give one of each kind")
     return found

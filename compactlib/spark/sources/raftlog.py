@@ -10,10 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 import pyarrow as pa
 
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
 from compactlib.files.disk import local_path
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.compaction.holes import is_hole
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.log_reader import LogReader
 from compactlib.raftlog.model.names import segment_name
@@ -241,15 +240,8 @@ class _Rows:
             self._contents, self.reader.spans(positions)) if options.payload or options.errors else None)
 
     def _contents(self, span: Span) -> Contents:
-        gone, damage = set(span.damaged), dict[int, CorruptData]()
-        # The state that is on the disk now: nothing is punched before it is dead durably.
-        state = read_snapshot_meta(self.options.folder) if gone else None
-        for position in span.damaged:
-            # The payload of a dead entry may have become a hole.
-            if not is_hole(self.reader, self.reader.index.columns.indexes[position], state):
-                damage[position] = self.reader.damage_at(position)
-            elif self.live[position - self.positions.start]:
-                raise _stale(self.options.folder, f"segment {self.number}")
+        gone = set(span.damaged)
+        damage = {position: self.reader.damage_at(position) for position in span.damaged}
         # The span's memory is used again. Payloads mostly lie without gaps: then they need not be picked.
         values = bytes(span.buffer) if span.live_bytes == len(span.buffer) else b"".join(span.payloads)
         there = bytes(position not in gone for position in span.positions) if gone else None

@@ -15,8 +15,8 @@ from compactlib.blobstore import BlobStore
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import START, answers, delete_some, fill, open_store
 from tests.tools.interleave.access import Access
-from tests.tools.interleave.pauses import SteppedFiles
 from tests.tools.interleave.stage import Stage
+from tests.tools.interleave.stepped_files import SteppedFiles
 
 COUNT = 24
 PATIENCE = 60.0

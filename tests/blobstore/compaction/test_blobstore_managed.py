@@ -537,18 +537,6 @@ def test_a_hard_delete_that_the_disk_refuses_is_a_failing_store(tmp_path: Path) 
         assert secrets_on_disk(tmp_path / "one") == 5
 
 
-@pytest.mark.parametrize("drop", [False, True])
-def test_what_a_compaction_may_not_drop_is_not_dead_to_the_policy(drop: bool, tmp_path: Path) -> None:
-    """A plan would copy everything and free nothing, at each check anew."""
-    clock = ManualClock(1_000_000.0)
-    with filled(tmp_path / "one", clock, drop_dead_containers=drop,
-                questions=Questions(is_container_gone=lambda entry: True)) as store:
-        outcome = store.compact()
-        assert isinstance(outcome, Done if drop else Skipped), outcome
-        for number in range(12):
-            assert isinstance(store.get(f"blob {number}"), Blob) or (drop and number < 9)
-
-
 # --------------------------------------------------------------------------------- stores that are closed, long counts
 
 def test_a_store_that_is_closed_is_left_alone_and_has_not_failed(tmp_path: Path) -> None:

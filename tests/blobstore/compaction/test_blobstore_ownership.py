@@ -14,12 +14,11 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, CompactAll, Questions, compact_many
+from compactlib.blobstore import BlobStore, CompactAll, Questions, RecordKind, compact_many
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
-from compactlib.files.freeing import Freeing
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
@@ -324,11 +323,8 @@ def closing_inside(folder: Path, **arguments: Any) -> tuple[list[BaseException],
         return False
 
     stores: list[BlobStore] = []
-    questions = Questions(is_container_gone=try_to_close)
-    with open_store(folder, ManualClock(START + 20), observer=Closing(), drop_dead_containers=True,
-                    **SETTINGS) as store:
+    with open_store(folder, ManualClock(START + 20), observer=Closing(), **SETTINGS) as store:
         stores.append(store)
-        store.questions = questions
         outcome = store.compact(plan_of(store), budget=Budget(), **arguments)
     return raised, outcome
 
@@ -475,10 +471,14 @@ def test_a_question_that_raises_is_asked_again(error: BaseException, folder: Pat
             raise raising.pop()
         return False
 
-    with open_store(folder, ManualClock(START + 20), drop_dead_containers=True, **SETTINGS) as store:
-        store.questions = Questions(is_container_gone=asked)
+    with open_store(folder, ManualClock(START + 20), purge_tombstones=True, **SETTINGS) as store:
+        store.append_replicated(RecordKind.DELETE, b"of a peer", op_time=START, life_version=0)
+        store.close_active_segment()
+        store.put("newest", b"x")
+        store.questions = Questions(seen_by_all_peers=asked)
         with contextlib.suppress(KeyboardInterrupt):
             assert isinstance(store.compact(plan_of(store), budget=Budget()), Failed)
+        assert not raising
         done(store.resume(budget=Budget()))
         check(store, before)
 
@@ -597,29 +597,6 @@ class Interrupted:
             observer: Observer | None = None) -> Any:
         self.calls += 1
         raise KeyboardInterrupt
-
-
-def test_an_interrupt_while_the_first_store_is_let_go_holds_none_of_the_others(
-        scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [build(scratch / str(number)) for number in range(3)]
-    stores = [open_held(scratch / str(number)) for number in range(3)]
-    wait, interrupts = Freeing.wait, [KeyboardInterrupt()]
-
-    def interrupted(freeing: Freeing) -> None:
-        if broken.calls > 0 and interrupts:
-            raise interrupts.pop()
-        wait(freeing)
-
-    broken = Interrupted()
-    monkeypatch.setattr(Freeing, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        compact_many([(store, plan_of(store)) for store in stores], executor=broken, budget=Budget())
-    assert not interrupts
-    resumed = compact_many([(store, None) for store in stores], budget=Budget())
-    for store, answered in zip(stores, before, strict=True):
-        assert isinstance(resumed[store.folder], Done)
-        check(store, answered)
-        store.close()
 
 
 @pytest.mark.parametrize("raised", ["a policy", "a fence"])

@@ -18,13 +18,13 @@ from compactlib.blobstore.log import contents
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.store.state import blob_state
-from compactlib.blobstore.validity.verdicts import PurgeRules, Rules
+from compactlib.blobstore.validity.verdicts import Rules
 from compactlib.clock import ManualClock
 from compactlib.outcome import Done
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 11, journal_max_entries=0, max_blob_bytes=0,
                          index_max_entries=8, deleted_retention_seconds=1e6, ttl_update_buffer_seconds=0.0,
-                         stats_entries_per_second=None, durability="interval", triggers=())
+                         stats_entries_per_second=None, durability="interval")
 
 
 def story(store: BlobStore, clock: ManualClock, rng: random.Random) -> dict[bytes, bytes]:
@@ -56,9 +56,8 @@ def updates_since(sequence: int, records: list[IndexEntry]) -> list[IndexEntry]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("is_gone", [False, True])
 def test_what_a_blob_of_many_records_keeps_is_decided_as_that_of_one_with_few(
-        scratch: Path, seed: int, is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        scratch: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, rng = ManualClock(1_000.0), random.Random(seed)
     with BlobStore(scratch / "blobs", CONFIG, clock=clock) as store:
         held = story(store, clock, rng)
@@ -73,8 +72,7 @@ def test_what_a_blob_of_many_records_keeps_is_decided_as_that_of_one_with_few(
         victims = list(store.snapshot().eligible())
         rng.shuffle(victims)
         victims = victims[:rng.randrange(2, len(victims) + 1)]
-        rules = Rules(reference_ms=rng.choice([0, 2_000_000]), now_ms=rng.choice([0, 10**9]), purge=PurgeRules(
-            is_container_gone=(lambda entry: entry.container == 1) if is_gone else PurgeRules().is_container_gone))
+        rules = Rules(reference_ms=rng.choice([0, 2_000_000]), now_ms=rng.choice([0, 10**9]))
 
         def planned(often: int) -> tuple[CyclePlan, list[int]]:
             monkeypatch.setattr(contents, "OFTEN", often)

@@ -42,7 +42,7 @@ KEYS = [b"a", b"b", b"c", b"d"]
 
 def config_of(durability: Durability) -> BlobStoreConfig:
     return BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, durability=durability, index_max_entries=3,
-                           index_mapped=durability == "group", sync_interval_seconds=1e6, ttl_update_buffer_seconds=1)
+                           sync_interval_seconds=1e6, ttl_update_buffer_seconds=1)
 
 
 def plain(answer: Answer) -> object:

@@ -24,7 +24,7 @@ from tests.harness.plain_blob_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3,
-                         ttl_update_buffer_seconds=1, triggers=())
+                         ttl_update_buffer_seconds=1)
 Left = Literal["closed", "killed", "no index"]
 
 
@@ -223,6 +223,18 @@ def test_a_store_whose_segments_are_all_gone_is_not_taken_for_a_new_one(scratch:
     with pytest.raises(CorruptData, match="the segments of the log"):
         BlobStore(scratch / "store")
     assert (scratch / "store" / "0_0.80.index").exists()
+
+
+@pytest.mark.parametrize("left", ["HARD_DELETE", "plan_history.json", "COMPACTION"])
+def test_any_file_of_a_store_shows_that_it_had_segments(left: str, scratch: Path) -> None:
+    with BlobStore(scratch / "store", BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 11)):
+        pass
+    for path in (*(scratch / "store").glob("*.log"), *(scratch / "store").glob("*.index")):
+        path.unlink()
+    (scratch / "store" / left).write_bytes(b"")
+    for open_it in (BlobStore, BlobReader):
+        with pytest.raises(CorruptData, match="the segments of the log"):
+            open_it(scratch / "store")
 
 
 def test_a_tail_that_is_cut_is_told(scratch: Path) -> None:

@@ -13,7 +13,7 @@ from compactlib.outcome import Done, Failed
 from tests.harness.unseen import Unseen
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=3, max_blob_bytes=0,
-                         deleted_retention_seconds=0, index_max_entries=4, triggers=(), purge_tombstones=True)
+                         deleted_retention_seconds=0, index_max_entries=4, purge_tombstones=True)
 
 
 class Life:

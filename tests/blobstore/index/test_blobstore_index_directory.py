@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,11 @@ from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, Reco
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.index.index_directory import MAX_SINGLES, IndexDirectory
-from compactlib.blobstore.index.index_file import map_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CompactlibError
-from compactlib.files import LocalFiles
 from compactlib.runtime.breather import unhurried
 
 KEY = b"incarnation 1234"
@@ -95,8 +92,7 @@ def test_an_index_segment_that_is_removed_is_let_go() -> None:
 
 
 def test_a_store_of_many_segments_finds_everything(scratch: Path) -> None:
-    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, index_max_entries=2, durability="interval",
-                             triggers=())
+    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, index_max_entries=2, durability="interval")
     ids = [b"blob %d" % number for number in range(200)]
     with BlobStore(scratch / "store", config) as store:
         for blob_id in ids:
@@ -109,21 +105,3 @@ def test_a_store_of_many_segments_finds_everything(scratch: Path) -> None:
             assert isinstance(found, Blob)
             assert found.content == blob_id * 20
         assert store.get(b"blob 200") == Missing(b"blob 200")
-
-
-@pytest.mark.parametrize("mapped", [False, True])
-def test_mapped_indexes_and_their_directory_take_at_most_16_bytes_a_blob(mapped: bool, tmp_path: Path) -> None:
-    segments, each = MAX_SINGLES + 1, 2000
-    paths = [write_index(LocalFiles(), tmp_path, index_of(number, [b"%d-%d" % (number, row) for row in range(each)]),
-                         KEY) for number in range(segments)]
-    tracemalloc.start()
-    try:
-        indexes = [read_index(path, KEY) for path in paths]
-        for index, path in zip(indexes, paths, strict=True) if mapped else ():
-            map_index(index, path)
-        directory = IndexDirectory().updated(indexes)
-        taken = tracemalloc.get_traced_memory()[0] / (segments * each)
-    finally:
-        tracemalloc.stop()
-    assert directory.runs
-    assert taken <= 16 if mapped else taken > 80

@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.blobstore import RecordKind
-from compactlib.blobstore.index import mapped
 from compactlib.blobstore.index.entry_columns import EntryColumns, hash_id
-from compactlib.blobstore.index.index_file import decode_index, encode_index, map_index, read_index, write_index
+from compactlib.blobstore.index.index_file import decode_index, encode_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from tests.harness.open_files import open_files
 
 NAME = SegmentName(3, 1)
 KEY = b"incarnation 1234"
@@ -102,62 +98,6 @@ def test_a_file_is_written_under_its_name_and_read_back(tmp_path: Path) -> None:
     assert list(read_index(path, KEY).entries()) == entries_of([b"a"])
     with pytest.raises(StorageError):
         read_index(tmp_path / "absent", KEY)
-
-
-def test_a_mapped_index_says_the_same_from_its_file_even_when_that_is_gone(tmp_path: Path) -> None:
-    ids = [b"%d" % (number % 700) for number in range(1000)]
-    index, plain = index_of(ids), index_of(ids)
-    map_index(index, path := write_index(LocalFiles(), tmp_path, index, KEY))
-    os.unlink(path)
-    assert not open_files(tmp_path)
-    assert index.memory_bytes() == 0 < plain.memory_bytes()
-    index.audit()
-    assert list(index.entries()) == list(plain.entries())
-    hashed = [hash_id(key, KEY) for key in ids]
-    assert list(map(index.rows_of, ids, hashed)) == list(map(plain.rows_of, ids, hashed))
-    assert encode_index(index, KEY) == encode_index(plain, KEY)
-
-
-def test_no_more_is_mapped_than_leaves_the_process_room_for_threads(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gc.collect()
-    monkeypatch.setattr(mapped, "MAX_MAPPED_FILES", len(mapped.MAPPED_ADDRESSES) + 2)
-    indexes = [index_of([b"%d" % number]) for number in range(4)]
-    for index in indexes[:3]:
-        map_index(index, write_index(LocalFiles(), tmp_path, index, KEY))
-    assert [index.memory_bytes() == 0 for index in indexes] == [True, True, False, False]
-    del indexes[0]
-    map_index(indexes[1], tmp_path / NAME.index_file(indexes[1].start))
-    assert [index.memory_bytes() == 0 for index in indexes] == [True, True, False]
-
-
-def test_mapped_files_of_different_sizes_take_a_kilobyte_each_and_none_when_they_are_let_go(tmp_path: Path) -> None:
-    (tmp_path / "a file").write_bytes(bytes(1 << 15))
-    with (tmp_path / "a file").open("rb") as file:
-        gc.collect()
-        gc.disable()
-        tracemalloc.start()
-        try:
-            views = [mapped.map_file(file.fileno(), 20_000 + number) for number in range(500)]
-            held = tracemalloc.get_traced_memory()[0]
-            assert list(map(len, views)) == list(range(20_000, 20_500))
-            views.clear()
-            left = tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-            gc.enable()
-    assert held < 500 << 10
-    assert left < 500 << 8
-
-
-@pytest.mark.parametrize("left", [None, b"", b"another file"])
-def test_an_index_whose_file_cannot_be_mapped_stays_in_memory(left: bytes | None, tmp_path: Path) -> None:
-    index, path = index_of([b"a", b"b"]), tmp_path / "an.index"
-    if left is not None:
-        path.write_bytes(left)
-    map_index(index, path)
-    assert index.memory_bytes() == index_of([b"a", b"b"]).memory_bytes()
-    assert list(index.entries()) == entries_of([b"a", b"b"])
 
 
 @pytest.mark.parametrize("change", [{"offset": 10}, {"size": 1000}, {"offset": 300}])

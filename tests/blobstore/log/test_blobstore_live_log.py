@@ -219,8 +219,7 @@ def test_a_status_prints_itself(scratch: Path) -> None:
 
 def test_the_histories_of_a_segment_are_those_of_its_ids(scratch: Path) -> None:
     rng, live = random.Random(3), list[bytes]()
-    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 11, index_max_entries=3, durability="interval",
-                             triggers=())
+    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 11, index_max_entries=3, durability="interval")
     with BlobStore(scratch / "store", config) as store:
         for number in range(301):
             store.put(b"%d" % number, b"content")

@@ -15,7 +15,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, Unsupported
 
-CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, index_max_entries=4, triggers=())
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, index_max_entries=4)
 IDS = [b"%02d" % number for number in range(50)]
 
 

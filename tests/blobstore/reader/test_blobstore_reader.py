@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,28 +17,23 @@ from compactlib.blobstore import (
     Blob,
     BlobReader,
     BlobStore,
-    BlobStoreConfig,
     CompactAll,
     Deleted,
     Expired,
     ExpiryForecast,
     GetOptions,
-    Greedy,
     Missing,
     NotAStore,
-    StatsBased,
 )
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.model.values import BlobInfo
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData
 from compactlib.files import LocalFiles, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done
 from compactlib.runtime import Budget
-from tests.blobstore.compaction.run.killed_compactor import content_of
-from tests.blobstore.compaction.run.test_blobstore_compactor_kill import Promised
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     compact_all,
@@ -55,8 +46,6 @@ from tests.blobstore.compaction_stores import (
     plan_of,
 )
 from tests.blobstore.reader.test_blobstore_reader_crash import entries, picture
-
-ROOT = Path(__file__).parents[3]
 
 
 def reading(folder: Path, clock: ManualClock, **changes: Any) -> BlobReader:
@@ -145,27 +134,6 @@ def test_its_plan_and_view_are_the_owners(folder: Path, clock: ManualClock) -> N
         assert isinstance(store.compact(plan), Done)
         ahead = reader.plan(ExpiryForecast(min_used_fraction=0.0))
         assert "wait for what dies" in ahead.why
-
-
-# --------------------------------------------------------------------------------------------------- bad input
-
-def test_wrong_types_are_refused_by_name(folder: Path, clock: ManualClock) -> None:
-    open_store(folder, clock).close()
-    opening: list[Callable[[], object]] = [
-        lambda: BlobReader(3), lambda: BlobReader(folder, {}), lambda: BlobReader(folder, name=b"x"),  # type: ignore[arg-type]
-        lambda: BlobReader(folder, policy="greedy"), lambda: BlobReader(folder, policy=StatsBased),  # type: ignore[arg-type]
-        lambda: BlobReader(folder, clock=3), lambda: BlobReader("a\0b")]  # type: ignore[arg-type]
-    for make in opening:
-        with pytest.raises(InvalidInput):
-            make()
-    with reading(folder, clock) as reader:
-        calls: list[Callable[[], object]] = [
-            lambda: reader.get(3), lambda: reader.get(""), lambda: reader.get("a", {}), lambda: reader.info(None),  # type: ignore[arg-type]
-            lambda: reader.infos(None), lambda: reader.view(budget=3), lambda: reader.verify(budget="x"),  # type: ignore[arg-type]
-            lambda: reader.plan("greedy"), lambda: reader.plan(view=3), lambda: reader.plan(Greedy)]  # type: ignore[arg-type]
-        for call in calls:
-            with pytest.raises(InvalidInput):
-                call()
 
 
 def test_closed_is_closed(folder: Path, clock: ManualClock) -> None:
@@ -435,95 +403,3 @@ def test_a_file_that_the_owner_removes_while_a_reader_looks_at_it_is_no_damage(
     with reading(folder, clock) as reader:
         assert entries(reader) == expected
     assert not (folder / LOG_NAME).exists()
-
-
-class Writer:
-    """A process that writes, compacts and erases, and what it has told so far."""
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.promised = Promised()
-        self._rest = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.blobstore.compaction.run.killed_compactor", str(folder), str(seed), "0"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE)
-
-    def hear(self, *, wait: bool = False) -> int:
-        """Note what it has told, or wait for more; how many lines that was."""
-        assert self._process.stdout is not None
-        data = b""
-        while select.select([self._process.stdout], [], [], 60.0 if wait and not data else 0.0)[0]:
-            more = os.read(self._process.stdout.fileno(), 1 << 16)
-            assert more, "the writer has ended"
-            data += more
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.promised.note(line.decode())
-        return len(lines)
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdout is not None
-        *lines, _ = (self._rest + self._process.stdout.read()).split(b"\n")
-        for line in lines:
-            self.promised.note(line.decode())
-        self._process.stdout.close()
-
-
-def judge(reader: BlobReader, live: set[int], deleted: set[int]) -> set[int]:
-    """Each blob is there, or was deleted since: the latter are answered. What was deleted stays so."""
-    gone = set()
-    for number in sorted(live):
-        answer = reader.get(f"b{number}")
-        if isinstance(answer, Blob):
-            assert answer.content == content_of(number)
-        else:
-            gone.add(number)
-    for number in sorted(deleted)[-50:]:
-        assert isinstance(reader.get(f"b{number}"), Deleted | Missing)
-    return gone
-
-
-def read_along(folder: Path, seed: int, lines: int) -> None:
-    """Follow a process that writes until it has told so many lines; then kill it, and look once more."""
-    reader = None
-    settings = BlobStoreConfig(deleted_retention_seconds=0.0, max_open_segments=4)
-    writer = Writer(folder, seed)
-    try:
-        heard = 0
-        while writer.promised.compactions < 8 or heard < lines:
-            heard += writer.hear(wait=True)
-            promised = writer.promised
-            live, deleted = promised.live - promised.unsure, promised.deleted - promised.unsure
-            if reader is None:
-                reader = BlobReader(folder, settings)
-            else:
-                reader.refresh()
-            assert not reader.damage
-            gone = judge(reader, live, deleted)
-            # It tells what it is about to do, so that whatever was seen has been told.
-            heard += writer.hear()
-            assert gone <= promised.unsure | promised.deleted
-            reader.plan(Greedy(min_used_fraction=0.0))
-    finally:
-        writer.kill()
-    assert reader is not None
-    with reader:
-        before = picture(folder)
-        reader.refresh()
-        promised = writer.promised
-        assert judge(reader, promised.live - promised.unsure, promised.deleted - promised.unsure) == set()
-        assert reader.verify().is_sound
-        assert picture(folder) == before
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_process_reads_what_another_one_writes_and_compacts(seed: int, scratch: Path) -> None:
-    read_along(scratch / "store", seed, 3_000)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 12))
-def test_ten_processes_are_followed_for_long(seed: int, scratch: Path) -> None:
-    read_along(scratch / "store", seed, 8_000)

@@ -34,10 +34,9 @@ from compactlib.blobstore import (
 )
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, WritesStopped
 from compactlib.blobstore.model.placement import ByAge, ByEnd
-from compactlib.blobstore.model.values import Answer, RecordFlag, milliseconds
+from compactlib.blobstore.model.values import Answer, IndexEntry, RecordFlag, milliseconds
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.hard_delete import HardDeleter
-from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
 from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.validity.verdicts import BlobEnd
 from compactlib.clock import ManualClock
@@ -50,7 +49,7 @@ from tests.tools.faults.plan import Crash, FailingFiles, Fault
 PEERS = 3
 IDS = [b"%d" % number for number in range(6)]
 WILD = b"wild"
-GONE_CONTAINER = 7
+OTHER_CONTAINER = 7
 _PLAIN = GetOptions()
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 _DELETED = GetOptions(include_deleted=True)
@@ -140,7 +139,7 @@ class Replica:
         self.config = world.config()
         self.tokens: dict[int, ReplicationToken | None] = {}
         self.waiting: dict[int, tuple[deque[ReplicaEntry], ReplicationToken]] = {}
-        self.peers: PeerTokens | None = None
+        self.peers: dict[int, ReplicationToken | None] = {}
         self.reader: BlobReader | None = None
         self.seen: dict[bytes, Answer] = {}
         self.deleter: HardDeleter | None = None
@@ -155,11 +154,13 @@ class Replica:
         self.deleter = None
         # A retention that was shorter before may have cost contents that a longer one keeps.
         self.since = self.clock.now()
-        if self.peers is None:
-            self.peers = PeerTokens(self.store.incarnation,
-                                    [str(other) for other in range(PEERS) if other != self.number], clock=self.clock)
-        self.store.questions = Questions(seen_by_all_peers=self.peers.have_seen,
-                                         is_container_gone=self.world.containers.is_gone)
+        self.store.questions = Questions(seen_by_all_peers=self.have_seen)
+
+    def have_seen(self, entry: IndexEntry) -> bool:
+        """Whether all peers have asked with a token that reaches this record."""
+        tokens = [self.peers.get(other) for other in range(PEERS) if other != self.number]
+        return all(token is not None and token.incarnation == self.store.incarnation
+                   and token.sequence >= entry.sequence for token in tokens)
 
     def answers(self, options: GetOptions = _PLAIN) -> dict[bytes, Answer]:
         """What each id answers."""
@@ -177,7 +178,6 @@ class World:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.rng = random.Random(seed)
-        self.containers = ContainerStates(0.0, clock=ManualClock(5_000_000.0))
         self.used: set[bytes] = set()
         self.ended: dict[bytes, set[int]] = {key: set() for key in IDS}
         self.began: dict[bytes, int] = {}
@@ -194,15 +194,15 @@ class World:
         one_of = self.rng.choice
         return BlobStoreConfig(
             capacity_bytes=96 << 10, segment_bytes=1 << 10, durability=one_of(["each", "group", "interval"]),
-            index_mapped=one_of([False, True]), journal_max_entries=one_of([0, 1, 4]),
+            journal_max_entries=one_of([0, 1, 4]),
             index_max_entries=one_of([3, 100]), find_max_entries=one_of([1, 3, 100]),
             deleted_retention_seconds=one_of([5.0, 10.0, 20.0]), swap_segments=one_of([1, 2, 3]),
             placement=one_of([None, None, ByAge(), ByEnd()]), hard_delete=one_of([False, True]),
-            purge_tombstones=one_of([False, True, True]), drop_dead_containers=one_of([False, True]),
+            purge_tombstones=one_of([False, True, True]),
             ttl_update_buffer_seconds=one_of([0.0, 2.0]), stats_bucket_count=one_of([None, 0, 8]),
             stats_bucket_seconds=5.0, max_open_segments=one_of([1, 100]), max_blob_bytes=0, pace=None,
             close_active_segment=one_of([False, True]), stats_entries_per_second=None,
-            hard_delete_bytes_per_second=None, compaction_history_seconds=one_of([0.0, 30.0]),
+            hard_delete_bytes_per_second=None,
             index_max_bytes=one_of([500, 1 << 20]))
 
     # ------------------------------------------------------------------------------------------------ the steps
@@ -263,7 +263,7 @@ class World:
             self.unsure.add(key)
         size = self.rng.choice([0, 10, 10, 100, 300])
         content = b"%d of %d " % (len(self.trace), replica.number) + self.rng.randbytes(size)
-        container = self.rng.choice([0, GONE_CONTAINER]) if self.skews_containers else 0
+        container = self.rng.choice([0, OTHER_CONTAINER]) if self.skews_containers else 0
         ttl = self.rng.choice([None, None, 40.0, 300.0])
         if ttl is not None:
             self.may_end.add(key)
@@ -307,8 +307,7 @@ class World:
         if other.number in replica.waiting:
             return
         token = replica.tokens.get(other.number)
-        assert other.peers is not None
-        other.peers.heard(str(replica.number), token)
+        other.peers[replica.number] = token
         found = other.store.entries_since(token, max_bytes=self.rng.choice([None, 1, 300]))
         replica.waiting[other.number] = deque(found.entries), found.token
         if self.rng.random() < 0.7:
@@ -331,13 +330,12 @@ class World:
         self.take(replica, other.number, 1_000)
         while True:
             token = replica.tokens.get(other.number)
-            assert other.peers is not None
-            other.peers.heard(str(replica.number), token)
+            other.peers[replica.number] = token
             found = other.store.entries_since(token)
             replica.waiting[other.number] = deque(found.entries), found.token
             self.take(replica, other.number, 1_000)
             if found.at_end:
-                other.peers.heard(str(replica.number), replica.tokens[other.number])
+                other.peers[replica.number] = replica.tokens[other.number]
                 return
 
     def take(self, replica: Replica, other: int, count: int) -> None:
@@ -426,10 +424,6 @@ class World:
         for kind, ahead in ((RecordKind.PUT, 0.0), (RecordKind.DELETE, 50.0)):
             replica.store.append_replicated(kind, WILD, op_time=replica.clock.now() + ahead)
 
-    def do_container(self, replica: Replica, key: bytes) -> None:
-        if self.skews_containers and len(self.trace) > 60:
-            self.containers.deactivate(0, GONE_CONTAINER)
-
     def do_look(self, replica: Replica, key: bytes) -> None:
         """A reader beside the store: it sees what the store answers, and goes on to until it looks again."""
         if replica.reader is not None:
@@ -491,7 +485,7 @@ class World:
         with contextlib.suppress(StorageError):
             replica.store.close()
         self.forget_reader(replica)
-        replica.folder, replica.peers = again, None
+        replica.folder, replica.peers = again, {}
         replica.open()
         for other in self.replicas:
             other.waiting.pop(replica.number, None)
@@ -523,14 +517,12 @@ class World:
                 continue
             old, new = before[0][each], after[each]
             if isinstance(old, Blob):
-                if old.info.container == GONE_CONTAINER and self.containers_gone:
-                    continue
                 end = old.info.expires_at
                 assert new == old or (end is not None and end < now), f"{each!r}: {old} has become {new}"
             else:
                 assert not isinstance(new, Blob), f"{each!r}: {old} has become {new}"
             kept = before[1][each]
-            if isinstance(kept, Blob) and isinstance(old, Deleted) and not self.containers_gone:
+            if isinstance(kept, Blob) and isinstance(old, Deleted):
                 until = old.deleted_at + retention
                 end = kept.info.expires_at
                 if until > now and (end is None or end >= now) and replica.since <= began:
@@ -540,11 +532,6 @@ class World:
             # A segment that was refused is taken again when the next one begins.
             findings = [each for each in store.verify().findings if each.kind != "leftover" or not self.refuses]
             assert not findings, findings
-
-    @property
-    def containers_gone(self) -> bool:
-        """Whether a container is gone."""
-        return "not active" in repr(self.containers) and "(0" not in repr(self.containers)
 
     def agree(self) -> None:
         """Each follows all others by its tokens; then all answer the same, and beginning again writes nothing."""
@@ -580,8 +567,6 @@ class World:
         for key in IDS:
             answers = [replica.store.get(key) for replica in self.replicas]
             states = {self.state(answer, latest) for answer in answers}
-            if self.containers_gone:
-                continue
             assert len(states) == 1, f"{key!r}: {answers}"
             if key in self.unsure:
                 continue
@@ -611,7 +596,7 @@ class World:
 
 
 _WORDS = {"put": 10, "replace": 4, "delete": 7, "undelete": 5, "keep": 4, "wait": 10, "pull": 14, "take": 8,
-          "pull all": 5, "compact": 12, "resume": 2, "drop": 1, "reclaim": 3, "erase": 6, "container": 1, "look": 2,
+          "pull all": 5, "compact": 12, "resume": 2, "drop": 1, "reclaim": 3, "erase": 6, "look": 2,
           "reopen": 3, "kill": 2, "jump": 1, "copy": 1,
           "compact beside": 5, "erase beside": 3, "wild delete": 3}
 _HEARS = ("pull", "take", "pull all", "compact beside", "erase beside")

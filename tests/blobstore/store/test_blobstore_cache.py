@@ -107,15 +107,6 @@ def test_a_clock_that_is_set_back_while_room_is_made_fails_no_put(readings: int,
         store.audit()
 
 
-def test_evictions_leave_no_growing_history(scratch: Path) -> None:
-    clock = ManualClock(START)
-    with opened(scratch, clock) as store:
-        for key in range(400):
-            clock.advance(1)
-            put_all(store, range(key, key + 1), ttl_seconds=1_000)
-        assert sum(path.suffix == ".done" for path in Path(store.folder).iterdir()) <= 2
-
-
 def test_blobs_without_an_expiry_stay_and_a_cache_of_these_alone_is_full(scratch: Path) -> None:
     with opened(scratch) as store:
         for key in range(20):

@@ -20,12 +20,8 @@ from compactlib.blobstore import (
     GetOptions,
     Missing,
     RecordKind,
-    ReplicationToken,
 )
 from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
-from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry
-from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Failed
@@ -248,29 +244,6 @@ def test_a_jump_at_any_reading_loses_nothing_and_sticks_nothing(effort: Effort, 
 
     report = explore_clock_jumps(work, check, jumps=(DAY, -DAY, 3650 * DAY)[:effort(2, 3)])
     assert report.runs > 60
-
-
-def test_a_peer_is_not_idle_because_a_clock_was_set() -> None:
-    clock = Ahead(NOW)
-    peers = PeerTokens(b"i" * 16, ["one"], ignore_idle_seconds=3600, clock=clock)
-    peers.heard("one", ReplicationToken(b"i" * 16, 1))
-    tombstone = IndexEntry(b"k", RecordKind.DELETE, 0, 0, 5, 0, -1, 0, 0, SegmentName(0, 0), 80, 61)
-    clock.off = DAY
-    assert not peers.have_seen(tombstone)
-    clock.advance(3601)
-    assert peers.have_seen(tombstone)
-
-
-def test_a_container_is_not_gone_because_of_one_reading() -> None:
-    clock = Ahead(NOW)
-    states = ContainerStates(3600, clock=clock)
-    states.delete(0, 0, NOW)
-    entry = IndexEntry(b"k", RecordKind.PUT, 0, 0, 5, 0, -1, 0, 0, SegmentName(0, 0), 80, 61)
-    clock.off = DAY
-    assert not states.is_gone(entry)
-    clock.off = 0.0
-    clock.advance(3601)
-    assert states.is_gone(entry)
 
 
 def test_statistics_kept_by_a_clock_that_was_ahead_are_counted_anew(scratch: Path) -> None:

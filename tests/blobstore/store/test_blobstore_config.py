@@ -18,7 +18,7 @@ from compactlib.outcome import Done, Skipped
     {"durability": "sometimes"}, {"capacity_bytes": 10}, {"segment_bytes": 0}, {"capacity_bytes": 1 << 70},
     {"index_max_entries": 0}, {"swap_segments": 0}, {"pace": 5.0}, {"sync_interval_seconds": -1},
     {"deleted_retention_seconds": float("nan")}, {"deleted_retention_seconds": 1e16}, {"stats_bucket_seconds": 5e-324},
-    {"ttl_update_buffer_seconds": 1e16}, {"compaction_history_seconds": 10**400},
+    {"ttl_update_buffer_seconds": 1e16}, {"sync_interval_seconds": 10**400},
     {"hard_delete_bytes_per_second": -5.0},
 ])
 def test_a_number_out_of_its_range_is_refused(change: dict[str, Any]) -> None:
@@ -29,7 +29,7 @@ def test_a_number_out_of_its_range_is_refused(change: dict[str, Any]) -> None:
 def test_what_the_longest_times_are_given_to_works(tmp_path: Path) -> None:
     config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
                              deleted_retention_seconds=1e15, ttl_update_buffer_seconds=1e15,
-                             compaction_history_seconds=1e15, sync_interval_seconds=1e15, triggers=())
+                             sync_interval_seconds=1e15)
     with BlobStore(tmp_path / "store", config) as store:
         store.put("a", bytes(3000))
         store.delete("a")

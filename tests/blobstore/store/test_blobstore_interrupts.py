@@ -13,7 +13,7 @@ from compactlib.testing.interrupts import interruptions
 from tests.harness.effort import Effort
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=3, max_blob_bytes=0,
-                         deleted_retention_seconds=0, index_max_entries=4, triggers=())
+                         deleted_retention_seconds=0, index_max_entries=4)
 
 
 def work(store: BlobStore, kept: set[bytes]) -> None:

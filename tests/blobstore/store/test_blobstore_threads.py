@@ -48,7 +48,7 @@ def in_threads(works: list[Callable[[], None]]) -> None:
 @pytest.mark.parametrize("durability", ["each", "group", "interval"])
 def test_writers_and_readers_at_once(durability: Durability, scratch: Path) -> None:
     config = BlobStoreConfig(capacity_bytes=1 << 22, segment_bytes=1 << 14, index_max_entries=20, max_open_segments=3,
-                             index_mapped=durability == "interval", durability=durability)
+                             durability=durability)
     written: list[list[bytes]] = [[] for _ in range(3)]
     deleted: list[set[bytes]] = [set() for _ in range(3)]
     finished = threading.Event()

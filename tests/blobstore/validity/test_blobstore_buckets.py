@@ -34,7 +34,7 @@ def buckets(**changed: Any) -> BucketStatistics:
 
 
 def put(size: int, *, deleted_ms: int = FOREVER, expires_ms: int = FOREVER, segment: SegmentName = S0) -> Lifetime:
-    return Lifetime(segment, size, (0, 0), deleted_ms, expires_ms)
+    return Lifetime(segment, size, deleted_ms, expires_ms)
 
 
 def test_a_record_counts_until_the_bucket_after_the_one_it_dies_in() -> None:

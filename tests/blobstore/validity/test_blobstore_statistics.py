@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import RecordKind
 from compactlib.blobstore.compaction.sense import statistics as statistics_module
-from compactlib.blobstore.compaction.sense.statistics import container_statistics, log_statistics
+from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.validity.lifetimes import lifetimes
@@ -48,13 +47,10 @@ def test_two_deletes_add_their_own_bytes_and_take_the_blobs_when_in_effect() -> 
     for blob in "abc":
         log.put(blob)
     before = valid(log.log(), 0, 0)[0]
-    live = container_statistics(log.log(), 0)[0, 0]
     log.delete("a", at=1000)
     log.delete("b", at=1000)
     assert valid(log.log(), 1000, 2000) == [before + 58]
-    assert container_statistics(log.log(), 1.0) == {(0, 0): live}
     assert valid(log.log(), 1001, 2000) == [before - 48]
-    assert container_statistics(log.log(), 1.001) == {(0, 0): live - 106}
 
 
 def test_undeletes_bring_the_blobs_back() -> None:
@@ -64,14 +60,12 @@ def test_undeletes_bring_the_blobs_back() -> None:
     log.ttl_update("b", at=5)
     log.delete("a", at=10)
     log.delete("b", at=10)
-    before, live = valid(log.log(), LATER, LATER)[0], container_statistics(log.log(), LATER / 1000)[0, 0]
+    before = valid(log.log(), LATER, LATER)[0]
     log.undelete("a", at=20)
     log.undelete("b", at=20)
     assert valid(log.log(), LATER, LATER) == [before + 143]
-    assert container_statistics(log.log(), LATER / 1000) == {(0, 0): live + 106}
     log.delete("a", at=LATER)
     assert valid(log.log(), LATER, LATER) == [before + 143]
-    assert container_statistics(log.log(), LATER / 1000) == {(0, 0): live + 106}
 
 
 def test_segments_without_valid_bytes_are_listed_as_well() -> None:
@@ -121,18 +115,6 @@ def test_a_tombstone_without_its_put_goes_when_it_is_purged_and_expired() -> Non
     assert valid(log.log(), LATER, 51, purge) == [0, 29]
 
 
-def test_containers_are_listed_apart_and_gone_ones_not_at_all() -> None:
-    log = Writing()
-    log.put("a", container=1)
-    log.put("b", container=2)
-    log.put("c", container=2, expires=10)
-    log.delete("a", at=3)
-    assert container_statistics(log.log(), 0.011) == {(0, 1): 0, (0, 2): 53}
-    rules = PurgeRules(is_container_gone=lambda entry: entry.container == 2)
-    assert container_statistics(log.log(), 0, rules) == {(0, 1): 53}
-    assert valid(log.log(), 0, 0, rules) == [53 + 29]
-
-
 # ------------------------------------------------------------------------------------------------------ the oracle
 
 def by_the_compactions_rules(segments: Sequence[Sequence[IndexEntry]], reference_ms: int, now_ms: int,
@@ -153,8 +135,7 @@ def by_the_compactions_rules(segments: Sequence[Sequence[IndexEntry]], reference
 
 purge_rules = st.builds(
     PurgeRules, purge_tombstones=st.booleans(),
-    seen_by_all_peers=st.sampled_from([lambda entry: False, lambda entry: entry.sequence < 8]),
-    is_container_gone=st.sampled_from([PurgeRules().is_container_gone, lambda entry: entry.container == 1]))
+    seen_by_all_peers=st.sampled_from([lambda entry: False, lambda entry: entry.sequence < 8]))
 times = st.integers(0, 250)
 
 
@@ -190,21 +171,6 @@ def test_what_is_not_tied_to_another_segment_is_kept_as_well_if_both_are_compact
                 assert (one.smallest, one.largest) == (min(sizes, default=0), max(sizes, default=0))
             else:
                 assert one.records >= len(kept)
-
-
-@given(record_logs(), times)
-def test_container_statistics_are_sums_of_live_puts(segments: tuple[tuple[IndexEntry, ...], ...],
-                                                    as_of_ms: int) -> None:
-    expected: dict[tuple[int, int], int] = {}
-    entries = [entry for segment in segments for entry in segment]
-    rules = Rules(reference_ms=as_of_ms, now_ms=as_of_ms)
-    for entry in entries:
-        if entry.kind == RecordKind.PUT:
-            history = [other for other in entries if other.id == entry.id]
-            kept = judge(history, rules, {})[history.index(entry)] is Verdict.KEEP
-            key = entry.account, entry.container
-            expected[key] = expected.get(key, 0) + (entry.size if kept else 0)
-    assert container_statistics(LogOf(segments), as_of_ms / 1000) == dict(sorted(expected.items()))
 
 
 @given(record_logs(max_records=12, blobs=2), st.integers(0, 11))

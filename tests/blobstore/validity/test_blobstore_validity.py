@@ -115,13 +115,6 @@ def test_a_ttl_update_whose_put_stays(compacting: set[int], expected: bool) -> N
     assert (verdicts[1] is Verdict.KEEP) == expected
 
 
-def test_records_of_a_container_that_is_gone() -> None:
-    entries = history("P D U T")
-    rules = Rules(reference_ms=0, now_ms=0, purge=PurgeRules(is_container_gone=lambda entry: entry.container == 0))
-    assert set(judge(entries, rules, ALL)) == {Verdict.CONTAINER}
-    assert judge(entries[:1], rules, ALL) == [Verdict.CONTAINER]
-
-
 def purging(peers: Callable[[IndexEntry], bool], *, purge: bool = True, had_put: bool = False) -> Rules:
     return Rules(reference_ms=1_000_000, now_ms=1_000_000, purge=PurgeRules(
         purge_tombstones=purge, seen_by_all_peers=peers, had_put=lambda entry: had_put))
@@ -255,15 +248,6 @@ def test_an_expired_undelete_waits_for_the_older_records_that_stay() -> None:
     assert kept(entries, LATER, ALL) == ""
 
 
-def test_what_a_container_that_is_gone_leaves_is_not_an_older_state() -> None:
-    gone = Rules(reference_ms=1_000_000, now_ms=0, purge=PurgeRules(is_container_gone=lambda entry: True))
-    second = turns(1)
-    assert judge(history("P D", segments="01"), gone, second)[1] is Verdict.KEEP
-    assert judge(history("P T", expires=GONE, segments="01"), gone, second)[1] is Verdict.KEEP
-    assert judge(history("P T", expires=GONE, segments="10"), gone, second)[0] is Verdict.CONTAINER
-    assert judge(history("P D U", segments="011"), gone, second)[1:] == [Verdict.CONTAINER, Verdict.KEEP]
-
-
 def seen(entries: list[IndexEntry], now_ms: int) -> str:
     """What a reader, or a peer, is told of the blob."""
     state = blob_state(sorted(entries, key=lambda entry: entry.sequence))
@@ -296,15 +280,14 @@ def lives_of_a_blob(draw: st.DrawFn) -> tuple[list[IndexEntry], dict[SegmentName
     return entries, chosen, draw(st.integers(0, 3))
 
 
-@given(lives_of_a_blob(), st.sampled_from([0, 3_500, 60_000]), st.integers(0, 60_000), st.booleans(), st.booleans())
+@given(lives_of_a_blob(), st.sampled_from([0, 3_500, 60_000]), st.integers(0, 60_000), st.booleans())
 def test_no_compaction_brings_an_older_state_back(
-        lived: tuple[list[IndexEntry], dict[SegmentName, int], int], reference: int, now: int, purge: bool,
-        gone: bool) -> None:
+        lived: tuple[list[IndexEntry], dict[SegmentName, int], int], reference: int, now: int, purge: bool) -> None:
     """However the records are spread, whichever segments are compacted, in which order, and after whichever cycle it is
     dropped. Twice, since a first compaction may leave what is then misread."""
     entries, compacting, last = lived
     rules = Rules(reference_ms=reference, now_ms=now, purge=PurgeRules(
-        purge_tombstones=purge, seen_by_all_peers=lambda entry: purge, is_container_gone=lambda entry: gone))
+        purge_tombstones=purge, seen_by_all_peers=lambda entry: purge))
     before = seen(entries, now)
     for chosen, until in ((compacting, last), (compacting, 3), (turns(2), 3)):
         if not entries:
@@ -313,7 +296,7 @@ def test_no_compaction_brings_an_older_state_back(
         entries = [entry for entry, verdict in zip(entries, verdicts, strict=True)
                    if verdict is Verdict.KEEP or chosen.get(entry.segment, 4) > until]
         after = seen(entries, now)
-        dropped = {"missing", "leftovers"} if gone or before in ("expired", "leftovers") else {
+        dropped = {"missing", "leftovers"} if before in ("expired", "leftovers") else {
             "missing"} if purge and before.startswith("deleted") else set()
         assert after == before or after in dropped, (before, after)
         before = after

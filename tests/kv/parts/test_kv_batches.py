@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.errors import PartlyWritten
@@ -17,15 +17,6 @@ from compactlib.testing import Choices, Request, StoreInFront, explore
 from compactlib.testing.failing import Failing
 
 STORES = {"at once": KVLimits(100, 100, 100, 100, 100), "key by key": KVLimits(100, 100, 100, 0)}
-
-
-@pytest.mark.parametrize("how", STORES)
-@pytest.mark.parametrize("changes", [{b"k": "text"}, {b"k": b"v", "l": b"w"}], ids=repr)
-def test_changes_of_another_type_are_refused_before_any_is_made(how: str, changes: Any) -> None:
-    store = MemoryStore(limits=STORES[how])
-    with pytest.raises(InvalidInput):
-        change_many(store, b"p", changes)
-    assert not list(store.scan(b"p"))
 
 
 @pytest.mark.parametrize("most", [3, 0], ids=["three at once", "key by key"])

@@ -43,9 +43,9 @@ ttls = st.sampled_from([None, 0.0, 0.001, 2.0, 7.5])
 times = st.sampled_from([0.001, 0.5, 1.0, 1.5, 5.0])
 
 
-def config_of(durability: Durability, *, mapped: bool) -> BlobStoreConfig:
+def config_of(durability: Durability) -> BlobStoreConfig:
     return BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, durability=durability, index_max_entries=3,
-                           index_mapped=mapped, sync_interval_seconds=1.0,
+                           sync_interval_seconds=1.0,
                            deleted_retention_seconds=RETENTION_SECONDS,
                            ttl_update_buffer_seconds=BUFFER_SECONDS, journal_max_entries=4, max_open_segments=2,
                            find_max_entries=3)
@@ -66,9 +66,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.token: ReplicationToken | None = None
         self.killed: list[BlobStore] = []
 
-    @initialize(durability=st.sampled_from(["each", "group", "interval"]), mapped=st.booleans())
-    def create(self, durability: Durability, mapped: bool) -> None:
-        self.config = config_of(durability, mapped=mapped)
+    @initialize(durability=st.sampled_from(["each", "group", "interval"]))
+    def create(self, durability: Durability) -> None:
+        self.config = config_of(durability)
         self.store = BlobStore(self.folder, self.config, clock=self.clock)
 
     def teardown(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -31,6 +31,7 @@ from compactlib.errors import BudgetSpent, CorruptData, StorageError
 from compactlib.runtime import Budget
 from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.tidy import leftovers_of
 
 NOW = WorldClock().now()
 """The time at which a world begins."""
@@ -40,6 +41,9 @@ POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0,
             StatsBased(min_used_fraction=0.0), Greedy(min_used_fraction=0.0))
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 MINUTE, TICK = 60.0, 0.01
+TIDY = (r"\d+_\d+\.log", r"\d+_\d+\.\d+\.index", "LOCK", "STORE", "RETENTION", "HARD_DELETE",
+        r"compaction-\d+\.done", r"plan_history\.json(\.tmp)?")
+"""What may lie in the folder of a store that is open and in which no compaction is under way."""
 Found: TypeAlias = Blob | Deleted | Expired | Missing | None
 """What a get answers; `None` for a named error."""
 
@@ -84,6 +88,22 @@ class Seen:
 
 
 @attrs.frozen
+class Replicated:
+    """What a peer has been told of, by its token: each blob, and whether it is deleted."""
+
+    token: Any
+    told: tuple[tuple[bytes, bool], ...]
+
+
+@attrs.frozen
+class Sizes:
+    """Capacity and segment size, which stay as the store was made."""
+
+    capacity_bytes: int
+    segment_bytes: int
+
+
+@attrs.frozen
 class Upkeep:
     """A compaction, or a part of one, or a reclaim; it may take what is dead by then."""
 
@@ -116,6 +136,20 @@ class State:
     erased: bool = False
 
 
+@attrs.frozen
+class Reading:
+    """A reader, and the clock of its world."""
+
+    reader: BlobReader
+    clock: WorldClock
+
+    def refresh(self) -> None:
+        self.reader.refresh()
+
+    def close(self) -> None:
+        self.reader.close()
+
+
 class BlobStoreDriver:
     """A store of small segments: puts, replacements, deletes, undeletes, times to live, compactions of all kinds.
 
@@ -128,16 +162,17 @@ class BlobStoreDriver:
         usual = BlobStoreConfig(
             capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
             ttl_update_buffer_seconds=0.0, deleted_retention_seconds=RETENTION, stats_entries_per_second=None,
-            max_blob_bytes=0, pace=None, compaction_history_seconds=5.0, swap_segments=2,
+            max_blob_bytes=0, pace=None, swap_segments=2,
             close_active_segment=True, hard_delete=True, hard_delete_bytes_per_second=None)
         self._usual = attrs.evolve(usual, **changes)  # type: ignore[arg-type]
 
     def settings(self) -> Sequence[BlobStoreConfig]:
         usual = self._usual
         return [usual,
-                attrs.evolve(usual, durability="group", index_max_entries=100, index_mapped=True, swap_segments=8,
-                             journal_max_entries=4, max_open_segments=1, compaction_history_seconds=0.0),
-                attrs.evolve(usual, durability="interval", index_max_entries=1, swap_segments=1, purge_tombstones=True,
+                attrs.evolve(usual, durability="group", index_max_entries=100, swap_segments=8,
+                             journal_max_entries=4, max_open_segments=1),
+                attrs.evolve(usual, capacity_bytes=1 << 17, segment_bytes=1 << 11, durability="interval",
+                             index_max_entries=1, swap_segments=1, purge_tombstones=True,
                              stats_bucket_count=4, compaction_buffer_bytes=64, close_active_segment=False,
                              hard_delete=False)]
 
@@ -152,6 +187,7 @@ class BlobStoreDriver:
 
     def act(self, store: BlobStore, rng: Random, journal: Journal) -> None:
         self._note_clock(store, journal)
+        self._replicate(store, journal)
         kinds = ["write", "compact", "write", "write", "reclaim", "write", "compact", "stop", "write", "write", "erase",
                  "compact"]
         if store.compaction is not None:
@@ -170,6 +206,19 @@ class BlobStoreDriver:
                 store.clock.sleep(rng.choice([0.0, 1.0, RETENTION + 1.0, RETENTION + 1.0]))
             self._keep_up(store, kind, rng, journal)
         self._note_clock(store, journal)
+
+    def _replicate(self, store: BlobStore, journal: Journal) -> None:
+        """Tell a peer of everything, from the token on that it was given last."""
+        _note(journal, Sizes(store.capacity_bytes, store.segment_bytes))
+        before = [change.what for change in journal.changes if isinstance(change.what, Replicated)][-1:]
+        told, token = dict(before[0].told if before else ()), before[0].token if before else None
+        while True:
+            found = store.entries_since(token)
+            told.update((entry.id, entry.is_deleted) for entry in found.entries)
+            token = found.token
+            if found.at_end:
+                break
+        _note(journal, Replicated(token, tuple(told.items())))
 
     def _look(self, store: BlobStore, blob_id: bytes, journal: Journal) -> object:
         with self._hosts[blob_id]:
@@ -230,6 +279,24 @@ class BlobStoreDriver:
 
     # ----------------------------------------------------------------------------------------------------- checking
 
+    def reader(self, world: World) -> Reading:
+        return Reading(BlobReader(world.folder, self._usual, clock=world.clock), world.clock)
+
+    def check_reader(self, reading: Reading, journal: Journal) -> None:
+        allowed, time, reader = allowed_of(journal), Time.of(reading, journal), reading.reader
+        # A reader that opens while a hard delete runs may miss what that has erased, until it is refreshed.
+        is_erasing = any(change.what.kind == "erase" and not change.acknowledged
+                         for change in journal.changes if isinstance(change.what, Upkeep))
+        for blob_id in IDS:
+            states = allowed.get(blob_id, {State()})
+            states |= {State()} if is_erasing and any(state.deleted is not None for state in states) else set()
+            plain, everything = _answers(reader, blob_id)
+            assert plain is not None, f"{blob_id!r} is damaged"
+            assert any(fits(state, plain, everything, time) for state in states), (
+                f"{blob_id!r} is {plain} for a reader, and with what is gone {everything}; expected {states}")
+        assert not reader.damage, reader.damage
+        assert reader.verify().is_sound, reader.verify()
+
     def check(self, store: BlobStore, journal: Journal, *, damage: str) -> None:
         allowed, time = allowed_of(journal), Time.of(store, journal)
         answers = {blob_id: _answers(store, blob_id) for blob_id in (*IDS, b"never put")}
@@ -241,14 +308,22 @@ class BlobStoreDriver:
                 assert any(fits(state, plain, everything, time) for state in states), (
                     f"{blob_id!r} is {plain}, and with what is gone {everything}, at {time}; expected {states}")
         if not damage:
-            self._check_whole(store, allowed, answers)
+            self._check_whole(store, journal, allowed, answers)
 
-    def _check_whole(self, store: BlobStore, allowed: dict[bytes, set[State]],
+    def _check_whole(self, store: BlobStore, journal: Journal, allowed: dict[bytes, set[State]],
                      answers: dict[bytes, tuple[Found, Found]]) -> None:
         assert not store.recovery.damage, store.recovery.damage
         assert store.verify().is_sound, store.verify()
         store.audit()
+        leftovers = leftovers_of(Path(store.folder), *TIDY)
+        assert not leftovers or store.compaction is not None, f"{leftovers} were left"
         told = dict(_told(store))
+        for peer in [change.what for change in journal.changes if isinstance(change.what, Replicated)][-2:]:
+            # A token holds across compactions and openings.
+            has = {**dict(peer.told), **dict(_told(store, peer.token))}
+            assert told.items() <= has.items(), f"a peer that goes on from {peer.token} has {has} instead of {told}"
+        sizes = {change.what for change in journal.changes if isinstance(change.what, Sizes)}
+        assert sizes <= {Sizes(store.capacity_bytes, store.segment_bytes)}, f"the store's sizes were {sizes}"
         for blob_id, (plain, _) in answers.items():
             assert isinstance(plain, Missing | Expired) or told[blob_id] == isinstance(plain, Deleted), (blob_id, told)
         assert told.keys() <= answers.keys()
@@ -273,7 +348,7 @@ class Time:
     was_compacted: bool
 
     @classmethod
-    def of(cls, store: BlobStore, journal: Journal) -> Time:
+    def of(cls, store: BlobStore | Reading, journal: Journal) -> Time:
         now, whats = _time(store), [change.what for change in journal.changes]
         # A store that is opened after a power failure is in a world of its own, whose clock has stood still.
         known = [what.at for what in whats if isinstance(what, Delete | Upkeep | Erased)]
@@ -316,7 +391,7 @@ def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
             for blob_id, states in allowed.items():
                 allowed[blob_id] = {attrs.evolve(state, erased=True) if state.deleted is not None
                                     and state.deleted + RETENTION < what.at - TICK else state for state in states}
-        if isinstance(what, Seen):
+        if isinstance(what, Seen) and change.acknowledged:
             allowed[what.id] = {state for state in allowed.get(what.id, set()) if state.content is not None
                                 and what.is_deleted == (state.deleted is not None)}
         if isinstance(what, Put | Delete | Undelete | Permanent):
@@ -338,7 +413,7 @@ def _after(state: State, what: Put | Delete | Undelete | Permanent) -> State:
             return attrs.evolve(state, expires=None)
 
 
-def _answers(store: BlobStore, blob_id: bytes) -> tuple[Found, Found]:
+def _answers(store: BlobStore | BlobReader, blob_id: bytes) -> tuple[Found, Found]:
     answers: list[Found] = []
     for options in (GetOptions(), EVERYTHING):
         try:
@@ -348,9 +423,8 @@ def _answers(store: BlobStore, blob_id: bytes) -> tuple[Found, Found]:
     return answers[0], answers[1]
 
 
-def _told(store: BlobStore) -> Iterator[tuple[bytes, bool]]:
+def _told(store: BlobStore, token: Any = None) -> Iterator[tuple[bytes, bool]]:
     """Each blob of which a peer is told, and whether it is deleted."""
-    token = None
     while True:
         found = store.entries_since(token)
         yield from ((entry.id, entry.is_deleted) for entry in found.entries)
@@ -359,7 +433,7 @@ def _told(store: BlobStore) -> Iterator[tuple[bytes, bool]]:
         token = found.token
 
 
-def _time(store: BlobStore) -> float:
+def _time(store: BlobStore | Reading) -> float:
     """What the time really is: a hazard puts the wall clock wrong, and never the other one."""
     return NOW + store.clock.monotonic()
 

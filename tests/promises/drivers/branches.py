@@ -109,6 +109,22 @@ class Write(Change):
 
 
 @attrs.frozen(kw_only=True)
+class Append(Change):
+    """A word that no other one adds is added to what a key holds, once."""
+
+    key: bytes
+    word: bytes
+
+    def partly(self, repo: Repo) -> Iterator[Repo]:
+        now = dict(dict(repo.branches).get(self.branch, ("", frozenset()))[1])
+        if self.word not in now.get(self.key, b""):
+            yield from super().partly(repo)
+
+    def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
+        return repo.moved(self.branch, head, changed(now, {self.key: dict(now).get(self.key, b"") + self.word}))
+
+
+@attrs.frozen(kw_only=True)
 class Reset(Change):
     """The keys that begin so, or that one alone, are what they are in HEAD."""
 

@@ -29,7 +29,7 @@ from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import ClockJumped, CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.testing import Change, HostLock, Journal, World, WorldClock
-from tests.promises.drivers.outcomes import has_changed, result_of
+from tests.promises.drivers.outcomes import Denied, has_changed, result_of, standing
 
 NOW = WorldClock().now()
 """The time at which a world begins."""
@@ -68,9 +68,10 @@ class Cut:
 
 @attrs.frozen
 class Reached:
-    """History was cut to a version, and not left as it was because another cut is under way."""
+    """History was cut to a version, in a coordinator's term; it was not left as it was because of another cut."""
 
     version: int
+    term: int | None
 
 
 @attrs.frozen
@@ -110,13 +111,6 @@ class Upkeep:
 
 
 @attrs.frozen
-class Denied:
-    """The catalog has said of what was tried that it changed nothing."""
-
-    what: Any
-
-
-@attrs.frozen
 class Settings:
     """What a life of a node is opened with."""
 
@@ -133,12 +127,14 @@ class Opened:
         self.number = world.kept["openings"] = world.kept.get("openings", 0) + 1
         self.store = world.keyed("catalog", lambda: MemoryStore(predicates="value"))
         self.clock: WorldClock = world.clock
-        log = UpdateLog(self.store, chunk_bytes=settings.chunk_bytes, rng=Random(self.number), clock=world.clock)
+        self.log = UpdateLog(self.store, chunk_bytes=settings.chunk_bytes, rng=Random(self.number), clock=world.clock)
         hybrid = HybridClock(world.clock, max_skew_seconds=settings.skew_seconds)
-        self.service = CatalogService(log, hybrid, delay_seconds=settings.delay_seconds)
+        self.service = CatalogService(self.log, hybrid, delay_seconds=settings.delay_seconds)
         self.low = LowWatermark(self.store, "A", hybrid, data_availability_seconds=settings.availability_seconds)
         self.times = PublishedTimes(self.store, "A", clock=world.clock)
         self.owners: list[str] = []
+        # Pins that somebody took for a short time, and that anybody may take again.
+        self.expiring: list[str] = world.kept.setdefault("expiring", [])
         self.tables: list[int] = []
         self.plan: CatalogPlan | None = None
         self.host = HostLock()
@@ -253,13 +249,15 @@ class CatalogDriver:
             except Stale:
                 return  # somebody has cut, pinned or taken over meanwhile
             if has_changed(outcome):
-                with journal.trying(Reached(plan.target)):
+                with journal.trying(Reached(plan.target, plan.term)):
                     pass
 
     def _pin(self, store: Opened, rng: Random, journal: Journal) -> None:
         history = store.service.history
         version = rng.choice([rng.randint(max(history.earliest, 1), history.latest), history.latest])
-        pinned = Pinned(f"pin {rng.getrandbits(40):010x}", version, rng.random() < 0.5)
+        pinned = Pinned(f"pin {rng.getrandbits(40):010x}", version, rng.choice([True, False]))
+        if rng.choice([False, False, True]) and store.expiring:
+            pinned = Pinned(store.expiring.pop(0), version)
         try:
             self._tried(lambda: store.patiently(lambda: store.service.pins.pin(
                 pinned.owner, version, history, ttl_seconds=1.0 if pinned.is_short else LONG)), pinned, journal)
@@ -269,7 +267,7 @@ class CatalogDriver:
             if store.service.history.has(version):
                 raise
         else:
-            store.owners += [] if pinned.is_short else [pinned.owner]
+            (store.expiring if pinned.is_short else store.owners).append(pinned.owner)
 
     def _move(self, store: Opened, rng: Random, journal: Journal) -> None:
         """Move a pin on, renew it, or release it."""
@@ -319,8 +317,10 @@ class CatalogDriver:
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         service = store.service
         service.poll()
-        changes = _standing(journal)
+        changes = standing(journal)
         self._check_history(service, changes)
+        newest = max((cut.term or 0 for cut in _of(changes, Reached)), default=0)
+        assert store.log.term()[0] >= newest, f"a coordinator has cut after the one of term {newest}, in an earlier one"
         self._check_pins(service, changes)
         self._check_times(store, changes)
         report = service.verify()
@@ -384,20 +384,6 @@ class CatalogDriver:
                 allowed = {LIFE["created_at"]} | (set() if any(removed) else allowed)
             time = store.times.register(table, 0, **LIFE)
             assert time in allowed, f"table {table} has published {time}, expected one of {allowed}"
-
-
-def _standing(journal: Journal) -> list[Change]:
-    """The changes without those of which the catalog has said that nothing was changed."""
-    standing = list[Change]()
-    for change in journal.changes:
-        if isinstance(change.what, Denied):
-            denied = [place for place, one in enumerate(standing)
-                      if one.what == change.what.what and not one.acknowledged]
-            if denied and change.acknowledged:
-                del standing[denied[-1]]
-        else:
-            standing.append(change)
-    return standing
 
 
 KindT = TypeVar("KindT")

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `FileFence` as the hazards see it."""
+"""A `FileFence` and a `KVFence` as the hazards see them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 from random import Random
+from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData
-from compactlib.scheduler import FencedOff, FileFence
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.scheduler import FencedOff, FileFence, KVFence
 from compactlib.testing import HostLock, Journal, World
+from tests.promises.drivers.outcomes import Denied, standing
 
 RESOURCES = ("log", "table")
 NEVER_NAMED = "never admitted to"
@@ -67,11 +70,15 @@ def value_of(resource: str, token: int) -> bytes:
     return b"%s by %d;" % (resource.encode(), token) * (token % 3)
 
 
+AnyFence: TypeAlias = FileFence | KVFence
+
+
 @attrs.frozen
 class Opened:
     """A fence, which has nothing to close."""
 
-    fence: FileFence
+    fence: AnyFence
+    host: HostLock = attrs.field(factory=HostLock)
 
     def close(self) -> None:
         """Nothing."""
@@ -80,8 +87,7 @@ class Opened:
 class FileFenceDriver:
     """A fence in a folder: admissions, commits, guarded steps, late workers, and a floor that rises."""
 
-    def __init__(self) -> None:
-        self._host = HostLock()
+    has_peers = False
 
     def settings(self) -> Sequence[float]:
         """How many seconds a call waits for others."""
@@ -93,56 +99,77 @@ class FileFenceDriver:
     def policy(self) -> None:
         return None
 
+    def changes_nothing(self, error: CompactlibError) -> bool:
+        """Whether the fence promises of this error that nothing was changed."""
+        return isinstance(error, FencedOff)
+
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["admit", "guard", "commit", "floor", "late", "commit", "read"])
+        kind = rng.choice(["admit", "guard", "admit", "floor", "late", "commit", "read"])
         fence, resource, step = store.fence, rng.choice(RESOURCES), rng.randrange(3)
         if kind == "admit":
-            with self._host:  # so that the journal has them in the order in which the fence has carried them out
-                token = _highest(fence, resource, journal) + step
-                with journal.trying(Admitted(resource, token)):
-                    fence.admit(resource, token)
+            with store.host:  # so that the journal has them in the order in which the fence has carried them out
+                self._admit(fence, resource, _highest(fence, resource, journal) + step, journal)
         elif kind == "floor":
-            with self._host:
+            with store.host:
                 self._raise_floor(fence, step, journal)
         elif kind == "read":
             _read(fence, resource, journal)
         elif kind == "late":
-            with self._host:
+            with store.host:
                 token = _highest(fence, resource, journal)
                 if token:
                     _require_late(fence, resource, token - 1)
                 with journal.trying(Floor(min(step, token))):
                     fence.raise_floor(min(step, token))  # a late one, which lowers nothing
         else:
-            self._commit(fence, kind, resource, step, journal)
+            self._commit(store, kind, resource, step, journal)
 
-    def _raise_floor(self, fence: FileFence, step: int, journal: Journal) -> None:
+    def _raise_floor(self, fence: AnyFence, step: int, journal: Journal) -> None:
         """To the lowest token that is still in use, or above it."""
         highest = {resource: _highest(fence, resource, journal) for resource in RESOURCES}
         floor = min(highest.values()) + step
         with journal.trying(Floor(floor)):
             fence.raise_floor(floor)
-        for resource, token in highest.items():
+        for resource, token in highest.items() if not self.has_peers else ():
             assert token >= floor or fence.committed(resource) is None, f"{resource!r} is not forgotten"
 
-    def _commit(self, fence: FileFence, kind: str, resource: str, step: int, journal: Journal) -> None:
-        with self._host:
+    def _commit(self, store: Opened, kind: str, resource: str, step: int, journal: Journal) -> None:
+        fence = store.fence
+        with store.host:
             token = _highest(fence, resource, journal) + step
-            with journal.trying(Admitted(resource, token)):
-                fence.admit(resource, token)
+            self._admit(fence, resource, token, journal)
         # Another thread may have been admitted since then.
+        committed = Committed(resource, token)
         try:
-            with journal.trying(Committed(resource, token)):
-                if kind == "commit":
+            with journal.trying(committed):
+                if kind == "commit" or isinstance(fence, KVFence):
                     done = fence.commit(resource, token, value_of(resource, token)).committed
                 else:
                     with fence.guard(resource, token):
                         done = fence.commit(resource, token, value_of(resource, token)).committed
         except FencedOff as late:
             assert late.highest > token
-            return
+            with journal.trying(Denied(committed)):
+                return
+        except CompactlibError as error:
+            self._deny(error, committed, journal)
+            raise
         assert done is not None
         assert (done.token, done.value) == (token, value_of(resource, token))
+
+    def _admit(self, fence: AnyFence, resource: str, token: int, journal: Journal) -> None:
+        admitted = Admitted(resource, token)
+        try:
+            with journal.trying(admitted):
+                fence.admit(resource, token)
+        except CompactlibError as error:
+            self._deny(error, admitted, journal)
+            raise
+
+    def _deny(self, error: CompactlibError, what: object, journal: Journal) -> None:
+        if self.changes_nothing(error):
+            with journal.trying(Denied(what)):
+                pass
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         if damage == "missing" and not any(_highest(store.fence, each, Journal()) for each in RESOURCES):
@@ -172,7 +199,23 @@ class FileFenceDriver:
                 _require_late(store.fence, resource, highest - 1)
 
 
-def _highest(fence: FileFence, resource: str, journal: Journal) -> int:
+class KVFenceDriver(FileFenceDriver):
+    """A fence in the cells of a key-value store, which knows no guarded steps, and which several processes use."""
+
+    has_peers = True
+
+    def changes_nothing(self, error: CompactlibError) -> bool:
+        return not isinstance(error, OutcomeUnknown)
+
+    def settings(self) -> Sequence[float]:
+        return [0.0]
+
+    def open(self, world: World, settings: float) -> Opened:
+        store = world.keyed("fence", lambda: MemoryStore(predicates="value"))
+        return Opened(KVFence(store, clock=world.clock, rng=Random(1)))
+
+
+def _highest(fence: AnyFence, resource: str, journal: Journal) -> int:
     """The lowest token that the fence admits: the highest that it has seen, or its floor."""
     try:
         with journal.trying(Admitted(resource, 0)):
@@ -181,20 +224,20 @@ def _highest(fence: FileFence, resource: str, journal: Journal) -> int:
         return late.highest
 
 
-def _read(fence: FileFence, resource: str, journal: Journal) -> None:
+def _read(fence: AnyFence, resource: str, journal: Journal) -> None:
     found = fence.committed(resource)
     if found is not None:
         with journal.trying(Read(resource, found.token)):
             assert found.value == value_of(resource, found.token)
 
 
-def _require_late(fence: FileFence, resource: str, token: int) -> None:
+def _require_late(fence: AnyFence, resource: str, token: int) -> None:
     """A worker whose token is not the highest is refused, whatever it tries."""
     for call in ("admit", "commit", "guard"):
         with contextlib.suppress(FencedOff):
             if call == "admit":
                 fence.admit(resource, token)
-            elif call == "commit":
+            elif call == "commit" or isinstance(fence, KVFence):
                 fence.commit(resource, token, value_of(resource, token))
             else:
                 fence.guard(resource, token).__enter__()
@@ -212,7 +255,10 @@ def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
             after |= {Seen(floor=min(floors))}  # a floor was tried first, and raised after it
         allowed[resource] = after if is_sure else before | after
 
-    for change in journal.changes:
+    changes = standing(journal)
+    # A floor without an acknowledgement may still be on its way, and what lies below it is forgotten then.
+    late = [change for change in changes if isinstance(change.what, Floor) and not change.acknowledged]
+    for change in (*changes, *late):
         is_sure = change.acknowledged
         match change.what:
             case Admitted(resource=resource, token=token):

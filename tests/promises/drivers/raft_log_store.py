@@ -8,12 +8,15 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound
+from compactlib.executors import LocalExecutor
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -29,11 +32,16 @@ from compactlib.raftlog import (
 )
 from compactlib.testing import Change, FilesInFront, HostLock, Journal, Request, World
 from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 SNAPSHOTTED, OTHER = "a", "b"
 """The one has a snapshot folder and is never removed; the other keeps its state elsewhere, and is removed at times."""
 NO_VOTE = (0, None)
+TIDY = ("snapshots", r"snapshots/\d+-\d+\.(live|state|snapshot|checkpoint)", "store", "store/LOCK", "store/wal",
+        r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]", r"store/logs/[ab]/\d+\.segment",
+        "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|GAP|CADENCE)")
+"""What may lie in the folder of a world whose store is open and at rest."""
 
 
 @attrs.frozen
@@ -187,10 +195,51 @@ class Opened:
 
     def compact(self, *, policy: Any) -> None:
         for log_id in self.store.log_ids:
-            result_of(self.store.log(log_id).compact(policy=policy))
+            with pinned(self.store.log(log_id)) as log:
+                result_of(log.compact(policy=policy))
 
     def close(self) -> None:
         self.store.close()
+
+
+@contextlib.contextmanager
+def pinned(log: RaftLog) -> Iterator[RaftLog]:
+    """Inside it some entries of the log are pinned; they are read at its end as they were."""
+    terms = {index: term for index in range(max(log.last_index - 8, 0), log.last_index + 1, 2)
+             if isinstance(term := _answer(log, index), int)}
+    try:
+        pin = log.pin(IndexSet.from_sorted(terms))
+    except CorruptData:
+        yield log
+        return
+    try:
+        yield log
+        # What another leader's entries have replaced meanwhile is no longer pinned.
+        found = {entry.index: entry for entry in pin.entries() if entry.term <= terms[entry.index]}
+        if log.last_term is None or log.last_term <= max(terms.values(), default=0):
+            assert found.keys() == terms.keys(), f"pinned were {terms}, and {sorted(found)} are read"
+        for index, entry in found.items():
+            assert (entry.term, bytes(entry.payload)) == (
+                terms[index], payload_of(log.log_id, index, terms[index])), f"pinned entry {index} is {entry}"
+    finally:
+        pin.release()
+
+
+@attrs.frozen
+class Beside:
+    """Runs the tasks of a compaction, and does something else before it or after it."""
+
+    do: Callable[[], object]
+    is_after: bool
+
+    def run(self, tasks: Iterable[Any], **options: Any) -> Iterator[Any]:
+        listed = list(tasks)
+        if not self.is_after:
+            self.do()
+        outcomes = list(LocalExecutor().run(listed, **options))
+        if self.is_after:
+            self.do()
+        yield from outcomes
 
 
 class RaftLogStoreDriver:
@@ -233,12 +282,12 @@ class RaftLogStoreDriver:
         kind = rng.choice(["upkeep", "checkpoint", "append", "unsynced", "apart", "unsynced", "cut", "upkeep", "apart",
                            "conflict", "snapshot", "remove", "append", "checkpoint"])
         if kind == "upkeep":
-            self._keep_up(store, rng.choice(["flush", "reclaim", "compact", "compact"]), journal)
+            self._keep_up(store, rng.choice(["flush", "reclaim", "compact"]), rng, journal)
         else:
             with self._host:  # a host writes each log on one thread
                 self._write(store, kind, rng, journal)
 
-    def _keep_up(self, store: Opened, work: str, journal: Journal) -> None:
+    def _keep_up(self, store: Opened, work: str, rng: Random, journal: Journal) -> None:
         if work != "reclaim":
             with journal.trying(Synced(store.opening)):
                 store.store.flush()
@@ -246,9 +295,32 @@ class RaftLogStoreDriver:
             with journal.trying(Upkeep(work)):
                 log = store.store.log(log_id)
                 if work == "compact":
-                    result_of(log.compact(policy=self.policy()))
+                    self._compact(store, log, rng, journal)
                 elif work == "reclaim":
                     result_of(log.reclaim())
+
+    def _compact(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
+        """Compact alone, with pinned entries, or while a flush takes back what is rewritten."""
+        way = rng.choice(["alone", "pinned", "before", "after"])
+
+        def flush() -> None:
+            with journal.trying(Synced(store.opening)):
+                store.store.flush()
+
+        with self._host:
+            self._append(store, log, rng, journal)
+        flush()
+        with pinned(log) if way == "pinned" else contextlib.nullcontext():
+            with self._host:
+                if way in ("before", "after"):
+                    # In memory the log goes on otherwise than in its segments.
+                    self._take_back(store, "conflict", log, rng, journal)
+                    self._append(store, log, rng, journal)
+                self._snapshot(store, log, rng, journal)
+            if way in ("alone", "pinned"):
+                flush()
+            executor = Beside(flush, way == "after") if way in ("before", "after") else LocalExecutor()
+            result_of(log.compact(policy=self.policy(), executor=executor))
 
     def _write(self, store: Opened, kind: str, rng: Random, journal: Journal) -> None:
         log_id = rng.choice([SNAPSHOTTED, OTHER])
@@ -346,6 +418,8 @@ class RaftLogStoreDriver:
             store.store.audit()
             assert store.store.verify().is_sound, store.store.verify()
             store.snapshots.audit()
+            leftovers = leftovers_of(Path(store.store.folder).parent, *TIDY)
+            assert not leftovers, f"{leftovers} were left"
 
 
 def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) -> None:
@@ -412,11 +486,12 @@ class Kept:
                 waiting = [each for each in waiting if each.opening == what.opening] + [what]
                 continue
             if is_sure and not isinstance(what, Voted | Upkeep):
-                # Durable behind all that this opening has appended.
+                # Durable behind all that this opening has appended to the same log.
+                logs = {SNAPSHOTTED, OTHER} if isinstance(what, Synced) else {getattr(what, "log", SNAPSHOTTED)}
                 for each in waiting:
-                    if each.opening == what.opening:
+                    if each.opening == what.opening and each.log in logs:
                         kept[each.log].put(each, True)
-                waiting = []
+                waiting = [each for each in waiting if each.log not in logs]
             elif not is_sure:
                 waiting = []
             if not isinstance(what, Synced | Checkpoint | Upkeep):

@@ -21,6 +21,8 @@ from compactlib.staging import (
     AlwaysPolicy,
     BranchNotFound,
     CommittedRanges,
+    ParquetFormat,
+    PlainFormat,
     PreconditionFailed,
     Record,
     RecordNotFound,
@@ -32,7 +34,7 @@ from compactlib.staging.errors import BeingCollected
 from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers import branches as tried
 from tests.promises.drivers.kv_sqlite import Settings as SqliteSettings, SqliteInFront
-from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.outcomes import has_changed, result_of
 from tests.promises.drivers.possible import possible_states
 
 KEYS = (b"a", b"a/1", b"a/2", b"b", b"b/1", b"\0", b"\xff", b"\xff\xff")
@@ -49,6 +51,7 @@ class Settings:
     options: StagingOptions
     rule: SplitRule
     cache_bytes: int = 1 << 20
+    range_format: ParquetFormat | PlainFormat = attrs.field(factory=PlainFormat)
     sqlite: SqliteSettings = attrs.field(factory=SqliteSettings)
 
 
@@ -103,8 +106,9 @@ class RepositoryDriver:
         ours = StagingOptions(owns_ranges=True, first_backoff_seconds=0)
         return [Settings(ours, SplitRule(raggedness=3)),
                 Settings(attrs.evolve(ours, on_new_sealed="keep", max_scanned=4, diff_cache_bytes=0),
-                         SplitRule(raggedness=1000), 0, SqliteSettings("full", 2)),
-                Settings(attrs.evolve(ours, owns_ranges=False, grace_seconds=0), SplitRule(max_bytes=200, min_bytes=0))]
+                         SplitRule(raggedness=1000), 0, PlainFormat(), SqliteSettings("full", 2)),
+                Settings(attrs.evolve(ours, owns_ranges=False, grace_seconds=0), SplitRule(max_bytes=200, min_bytes=0),
+                         range_format=ParquetFormat() if self._where == "folder" else PlainFormat())]
 
     def policy(self) -> AlwaysPolicy:
         return AlwaysPolicy(window_seconds=0)
@@ -125,7 +129,8 @@ class RepositoryDriver:
             objects = world.objects("objects", lambda: MemoryObjects(clock=world.clock))
         opening = world.kept["opened"] = world.kept.get("opened", 0) + 1
         names = Random(f"names {opening}")
-        committed = CommittedRanges(objects, rule=settings.rule, cache_bytes=settings.cache_bytes, clock=world.clock,
+        committed = CommittedRanges(objects, rule=settings.rule, range_format=settings.range_format,
+                                    cache_bytes=settings.cache_bytes, clock=world.clock,
                                     new_name=lambda: f"{names.getrandbits(128):032x}")
         try:
             repository = Repository(kv, committed, options=settings.options, clock=world.clock,
@@ -247,6 +252,9 @@ class _Host:
 
     def write(self, name: str) -> None:
         items = {key: self.data() for key in self.rng.sample(KEYS, self.rng.randint(1, 3))}
+        if len(items) == 1 and self.rng.random() < 0.5:
+            self.append(name, next(iter(items)))
+            return
         with self.journal.trying(tried.Write(self.opening, name, items=tuple(items.items()))):
             if len(items) == 1:
                 self.repository.branch(name).put(*next(iter(items.items())))
@@ -264,15 +272,18 @@ class _Host:
             branch.put_if(key, data, Record.of(b"was never there"))
             raise AssertionError("a condition that does not hold was passed")
         found = branch.get_many([key]).get(key)
-        way = self.rng.choice(["put", "update", "put" if found is None else "delete"])
+        way = "put" if found is None else self.rng.choice(["put", "delete"])
         new = None if way == "delete" else data
         with self.journal.trying(tried.Write(self.opening, name, items=((key, new),))):
             if way == "delete":
                 branch.delete_if(key, EXISTS)
-            elif way == "put":
-                branch.put_if(key, data, found)
             else:
-                branch.update(key, lambda record: data)
+                branch.put_if(key, data, found)
+
+    def append(self, name: str, key: bytes) -> None:
+        word = b"%08x;" % self.rng.getrandbits(32)
+        with self.journal.trying(tried.Append(self.opening, name, key=key, word=word)):
+            self.repository.branch(name).update(key, lambda record: (b"" if record is None else record.data) + word)
 
     def reset(self, name: str) -> None:
         branch, way = self.repository.branch(name), self.rng.choice(["all", "prefix", "key"])
@@ -288,13 +299,21 @@ class _Host:
     def commit(self, name: str) -> None:
         message = self.message()
         with self.journal.trying(tried.Commit(self.opening, name, message=message)):
-            result_of(self.repository.branch(name).commit(message))
+            self.require_own(result_of(self.repository.branch(name).commit(message)), message)
 
     def merge(self) -> None:
         self.clean("main")
         change = tried.Merge(self.opening, "main", source="dev", message=self.message(), strategy=self.strategy())
         with self.journal.trying(change):
-            self.repository.branch("main").merge("dev", change.message, strategy=change.strategy)
+            made = self.repository.branch("main").merge("dev", change.message, strategy=change.strategy)
+            self.require_own(made, change.message)
+
+    def require_own(self, outcome: object, message: str) -> None:
+        """The commit that a caller is told of is its own."""
+        if has_changed(outcome):
+            told: Any = outcome
+            found = self.repository.commit(told.stats.commit_id).message
+            assert found == message, f"commit {message} was made, and {found} was told"
 
     def again(self, name: str) -> None:
         self.write(name)

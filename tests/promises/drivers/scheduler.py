@@ -36,7 +36,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.testing import HostLock, Journal, World
-from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.outcomes import Denied, result_of
 
 AnswerT = TypeVar("AnswerT")
 
@@ -124,13 +124,6 @@ class Upkeep:
     """A checkpoint, or jobs queued anew, which changes no row."""
 
     kind: str
-
-
-@attrs.frozen
-class Denied:
-    """The scheduler has said of the change that was tried last that nothing was changed."""
-
-    what: Any
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import attrs
@@ -21,8 +22,12 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.testing import HostLock, Journal, World
+from tests.promises.drivers.outcomes import result_of
+from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
+TIDY = (r"\d{16}\.segment", "LOCK", "SNAPSHOT", "CADENCE")
+"""What may lie in the folder of a log that is open and at rest."""
 
 
 @attrs.frozen
@@ -72,55 +77,75 @@ class SegmentLogDriver:
     def open(self, world: World, settings: LogOptions) -> SegmentLog:
         return SegmentLog(world.folder, attrs.evolve(settings, clock=world.clock, files=world.files))
 
-    def reader(self, world: World) -> LogReader:
-        return LogReader(world.folder)
-
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
 
+    def reader(self, world: World) -> LogReader:
+        return LogReader(world.folder)
+
+    def check_reader(self, reader: LogReader, journal: Journal) -> None:
+        _check_answers(reader, journal, "")
+        report = reader.verify()
+        assert report.is_sound, report
+
     def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["append", "append", "overwrite", "snapshot", "compact", "reclaim"])
-        if kind in ("append", "overwrite", "snapshot"):
-            with self._host:  # a host appends and takes snapshots on one thread
-                self._write(store, kind, rng, journal)
-        elif kind == "compact":
+        kind = rng.choice(["append", "append", "append", "overwrite", "snapshot", "compact", "compact", "reclaim"])
+        # There is something to compact once several segments are mostly dead.
+        before = ["append", "snapshot"] if kind == "compact" else []
+        with self._host:  # a host appends and takes snapshots on one thread
+            for write in before if kind in ("compact", "reclaim") else [kind]:
+                self._write(store, write, rng, journal)
+        if kind in ("compact", "reclaim"):
             with journal.trying(Upkeep(kind)):
-                store.compact(policy=self.policy())
-        else:
-            with journal.trying(Upkeep(kind)):
-                store.reclaim()
+                result_of(store.compact(policy=self.policy()) if kind == "compact" else store.reclaim())
 
     def _write(self, store: SegmentLog, kind: str, rng: Random, journal: Journal) -> None:
         last, state = store.last_index or 0, store.snapshot
         floor = 0 if state is None else state.index
         if kind == "snapshot" and last > floor:
-            index = rng.randint(floor + 1, last)
-            live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 3 == 0)
+            index = rng.choice([last, rng.randint(floor + 1, last)])
+            live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 4 == 0)
             with journal.trying(Snapshot(index, live)):
                 store.record_snapshot(index, live)
             return
         first = max(last - rng.randrange(3), floor) + 1 if kind == "overwrite" else last + 1
         terms = [entry.term for entry in store.entries(max(floor + 1, last))]
-        appended = Appended(first, max(terms, default=0) + (kind == "overwrite") or 1, rng.randint(1, 6))
+        appended = Appended(first, max(terms, default=0) + (kind == "overwrite") or 1, rng.randint(1, 9))
         with journal.trying(appended):
             store.extend((i, appended.term, payload_of(i, appended.term)) for i in appended.indexes())
             store.sync()
 
-    def check(self, store: SegmentLog | LogReader, journal: Journal, *, damage: str) -> None:
-        allowed = allowed_of(journal)
-        absent_from = None
-        for index in range(1, max(allowed, default=0) + 3):
-            answer = _answer(store, index)
-            expected = allowed.get(index, {ABSENT})
-            if answer == DAMAGED:
-                assert damage, f"index {index} is damaged"
-            elif answer == ABSENT and ABSENT not in expected and damage == "cut":
-                absent_from = absent_from or index  # the end of the newest segment
-            else:
-                assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
-                assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
+    def check(self, store: SegmentLog, journal: Journal, *, damage: str) -> None:
+        _check_answers(store, journal, damage)
         if not damage:
             assert store.verify().is_sound, store.verify()
+            _require_tidy(store)
+
+
+def _require_tidy(store: SegmentLog) -> None:
+    """Only what is in force is there: segments, and the links to them."""
+    result_of(store.reclaim())
+    folder = Path(store.folder)
+    leftovers = leftovers_of(folder, *TIDY)
+    assert not leftovers, f"{leftovers} were left"
+    files = {path.name for path in folder.glob("*.segment") if not path.is_symlink()}
+    unused = files - {f"{ref.number:016d}.segment" for ref in store.refs}
+    assert len(unused) <= 1, f"{unused} are of no use any more"  # the newest one may be empty
+
+
+def _check_answers(store: SegmentLog | LogReader, journal: Journal, damage: str) -> None:
+    allowed = allowed_of(journal)
+    absent_from = None
+    for index in range(1, max(allowed, default=0) + 3):
+        answer = _answer(store, index)
+        expected = allowed.get(index, {ABSENT})
+        if answer == DAMAGED:
+            assert damage, f"index {index} is damaged"
+        elif answer == ABSENT and ABSENT not in expected and damage == "cut":
+            absent_from = absent_from or index  # the end of the newest segment
+        else:
+            assert answer in expected, f"index {index} is {answer}, expected one of {sorted(map(str, expected))}"
+            assert absent_from is None or ABSENT in expected, f"index {absent_from} is absent, and {index} is there"
 
 
 def _answer(store: SegmentLog | LogReader, index: int) -> object:

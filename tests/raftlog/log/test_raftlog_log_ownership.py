@@ -104,9 +104,9 @@ def test_closing_from_an_observer_is_busy_on_whichever_thread(tmp_path: Path, ex
     usable(log, tmp_path)
 
 
-def test_a_second_compaction_is_skipped_also_from_inside_and_for_holes(tmp_path: Path) -> None:
+def test_a_second_compaction_is_skipped_also_from_inside(tmp_path: Path) -> None:
     logs: list[SegmentLog] = []
-    observer = _Inside(lambda: (logs[0].compact(policy=logs[0].policy), logs[0].punch_holes()))
+    observer = _Inside(lambda: (logs[0].compact(policy=logs[0].policy), logs[0].reclaim()))
     log = opened(tmp_path, observer=observer)
     logs.append(log)
     assert isinstance(log.compact(policy=_EachAlone(), executor=LocalExecutor(workers=2)), Done)
@@ -294,7 +294,7 @@ def test_closing_from_another_thread_cancels_and_waits(tmp_path: Path) -> None:
     thread.join()
     assert order == ["cancelled", "ended", "closed"]
     assert isinstance(outcomes[0], Failed)
-    for call in (log.compact, log.punch_holes, log.reclaim, log.sync):
+    for call in (log.compact, log.reclaim, log.sync):
         with pytest.raises(Closed):
             call()
     log.close()

@@ -49,7 +49,6 @@ def go_through(folder: Path) -> None:
         Expected.of(entries_of(1, 80), 64, LIVE).check(log)
         log.record_snapshot(66, LIVE)
         compact_to_rest(log)
-        log.punch_holes()
         log.reclaim()
         log.verify()
         Expected.of(entries_of(1, 80), 66, LIVE).check(log)
@@ -161,7 +160,6 @@ def test_the_ends_of_index_and_term_are_kept(tmp_path: Path, index: int, term: i
             if life == 1:
                 log.record_snapshot(index, [index])
             compact_to_rest(log)
-            log.punch_holes()
             assert log.verify().is_sound
             log.audit()
     with SegmentLog(tmp_path, small()) as log:
@@ -193,12 +191,8 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "payload of nothing": lambda log: log.append(81, 1, None),  # type: ignore[arg-type]
     "extend with numbers": lambda log: log.extend([7]),  # type: ignore[list-item]
     "extend with pairs": lambda log: log.extend([(81, 1)]),  # type: ignore[list-item]
-    "extend with nothing": lambda log: log.extend(None),  # type: ignore[arg-type]
     "read text": lambda log: log.read("1"),  # type: ignore[arg-type]
     "read nothing": lambda log: log.read(None),  # type: ignore[arg-type]
-    "read many texts": lambda log: list(log.read_many(["a", "b"])),  # type: ignore[list-item]
-    "read many of nothing": lambda log: list(log.read_many(None)),  # type: ignore[arg-type]
-    "plan a read of nothing": lambda log: log.plan_read(None),  # type: ignore[arg-type]
     "scan from text": lambda log: list(log.scan("1")),  # type: ignore[arg-type]
     "scan up to nothing": lambda log: list(log.scan(1, None)),  # type: ignore[arg-type]
     "snapshot at text": lambda log: log.record_snapshot("70", []),  # type: ignore[arg-type]
@@ -206,13 +200,8 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "snapshot of text": lambda log: log.record_snapshot(70, ["a"]),  # type: ignore[list-item]
     "snapshot of nothing": lambda log: log.record_snapshot(70, None),  # type: ignore[arg-type]
     "snapshot above": lambda log: log.record_snapshot(MAX_INDEX + 1, []),
-    "holes of text": lambda log: log.punch_holes(min_bytes="1"),  # type: ignore[arg-type]
     "no plan": lambda log: log.compact("major"),  # type: ignore[arg-type]
-    "no policy": lambda log: log.plan("huge"),  # type: ignore[arg-type]
     "no view": lambda log: log.plan(view=log.stats()),  # type: ignore[arg-type]
-    "a budget of text": lambda log: log.compact(policy=log.policy, budget="all"),  # type: ignore[arg-type]
-    "an executor of text": lambda log: log.compact(policy=log.policy, executor="spark"),  # type: ignore[arg-type]
-    "a policy of text": lambda log: log.compact(policy="seed"),  # type: ignore[arg-type]
 }
 
 

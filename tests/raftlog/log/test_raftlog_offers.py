@@ -609,7 +609,7 @@ def test_a_spent_budget_is_told_whatever_else_went_wrong(tmp_path: Path) -> None
         assert isinstance(outcome.error, BudgetSpent)
         cancelled = Budget()
         cancelled.cancel()
-        for call in (log.compact, log.reclaim, log.punch_holes):
+        for call in (log.compact, log.reclaim):
             answer: Any = call(budget=cancelled)
             assert isinstance(answer, Failed)
             assert isinstance(answer.error, BudgetSpent)
@@ -741,7 +741,7 @@ def test_closing_a_log_of_a_store_ends_its_compaction_and_the_store_goes_on(tmp_
         done(log.compact(policy=PAIRS, observer=Closes()))
         assert refused
         log.close()
-        for call in (log.view, log.plan, log.compact, log.reclaim, log.verify, log.punch_holes):
+        for call in (log.view, log.plan, log.compact, log.reclaim, log.verify):
             with pytest.raises(Closed):
                 call()
         again = store.log("a")

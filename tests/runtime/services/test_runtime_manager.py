@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -162,31 +161,6 @@ def test_a_period_is_above_0(wrong: Any) -> None:
 def test_what_cannot_be_compacted_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"has no compact\(\)"):
         add(CompactionManager(), "a", object())
-
-
-@pytest.mark.parametrize("wrong", [
-    {"name": 5}, {"name": None}, {"name": []}, {"disk": 5}, {"policy": "stats"}, {"executor": 5}, {"fence": 5},
-    {"new_budget": 5}, {"enabled": "yes"}, {"is_open": None}])
-def test_what_cannot_be_added_is_named(wrong: dict[str, Any]) -> None:
-    [(name, value)] = wrong.items()
-    manager = CompactionManager()
-    with pytest.raises(InvalidInput, match=f"{name} is {re.escape(repr(value))}; give "):
-        manager.add(**{"name": "a", "store": FakeStore(), **wrong})
-    assert not manager.report().rows
-
-
-@pytest.mark.parametrize("wrong", [
-    {"retry_seconds": "x"}, {"retry_seconds": None}, {"max_retry_seconds": "x"}, {"clock": 5}, {"observer": 5}])
-def test_what_a_manager_cannot_be_made_with_is_named(wrong: dict[str, Any]) -> None:
-    [(name, value)] = wrong.items()
-    with pytest.raises(InvalidInput, match=f"{name} is {value!r}; give "):
-        CompactionManager(**wrong)
-
-
-@pytest.mark.parametrize("call", ["remove", "enable", "disable", "request"])
-def test_what_is_no_name_is_refused(call: str) -> None:
-    with pytest.raises(InvalidInput, match="name is "):
-        getattr(CompactionManager(), call)([])
 
 
 def test_a_time_to_wait_may_be_as_long_as_one_likes() -> None:

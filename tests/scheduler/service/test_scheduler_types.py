@@ -11,10 +11,8 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    ByPriority,
     Command,
     CompactedBlocks,
-    FairTenants,
     JobStatus,
     LevelConfig,
     PollRequest,
@@ -23,7 +21,6 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
     Tick,
-    WorkerOptions,
 )
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.values import BlockEntry
@@ -123,17 +120,3 @@ def test_a_block_of_strange_things_is_none(field: str, strange: Any) -> None:
     if field not in ("min_time", "max_time"):
         with pytest.raises(InvalidInput):
             BlockEntry(index=1, appended_at=0.0, **{**FINE, field: strange})
-
-
-@pytest.mark.parametrize("make", [
-    lambda: SchedulerConfig(levels=5), lambda: SchedulerConfig(levels=(5,)), lambda: SchedulerConfig(lease_seconds="x"),  # type: ignore[arg-type]
-    lambda: SchedulerConfig(max_failures=None), lambda: SchedulerConfig(max_tombstones="many"),  # type: ignore[arg-type]
-    lambda: ByPriority("x"),  # type: ignore[arg-type]
-    lambda: LevelConfig(max_blocks=None), lambda: LevelConfig(max_blocks=1, max_age_seconds="x"),  # type: ignore[arg-type]
-    lambda: FairTenants(5), lambda: FairTenants({"A": "x"}),  # type: ignore[arg-type]
-    lambda: WorkerOptions(max_poll_seconds=float("inf")), lambda: WorkerOptions(patience_seconds=-1.0),
-    lambda: encode_message({1}), lambda: encode_message(PollRequest((object(),))),  # type: ignore[arg-type]
-    lambda: encode_command(Command(1, 1, 0.0), AddBlocks(({},)))])  # type: ignore[arg-type]
-def test_what_is_made_of_strange_things_is_refused_by_name(make: Any) -> None:
-    with pytest.raises(InvalidInput):
-        make()

@@ -304,22 +304,7 @@ class TestOptions:
             plan_slices(options(tmp_path))
 
 
-# ---------------------------------------------------------------------------------------- holes and write-ahead logs
-
-
-def test_a_dead_entry_that_became_a_hole_has_no_payload_and_no_error(tmp_path: Path) -> None:
-    """It was taken for damage, and a sound log could not be read."""
-    with SegmentLog(tmp_path / "log", LogOptions(limits=SegmentLimits(max_entries=16))) as log:
-        log.extend((index, 1, bytes([index]) * 20_000) for index in range(1, 41))
-        log.record_snapshot(40, IndexSet.from_runs([(1, 5), (10, 28), (33, 34)]))
-        assert isinstance(log.punch_holes(), Done)
-        for path in ({"path": str(tmp_path / "log")}, {"path": str(tmp_path / "log"), "damaged": "column"}):
-            found = rows(SourceOptions.parse(path))
-            assert [row["index"] for row in found if row["live"]] == [*range(1, 6), *range(10, 29), 33, 34]
-            for row in found:
-                assert row.get("error") is None
-                assert row["payload"] == bytes([row["index"]]) * 20_000 if row["live"] else True
-            assert any(row["payload"] is None for row in found)
+# -------------------------------------------------------------------------------------------------- write-ahead logs
 
 
 def test_large_entries_of_a_write_ahead_log_come_in_many_batches(tmp_path: Path) -> None:

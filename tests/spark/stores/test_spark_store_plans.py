@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of many stores: what they show, and runs over many stores whose driver is killed, and which go on."""
+"""Plans of many stores: what they show."""
 
 from __future__ import annotations
 
-import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +14,12 @@ from pyspark.sql import SparkSession
 from compactlib.errors import CorruptData, InvalidInput, NotFound
 from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DropDead, SeedPolicy, SegmentLog
+from compactlib.raftlog import DropDead, SegmentLog
 from compactlib.raftlog.errors import NotALog
 from compactlib.runtime import Budget
-from compactlib.spark import compact_on_workers, compact_stores, plan_stores
+from compactlib.spark import compact_stores, plan_stores
 from compactlib.spark.stores.store_plans import PlanLog, StorePlan, StoresPlan, StoreWork
-from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs, open_log
+from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs
 
 ROOT = Path(__file__).parents[3]
 
@@ -163,42 +161,3 @@ class TestOnSpark:
         with pytest.raises(InvalidInput, match="'a' is listed twice"):
             plan_stores(spark, ["a", "b", "a"], planned)
         assert plan_stores(spark, [], planned).stores == ()
-
-    @pytest.mark.cluster
-    @pytest.mark.parametrize("seed", [1])
-    def test_killed_again_and_again_it_goes_on(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
-        killed_runs(spark, tmp_path, random.Random(seed), 40, 3)
-
-    @pytest.mark.soak
-    @pytest.mark.parametrize("seed", range(5))
-    def test_killed_many_times(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
-        killed_runs(spark, tmp_path, random.Random(seed), 150, 12)
-
-
-def killed_runs(spark: SparkSession, base: Path, rng: random.Random, count: int, kills: int) -> None:
-    """Drivers that are killed at any change of the disk; each time a plan says what is left, and the next goes on."""
-    templates = build_logs(base / "templates", 10)
-    folders = copied_logs(base / "logs", templates, count)
-    reported: set[str] = set()
-    for _ in range(kills):
-        left = [job.name for job in plan_stores(spark, folders, PLAN_LOG).jobs(compact_log)]
-        assert not reported & set(left)
-        if not left:
-            break
-        # A log takes some 30 changes.
-        changes = rng.randrange(30 * max(count // kills, 1) * 2)
-        ran = subprocess.run([sys.executable, "-m", "tests.spark.stores.killed_stores", str(changes), *left], cwd=ROOT,
-                             capture_output=True, text=True, timeout=240, check=False)
-        assert ran.returncode in (-signal.SIGKILL, 0), ran.stderr[-4000:]
-        finished = ran.stdout.split()
-        assert not reported & set(finished)
-        reported |= set(finished)
-    rest = plan_stores(spark, folders, PLAN_LOG)
-    outcomes = compact_on_workers(spark, rest.work, open_log, policy=SeedPolicy()).collect()
-    assert not [row for row in outcomes if row.outcome == "failed"]
-    assert not plan_stores(spark, folders, PLAN_LOG).work
-    for template in templates:
-        compact_log(template, LocalExecutor(), Budget())
-    for number, folder in enumerate(folders):
-        assert contents(folder) == contents(templates[number % 10])
-        assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []

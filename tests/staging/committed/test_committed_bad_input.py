@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -300,14 +299,3 @@ def test_verify_finds_unsorted_keys_and_cuts_that_are_none() -> None:
         objects.create(f"metaranges/{metarange_id}", data)
         (finding,) = layer.verify(live(metarange_id)).findings
         assert isinstance(finding.error, DamagedRange)
-
-
-def test_what_is_no_argument_is_named() -> None:
-    layer: Any = committed()
-    calls: list[Callable[[], object]] = [
-        lambda: layer.apply(5, []), lambda: layer.apply(None, 5), lambda: layer.apply(None, [], budget=5),
-        lambda: layer.get([], b"k"), lambda: layer.get_many(None, 5), lambda: layer.collect(5, grace_seconds=1),
-        lambda: layer.collect(LiveMetaRanges, grace_seconds="x"), lambda: layer.verify(None)]
-    for call in calls:
-        with pytest.raises(InvalidInput):
-            call()

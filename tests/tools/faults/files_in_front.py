@@ -32,7 +32,7 @@ class FilesInFront(abc.ABC):
         """One change.
 
         Args:
-            operation: `"create"`, `"write"`, `"copy"`, `"truncate"`, `"punch hole"`, `"sync"`, `"rename"`, `"link"`,
+            operation: `"create"`, `"write"`, `"copy"`, `"truncate"`, `"sync"`, `"rename"`, `"link"`,
                 `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`.
             path: of what.
             target: the new name, if it gets one.
@@ -129,10 +129,6 @@ class _OutFileInFront:
         grows = size > os.fstat(self.fileno()).st_size
         with self._files.step("truncate", self.path, grows=grows):
             self._out.truncate(size)
-
-    def punch_hole(self, offset: int, length: int) -> None:
-        with self._files.step("punch hole", self.path):
-            self._out.punch_hole(offset, length)
 
     def sync(self) -> None:
         self._files.sync_file(self._out)

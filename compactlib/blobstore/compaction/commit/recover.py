@@ -11,7 +11,7 @@ What the compaction log says decides:
 * COMMIT, CLEANUP: the new segments count; they are read, they get their names, the sources go, and the cycle has ended;
 * COMMIT, CLEANUP, but a new segment is damaged or gone, and all sources are there: the new segments go instead, which
   is reported; the next compaction copies anew;
-* DONE: the log goes to the history.
+* DONE: the log goes.
 
 The sources of earlier cycles in the log go again, since their removal may not have been durable.
 

@@ -6,8 +6,8 @@ Plans are made from a view, a policy's choice and a time alone, so one can be ma
 How many output segments there will be follows from the valid bytes where they fit into one, where all records are of
 one size, or where the most that outputs leave unused cannot make it one more. There, and where every record was counted
 and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store notes
-about a compaction, up to 1 KB for each segment it takes and 32 bytes for each index file that it writes, kept for
-`compaction_history_seconds`, is reckoned only in the room that it needs, which is never too little: an upper bound.
+about a compaction until its end, up to 1 KB for each segment it takes and 32 bytes for each index file that it writes,
+is reckoned only in the room that it needs, which is never too little: an upper bound.
 """
 
 from __future__ import annotations

@@ -344,7 +344,8 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
         others = f"{damaged} of the others are damaged, the journal reaches the rest" if damaged else \
             "the journal reaches the others"
         return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, {others}; wait, "
-                f"or lower the store's journal_max_entries")
+                f"or lower the store's journal_max_entries, or have CompactAll take the one that is written to, with "
+                f"close_active_segment=True")
     return ""
 
 
@@ -358,12 +359,25 @@ def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advi
         advice: what to do about that, if anything helps.
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
+    kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
+    advice = ", or ".join(filter(None, (
+        advice,
+        f"lower the store's max_blob_bytes={view.max_blob_bytes}, which each output keeps free"
+        if _is_for_large_blobs(view, min_reclaimed_segments) else "",
+        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
     lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
     later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
              if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
     return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
                           f"to free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
+
+
+def _is_for_large_blobs(view: BlobView, segments: int) -> bool:
+    """Whether so many segments would be freed if outputs kept no room free for the largest blob."""
+    ordered = emptiest_first(view.eligible)
+    return not fewest_that_free(view, ordered, segments) and bool(
+        fewest_that_free(attrs.evolve(view, max_blob_bytes=0), ordered, segments))
 
 
 def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:

@@ -98,8 +98,7 @@ class CompactionLog(Printed):
     """A compaction, as far as it has come. Each step returns the next value and refuses to come out of order.
 
     Attributes:
-        number: of the compaction in its store, from 1 on; ascends by one with each cycle that was committed, so that
-            the first cycle of this compaction has it.
+        number: of its first cycle; cycles that were committed are numbered from 1 on while the store is open.
         started_ms: milliseconds since the epoch.
         reference_ms: deletes made strictly before it are in effect, unless the retention has become longer since.
         is_full: whether the plan took every eligible segment.

@@ -176,17 +176,11 @@ def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
             breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]:
     """Each record with those of its blob and its verdict; one that is outdone comes without the others, and goes."""
-    gone = rules.purge.is_container_gone
     for entry, history in snapshot.histories_of(name, start=start, breathe=breathe):
         breathe()
-        if not history and entry.kind == _TTL_UPDATE and gone(entry):
-            # Then it may be kept for the sake of what it has outdone.
-            history = snapshot.history(entry.id)
         try:
             if history:
                 verdict = judge_one(entry, history, rules, compacting)
-            elif gone(entry):
-                verdict = Verdict.CONTAINER
             else:
                 verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
         except CorruptData as error:

@@ -281,12 +281,8 @@ class _Rounds:
                 self.end()
 
     def _release(self, run: Run) -> None:
-        compactions = self._running[run]
-        try:
-            compactions.freeing.wait()
-        finally:
-            compactions.ownership.release(run)
-            self._running.pop(run, None)
+        self._running[run].ownership.release(run)
+        self._running.pop(run, None)
 
     def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:
         """Do a step of one store; its failure ends this store's part, and no other's."""

@@ -23,8 +23,6 @@ from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
     CompactionFile,
     close_log,
-    next_number,
-    outdated_history,
     read_log,
 )
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
@@ -39,7 +37,6 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
 from compactlib.files.disk import may_be_there
-from compactlib.files.freeing import Freeing
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership, Run
@@ -61,7 +58,6 @@ class StoreCompactions:
         ownership: every compaction, resumption, drop and batch of a hard delete is a run of it.
         policy: see above.
         sensor: makes the views.
-        freeing: frees what compactions remove; who lets go of the store waits for it.
         last_error: the last unexpected exception: of an executor, a task or a question of the host's.
         failures: how often that was.
     """
@@ -74,8 +70,8 @@ class StoreCompactions:
         self.policy: BlobPolicy = policy
         self.ownership: Ownership = Ownership(f"the blob store {store.name}")
         self.sensor: Sensor = Sensor(store, questions.purge_rules(store.config), self.ownership)
-        self.freeing: Freeing = Freeing()
         self._work: CompactionWork | None = None
+        self._next_number = 1
         self.last_error: CompactlibError | None = None
         self.failures: int = 0
 
@@ -198,7 +194,7 @@ class StoreCompactions:
         told = StoreEvents(store.name, store.observer) if events is None else events
         if self._work is None:
             self._work = CompactionWork(store, CompactionFile(store.files, store.folder), log, self._questions, told,
-                                        self.freeing, resumed=True)
+                                        resumed=True)
         else:
             self._work.questions, self._work.events = self._questions, told
         return self._work
@@ -233,12 +229,11 @@ class StoreCompactions:
                 why = "is active, or the journal reaches it" if name in known else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {store.name} {why}; make a new plan")
         now = store.clock.now()
-        self._prune_history(now)
         log = CompactionLog(
-            number=next_number(store.folder), started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
+            number=self._next_number, started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
         file = CompactionFile(store.files, store.folder)
-        work = CompactionWork(store, file, log, self._questions, events, self.freeing, resumed=False)
+        work = CompactionWork(store, file, log, self._questions, events, resumed=False)
         if plan.expires_before is not None:
             work.expires_before_ms = milliseconds(plan.expires_before)
         try:
@@ -253,19 +248,18 @@ class StoreCompactions:
         self._work = work
 
     def close(self, work: CompactionWork, seconds: float) -> BlobCompactionReport:
-        """DONE: the log goes to the history, and what attempts have left goes.
+        """DONE: the log goes, and what attempts have left.
 
         Raises:
             StorageError: the disk refused; call again.
         """
         store, log = self._store, work.log
         store.require_mine()
-        # The room that the next plan finds.
-        self.freeing.wait()
         close_log(store.files, store.folder, log)
         store.give_up(GIVES_UP, None)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
         self._found = self._work = None
+        self._next_number = log.next_number
         report = BlobCompactionReport(
             store=store.name, number=log.number, victims=log.victims,
             sources=tuple(name for cycle in log.committed for name in cycle.sources),
@@ -279,20 +273,12 @@ class StoreCompactions:
         return report
 
     def reclaimable(self) -> tuple[str, ...]:
-        """What attempts have left and logs that are old enough: names in the folder.
+        """What attempts have left: names in the folder.
 
         Raises:
             StorageError: the folder cannot be read.
         """
-        folder = self._store.folder
-        return (*leftovers(folder, self.log), *outdated_history(folder, self._history_begins(self._store.clock.now())))
-
-    def _prune_history(self, now: float) -> None:
-        store = self._store
-        remove_names(store.files, store.folder, outdated_history(store.folder, self._history_begins(now)))
-
-    def _history_begins(self, now: float) -> int:
-        return milliseconds(now - self._store.config.compaction_history_seconds)
+        return tuple(leftovers(self._store.folder, self.log))
 
     def note(self, error: CompactlibError) -> None:
         """An unexpected exception was raised."""
@@ -341,7 +327,7 @@ class StoreCompactions:
                 log.audit()
         except AuditFailed as error:
             return error
-        # A log that has come to its end may have its other name already, if only the sync after that was refused.
+        # A log that has come to its end may be removed already, if only the sync after that was refused.
         if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
             return AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
         return None

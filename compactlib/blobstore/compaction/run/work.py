@@ -45,7 +45,6 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import list_folder, look_at
-from compactlib.files.freeing import Freeing
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
@@ -54,8 +53,6 @@ from compactlib.runtime.observe import Observer
 Question: TypeAlias = Callable[[IndexEntry], bool]
 
 _MAX_RESTARTS = 3
-_ROOM = 2
-"""With so many times what a cycle writes, index files and all, it does not matter what else is being freed."""
 _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
 _PIECE_ROWS = 32
@@ -71,19 +68,17 @@ class Questions:
 
     Attributes:
         seen_by_all_peers: whether every peer that counts has read a tombstone.
-        is_container_gone: whether a record's container is gone for good.
 
     Raises:
         InvalidInput: one cannot be called.
     """
 
     seen_by_all_peers: Question = nobody
-    is_container_gone: Question = nobody
 
     def __attrs_post_init__(self) -> None:
-        for name in ("seen_by_all_peers", "is_container_gone"):
-            if not callable(getattr(self, name)):
-                raise InvalidInput(f"{name} is {getattr(self, name)!r:.100}; give a function of a record's index entry")
+        if not callable(self.seen_by_all_peers):
+            raise InvalidInput(f"seen_by_all_peers is {self.seen_by_all_peers!r:.100}; give a function of a record's "
+                               f"index entry")
 
     def purge_rules(self, config: BlobStoreConfig, *, had_put: Question = nobody) -> PurgeRules:
         """What compactions of a store with this configuration may purge besides what is deleted or has expired.
@@ -91,8 +86,7 @@ class Questions:
         The statistics are made by the same: if they called dead what a compaction keeps, its plans would free nothing.
         """
         return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=self.seen_by_all_peers,
-                          had_put=had_put,
-                          is_container_gone=self.is_container_gone if config.drop_dead_containers else nobody)
+                          had_put=had_put)
 
 
 class CompactionWork:
@@ -104,7 +98,6 @@ class CompactionWork:
         log: how far it has come, as on the disk.
         questions: asked of the host.
         events: notified of each event.
-        freeing: frees what is removed.
         resumed: whether an earlier run had begun it.
 
     Attributes:
@@ -114,7 +107,7 @@ class CompactionWork:
     """
 
     def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions,
-                 events: StoreEvents, freeing: Freeing, *, resumed: bool) -> None:
+                 events: StoreEvents, *, resumed: bool) -> None:
         self.log: CompactionLog = log
         self.file: CompactionFile = file
         self.resumed: bool = resumed
@@ -130,7 +123,6 @@ class CompactionWork:
         self._store = store
         self._files = store.files
         self._folder = store.folder
-        self._freeing = freeing
         self.expires_before_ms: int = 0
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
@@ -173,10 +165,6 @@ class CompactionWork:
                 self._leave_out(error)
         if plan is None:
             return []
-        available = self._files.available_bytes(self._folder)
-        if available is None or available < _ROOM * sum(target.end for target in plan.targets):
-            # What the last cycle gave up may be the room that this one needs.
-            self._freeing.wait()
         done = {target.name for target in self.log.cycles[-1].targets}
         halves = self._half_written() if kept and self._has_leftovers else {}
         self._has_leftovers = True
@@ -506,8 +494,7 @@ class CompactionWork:
         freed = before - written
         # Readers that still hold a source keep its bytes; only the names go.
         for names in gone:
-            with self._freeing.later(os.path.join(self._folder, name) for name in names):
-                remove_names(self._files, self._folder, names)
+            remove_names(self._files, self._folder, names)
         self.bytes_written += written
         self.bytes_freed += freed
         number = self.log.next_number - 1

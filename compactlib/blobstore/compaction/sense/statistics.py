@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of each log segment a compaction would keep, exactly, for any times; and how many each container has.
+"""How many bytes of each log segment a compaction would keep, exactly, for any times.
 
 On demand, all entries of the index are looked at once. The sealed index segments are sorted by the hash of the id; the
 space of hashes is cut into slices, and in each slice the segments' pieces are merged, so that all records of
@@ -25,7 +25,7 @@ from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.validity.lifetimes import Lifetime, lifetimes
-from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, expiry, nobody
+from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, expiry
 from compactlib.report import Printed
 from compactlib.runtime.breather import Breather, unhurried
 from compactlib.runtime.budget import Budget
@@ -85,7 +85,7 @@ def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules:
     """
     reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
     counts = {info.name: _Count() for info in snapshot.segments}
-    for segment, size, _, reference_until, now_until, id_bytes, tied, _ in all_lifetimes(
+    for segment, size, reference_until, now_until, id_bytes, tied, _ in all_lifetimes(
             snapshot, rules, throttle=throttle, breather=breather, budget=budget):
         if reference_ms <= reference_until and now_ms <= now_until:
             count = counts[segment]
@@ -119,42 +119,20 @@ class _Count:
                             tied_bytes=self.tied_bytes)
 
 
-def container_statistics(snapshot: Snapshot, as_of: float, rules: PurgeRules | None = None, *,
-                         throttle: Throttle | None = None) -> dict[tuple[int, int], int]:
-    """Bytes of live blobs of each (account, container): PUT records only, and a delete counts at once.
-
-    A container without live bytes that has a PUT record left is listed with 0. Cost as for `log_statistics`.
-
-    Args:
-        snapshot: of the store.
-        as_of: deletes made and expiries reached strictly before it count; seconds.
-        rules: what else a compaction may remove; containers that are gone are left out.
-        throttle: see `log_statistics`.
-    """
-    as_of_ms = milliseconds(as_of)
-    live: dict[tuple[int, int], int] = {}
-    for life in all_lifetimes(snapshot, rules, throttle=throttle):
-        if life.container is not None:
-            counts = as_of_ms <= life.reference_until and as_of_ms <= life.now_until
-            live[life.container] = live.get(life.container, 0) + (life.size if counts else 0)
-    return dict(sorted(live.items()))
-
-
 def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, throttle: Throttle | None = None,
                   breather: Breather | None = None, budget: Budget | None = None) -> Iterator[Lifetime]:
     """The lifetime of every record that is kept at some time; in no particular order. Cost as for `log_statistics`."""
     rules = PurgeRules() if rules is None else rules
-    no_container_goes = rules.is_container_gone is nobody
     parts = snapshot.index_parts()
     breathe = unhurried if breather is None else breather.breathe
     for alone, histories in slices_by_hash(parts, throttle, budget):
         for part, row in alone:
             breathe()
             columns = parts[part].columns
-            if columns.kinds[row] == _PUT and no_container_goes:
+            if columns.kinds[row] == _PUT:
                 # Most blobs were put once and never touched again.
-                yield Lifetime(columns.segment, columns.sizes[row], (columns.accounts[row], columns.containers[row]),
-                               FOREVER, expiry(columns.expiries[row], columns.flags[row]),
+                yield Lifetime(columns.segment, columns.sizes[row], FOREVER,
+                               expiry(columns.expiries[row], columns.flags[row]),
                                columns.ids.length(row) if isinstance(columns.ids, PackedIds) else len(columns.ids[row]),
                                offset=columns.offsets[row])
             else:

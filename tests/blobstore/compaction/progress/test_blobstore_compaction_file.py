@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compaction log's file to the byte (L3), damage, and the history (L4, L5)."""
+"""The compaction log's file to the byte (L3), and damage (L4)."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,10 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore.compaction.commit.publish import remove_names
 from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
     CompactionFile,
     close_log,
-    done_name,
-    next_number,
-    outdated_history,
     read_log,
     write_log,
 )
@@ -39,7 +35,6 @@ from compactlib.files import LocalFiles
 from compactlib.files.checksum import crc32
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
-from tests.blobstore.compaction_stores import names
 from tests.tools.faults.plan import FailingFiles
 
 GOLDEN = Path(__file__).parents[3] / "promises" / "golden" / "blobstore"
@@ -199,68 +194,20 @@ def test_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
         if found is not None and acknowledged:
             assert logs.index(found) >= logs.index(acknowledged[-1])
         if found is None and acknowledged:
-            assert history(folder) == [logs[8]]
+            assert acknowledged[-1] == logs[8], "it goes only when it is over"
 
     checked = explore_crashes(record(tmp_path, work), check)
     assert checked > 10
 
 
-# ------------------------------------------------------------------------------------------------------- the history
+# ----------------------------------------------------------------------------------------------------------- its end
 
 
-def finished(number: int, started_ms: int) -> CompactionLog:
-    log = begun(number=number, started_ms=started_ms, victims=tuple(names("0_0")))
-    return log.start_copy(log.victims, None, (), 1).start_commit(0, 2).start_cleanup(3).end_cycle(4)
-
-
-def history(folder: Path) -> list[CompactionLog]:
-    """The compactions that are over, oldest first."""
-    return [decode_log(path.read_bytes(), str(path)).log for path in sorted(folder.glob("compaction-*.done"))]
-
-
-def keep(folder: Path, log: CompactionLog) -> None:
-    write_log(FILES, folder, log)
-    close_log(FILES, folder, log)
-
-
-def test_the_history_is_in_order_and_forgets_what_is_old(tmp_path: Path) -> None:
-    for number in range(1, 11):
-        keep(tmp_path, finished(number, 10_000 * number))
-    write_log(FILES, tmp_path, begun(number=11, started_ms=110_000))
-    assert [log.number for log in history(tmp_path)] == list(range(1, 11))
-    old = outdated_history(tmp_path, 110_000 - 1 - 50_000)
-    assert len(old) == 5
-    remove_names(FILES, tmp_path, old)
-    assert [log.number for log in history(tmp_path)] == list(range(6, 11))
-    assert read_log(tmp_path) is not None
-
-
-def test_the_newest_log_is_kept_whatever_its_age_since_it_holds_the_number(tmp_path: Path) -> None:
-    keep(tmp_path, finished(3, 10))
-    assert outdated_history(tmp_path, 1 << 60) == []
-    assert next_number(tmp_path) == 4
-
-
-def test_a_compaction_that_committed_nothing_leaves_no_history(tmp_path: Path) -> None:
-    keep(tmp_path, begun().drop())
+@pytest.mark.parametrize("ended", [straight_on()[-1], begun().drop()], ids=["committed", "dropped"])
+def test_a_compaction_that_is_over_leaves_no_file(ended: CompactionLog, tmp_path: Path) -> None:
+    write_log(FILES, tmp_path, ended)
+    close_log(FILES, tmp_path, ended)
     assert list(tmp_path.iterdir()) == []
-    assert next_number(tmp_path) == 1
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: encode_log(begun(number=2))],
-                         ids=["cut", "without its last steps"])
-def test_damaged_history_hides_nothing_else(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        keep(tmp_path, finished(number, number))
-    for number in (2, 3):
-        path = tmp_path / done_name(number)
-        path.write_bytes(damage(path.read_bytes()))
-    assert outdated_history(tmp_path, 1 << 60) == [done_name(1)]
-    assert next_number(tmp_path) > 4
-
-
-def test_names_hold_nothing_but_a_number() -> None:
-    assert (LOG_NAME, done_name(12)) == ("COMPACTION", "compaction-0000000000000012.done")
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["write"]:

@@ -23,7 +23,7 @@ from tests.harness.steps import calls_of
 def store_of(folder: Path, segments: int, *, clock: Clock | None = None, **settings: Any) -> BlobStore:
     return BlobStore(folder / str(segments), BlobStoreConfig(
         capacity_bytes=2048 * (2 * segments + 16), segment_bytes=2048, journal_max_entries=0, max_blob_bytes=0,
-        durability="interval", triggers=(), **settings), clock=clock)
+        durability="interval", **settings), clock=clock)
 
 
 def fill(store: BlobStore, segments: int) -> None:

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers whose first choices are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+ANY, LAST = object(), object()
+"""In place of a choice: one that is drawn; the last one."""
+
+
+class Drawn(Random):
+    """Chooses what it is given first, and draws everything else.
+
+    Args:
+        seed: of what is drawn.
+        first: the first choices.
+    """
+
+    def __init__(self, seed: int, first: Sequence[Any]) -> None:
+        super().__init__(seed)
+        self._first = list(first)
+
+    def choice(self, options: Any) -> Any:
+        given = self._first.pop(0) if self._first else ANY
+        if given is LAST:
+            return options[-1]
+        return super().choice(options) if given is ANY else given

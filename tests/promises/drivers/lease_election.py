@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The elections of three nodes over a shared key-value store as the hazards see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+
+import attrs
+
+from compactlib.catalog import LeaseElection
+from compactlib.kv import MemoryStore
+from compactlib.testing import Journal, World, WorldClock
+from tests.promises.drivers.outcomes import result_of
+
+LEASE = 9.0
+
+
+@attrs.frozen
+class Looked:
+    """One look of a node."""
+
+    node: str
+
+
+@attrs.frozen
+class Told:
+    """What a node was told: who coordinates in a term. `opening` and `node` name the listener."""
+
+    term: int
+    coordinator: str
+    opening: int
+    node: str
+    at: float
+
+
+class Opened:
+    """The elections on three nodes in one process, and what their listeners were told."""
+
+    def __init__(self, world: World) -> None:
+        self.number = world.kept["openings"] = world.kept.get("openings", 0) + 1
+        self.clock: WorldClock = world.clock
+        self.told: list[Told] = []
+        store = world.keyed("election", lambda: MemoryStore(predicates="value"))
+        # Half of the openings have nodes of the same names as the opening before.
+        names = [f"{letter}{self.number // 2 % 2}" for letter in "abc"]
+        self.nodes = {name: LeaseElection(store, name, partial(self._hear, name), lease_seconds=LEASE,
+                                          clock=world.clock, rng=Random(f"{name} {self.number}")) for name in names}
+
+    def _hear(self, node: str, term: int, coordinator: str) -> None:
+        self.told.append(Told(term, coordinator, self.number, node, self.clock.monotonic()))
+
+    def look(self, node: str) -> None:
+        """Look now on a node."""
+        self.nodes[node].nudge()
+        for outcome in self.nodes[node].run_pending():
+            result_of(outcome)
+
+    def close(self) -> None:
+        for election in self.nodes.values():
+            election.stop()
+
+
+class LeaseElectionDriver:
+    """Nodes that look at times of their own, and that stop to look for a while."""
+
+    has_peers = True
+
+    def settings(self) -> Sequence[None]:
+        return [None]
+
+    def open(self, world: World, settings: None) -> Opened:
+        return Opened(world)
+
+    def policy(self) -> None:
+        return None
+
+    def act(self, store: Opened, rng: Random, journal: Journal) -> None:
+        for _ in range(4):
+            store.clock.advance(rng.choice([0.0, LEASE / 3, LEASE / 3, LEASE]))
+            node, known = rng.choice(sorted(store.nodes)), len(store.told)
+            try:
+                with journal.trying(Looked(node)):
+                    store.look(node)
+            finally:
+                for told in store.told[known:]:
+                    with journal.trying(told):
+                        pass
+
+    def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
+        told = [change.what for change in journal.changes if isinstance(change.what, Told)]
+        _require_one_coordinator(told)
+        _require_whole_leases(told)
+        for election in store.nodes.values():
+            election.audit()
+        self._require_successor(store, told)
+
+    def _require_successor(self, store: Opened, told: Sequence[Told]) -> None:
+        """Whoever held the lease before, a node that looks on is elected, in a later term."""
+        node = min(store.nodes)
+        for _ in range(5):
+            store.look(node)
+            store.clock.advance(LEASE / 3)
+        last = store.told[-1]
+        assert last.coordinator == node, f"{node} has looked for more than a lease, and {last.coordinator} is elected"
+        # What was told before may have been told of this opening.
+        highest = max((one.term for one in told if one.opening != store.number), default=0)
+        assert last.term > highest, f"{node} is elected in term {last.term}, and term {highest} was told before"
+
+
+def _require_one_coordinator(told: Sequence[Told]) -> None:
+    coordinators, holders = dict[int, str](), dict[int, tuple[int, str]]()
+    for one in told:
+        known = coordinators.setdefault(one.term, one.coordinator)
+        assert known == one.coordinator, f"term {one.term} has two coordinators, {known} and {one.coordinator}"
+        if one.coordinator == one.node:
+            holder = holders.setdefault(one.term, (one.opening, one.node))
+            assert holder == (one.opening, one.node), f"two lives of {one.node} hold term {one.term}"
+
+
+def _require_whole_leases(told: Sequence[Told]) -> None:
+    """A coordinator that has just renewed its lease keeps it that long."""
+    holding = sorted((one for one in told if one.coordinator == one.node), key=lambda one: (one.term, one.at))
+    renewed = dict[int, Told]()
+    for one in holding:
+        before = renewed.get(max((term for term in renewed if term < one.term), default=0))
+        is_new = one.term not in renewed
+        if is_new and before is not None and before.coordinator != one.coordinator:
+            assert one.at >= before.at + LEASE, f"{one} took over from {before} within its lease"
+        renewed[one.term] = one
+

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of planted mistakes: each is a defect that was mended once, or a line whose absence would be one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.promises.planted.plant import Mistake
+
+KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
+LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any_loss"
+SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
+TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
+
+MISTAKES: Sequence[Mistake] = (
+    Mistake(
+        "raftlog-leader-not-synced", "compactlib/raftlog/compaction/commit.py",
+        "        raise\n"
+        "    files.sync_folder(folder)\n"
+        "    return merged\n",
+        "        raise\n"
+        "    return merged\n",
+        ("segment_log-crashes",),
+        "After a power failure during a compaction, entries of a merged segment are gone."),
+    Mistake(
+        "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
+        "            self._sync_found()\n",
+        "",
+        ("raft_log_store-kills_and_power",),
+        "Entries acknowledged after a kill are lost in a power failure, since the names below them never "
+        "became durable."),
+    Mistake(
+        "wal-removal-not-synced", "compactlib/raftlog/wal/wal.py",
+        "                self._files.unlink(path)\n"
+        "            self._files.sync_folder(self._folder)\n",
+        "                self._files.unlink(path)\n",
+        ("raft_log_store-crashes",),
+        "An older WAL file that comes back after a newer one has gone undoes acknowledged writes."),
+    Mistake(
+        "blob-step-found-not-synced", "compactlib/blobstore/log/open_store.py",
+        "        with contextlib.closing(files.open(path)) as out:\n"
+        "            out.sync()\n",
+        "        pass\n",
+        (KILLED + "[blob_store-compaction]",),
+        "An opening removes the sources of a compaction whose commit was never durable, and a power failure "
+        "takes that."),
+    Mistake(
+        "blob-names-found-not-synced", "compactlib/blobstore/log/open_store.py",
+        "        sync_names(files, folder)\n",
+        "",
+        (KILLED + "[blob_store-writes]",),
+        "Blobs put after a kill are lost in a power failure with the segment file whose name never became "
+        "durable."),
+    Mistake(
+        "blob-tail-not-cut", "compactlib/blobstore/log/load_log.py",
+        "                out.truncate(cut_to)\n",
+        "                pass\n",
+        (TORN + "[blob_store]",),
+        "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
+        "later."),
+    Mistake(
+        "catalog-pins-without-conditions", "compactlib/catalog/sense/pins.py",
+        "        self._log.store.transact(conditions, puts, deletes)\n",
+        "        self._log.store.transact([], puts, deletes)\n",
+        (SCRIPTS + "[catalog-pins-lost_answers]",),
+        "A pin that was granted does not keep its version from being cut."),
+    Mistake(
+        "catalog-watermark-without-condition", "compactlib/catalog/sense/watermark.py",
+        "self._store.set_if(self._partition, self._key, record, predicate)",
+        "self._store.set(self._partition, self._key, record)",
+        (SCRIPTS + "[catalog-watermark-lost_answers]",),
+        "The low watermark falls back: a reader begins below it and finds data gone."),
+    Mistake(
+        "catalog-any-term-cuts", "compactlib/catalog/log/update_log.py",
+        "        if cut.term < current:\n",
+        "        if False:\n",
+        (SCRIPTS + "[catalog-cuts-paused_owners]",),
+        "A coordinator that was replaced cuts history that its successor wants to keep."),
+    Mistake(
+        "catalog-pins-forgotten-unseen", "compactlib/catalog/sense/pins.py",
+        "                if found is None or self._holds(found, now):\n"
+        "                    return found\n",
+        "                if found is None:\n"
+        "                    return found\n",
+        (SCRIPTS + "[catalog-retaken-paused_owners]",),
+        "A pin that was renewed while expired ones are forgotten is forgotten too."),
+    Mistake(
+        "scheduler-entry-before-opening-removed", "compactlib/scheduler/service/store.py",
+        "                if last and not (opens and entry.key == _key_after(last)):\n",
+        "                if last:\n",
+        (SCRIPTS + "[scheduler-takeover-paused_owners]",),
+        "A former owner that wakes up late writes an entry of its own in the place of one that was removed."),
+    Mistake(
+        "segment-not-synced", "compactlib/raftlog/segment/writer.py",
+        "        self._out.sync()\n"
+        "        self._proven = self._sequence\n",
+        "        self._proven = self._sequence\n",
+        ("segment_log-crashes",),
+        "Entries that `sync` has acknowledged are gone after a power failure."),
+    Mistake(
+        "segment-sealed-after-its-successor", "compactlib/raftlog/log/newest.py",
+        "            self._writer.seal()\n"
+        "            self._writer.close()\n",
+        "            self._writer.close()\n",
+        ("segment_log-crashes",),
+        "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
+    Mistake(
+        "raftlog-rewrite-not-synced", "compactlib/raftlog/compaction/rewrite.py",
+        "                    turn.close()\n"
+        "                    out.sync()\n",
+        "                    turn.close()\n",
+        ("segment_log-crashes",),
+        "The merged segment is empty after a power failure, and its sources are gone."),
+    Mistake(
+        "raftlog-copies-not-checked", "compactlib/raftlog/compaction/commit.py",
+        "    if damaged:\n"
+        "        first, numbers",
+        "    if False:\n"
+        "        first, numbers",
+        ("tests/promises/test_promise_raftlog_outputs.py",),
+        "A damaged copy takes the place of the only good one."),
+    Mistake(
+        "memtable-flushed-unsynced", "compactlib/raftlog/store/log_segments.py",
+        "                breather.breathe()\n"
+        "        self._tail.sync()\n",
+        "                breather.breathe()\n",
+        ("raft_log_store-crashes",),
+        "Entries are in no file once the WAL that held them is removed."),
+    Mistake(
+        "wal-tail-not-repeated", "compactlib/raftlog/wal/wal.py",
+        "        tail = found.frames[len(found.frames) - found.unproven:]\n",
+        "        tail = found.frames[:0]\n",
+        ("raft_log_store-kills_and_power",),
+        "Entries that a successor has shown to its peers are lost in a power failure."),
+    Mistake(
+        "wal-not-synced", "compactlib/raftlog/wal/wal.py",
+        "        try:\n"
+        "            self._out.sync()\n"
+        "        except StorageError as error:\n"
+        "            self._stop(error)\n"
+        "            raise self._stopped_now() from error\n",
+        "",
+        ("raft_log_store-crashes",),
+        "Acknowledged entries are gone after a power failure."),
+    Mistake(
+        "raftlog-removal-not-synced", "compactlib/raftlog/store/removal.py",
+        "        files.rename(path, removed)\n"
+        "    files.sync_folder(logs)\n",
+        "        files.rename(path, removed)\n",
+        ("raft_log_store-crashes",),
+        "A removed log is back, with half of its files."),
+    Mistake(
+        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
+        "            self.sync()\n"
+        "            self._log.require_held(meta)\n"
+        "            if self._snapshots is not None",
+        "            self._log.require_held(meta)\n"
+        "            if self._snapshots is not None",
+        ("raft_log_store-crashes",),
+        "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
+    Mistake(
+        "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
+        "            self._writes.cut(self._reads.highest_held(last_index))\n",
+        "",
+        ("raft_log_store-kills",),
+        "Entries of a deposed leader that were taken back are there."),
+    Mistake(
+        "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "            out.sync()\n"
+        "        finally:\n"
+        "            out.close()\n"
+        "        return size, crc\n",
+        "        finally:\n"
+        "            out.close()\n"
+        "        return size, crc\n",
+        ("raft_log_store-crashes",),
+        "The snapshot in force is torn, and the entries below it are gone."),
+    Mistake(
+        "checkpoint-promoted-unsynced", "compactlib/raftlog/snapshots/folder.py",
+        "        self._files.sync_folder(self._folder)\n"
+        "        self._names_unsynced = False\n"
+        "        return manifest\n",
+        "        self._names_unsynced = False\n"
+        "        return manifest\n",
+        ("raft_log_store-crashes",),
+        "The log's row names a snapshot that is a checkpoint again after a power failure."),
+    Mistake(
+        "local-log-not-synced", "compactlib/hosting/local_log.py",
+        "for one in pending)\n"
+        "                    self._log.sync()\n",
+        "for one in pending)\n",
+        ("local_log-crashes",),
+        "Commands whose answers were given are gone after a power failure."),
+    Mistake(
+        "local-log-last-term-dropped", "compactlib/hosting/local_log.py",
+        "live=[index])",
+        "live=[])",
+        ("local_log-kills",),
+        "A compacted log without later commands begins a term that it had before."),
+    Mistake(
+        "blob-record-not-synced", "compactlib/blobstore/log/live_log.py",
+        "            # No reader sees a record whose write was reported as failed.\n"
+        "            self.writer.sync()\n",
+        "",
+        ("blob_store-crashes",),
+        "Blobs that were acknowledged are gone after a power failure."),
+    Mistake(
+        "blob-commit-step-not-synced", "compactlib/blobstore/compaction/progress/compaction_file.py",
+        "            out.write_at(end, [step])\n"
+        "            out.sync()\n",
+        "            out.write_at(end, [step])\n",
+        ("blob_store-crashes",),
+        "A power failure in the middle of a compaction loses what it has moved."),
+    Mistake(
+        "blob-targets-not-synced", "compactlib/blobstore/compaction/run/work.py",
+        "        # The names, before anything says that the sources are no longer needed.\n"
+        "        self._files.sync_folder(self._folder)\n",
+        "",
+        (LOSSES + "[blob_store-compaction]",),
+        "New segments lose their names in a power failure, after their sources are gone."),
+    Mistake(
+        "blob-copies-not-synced", "compactlib/blobstore/compaction/rewrite/task.py",
+        "        self.out.sync()\n",
+        "",
+        ("blob_store-crashes",),
+        "New segments are empty after a power failure, and their sources are gone."),
+    Mistake(
+        "blob-new-segment-not-synced", "compactlib/blobstore/segment/tail.py",
+        "            out.sync()\n"
+        "            self._files.sync_folder(self._folder)\n",
+        "            out.sync()\n",
+        ("blob_store-crashes",),
+        "All blobs in a new segment are gone after a power failure."),
+    Mistake(
+        "blob-found-records-not-synced", "compactlib/blobstore/log/load_log.py",
+        "            out.sync()\n"
+        "\n"
+        "\n"
+        "class Loading",
+        "\n"
+        "\n"
+        "class Loading",
+        (KILLED + "[blob_store-writes]",),
+        "Blobs that a restarted store has shown are gone after a power failure."),
+    Mistake(
+        "blob-erasure-not-marked", "compactlib/blobstore/segment/erasure.py",
+        "    mark(state.erasures)\n"
+        "    erase_records",
+        "    erase_records",
+        ("blob_store-kills",),
+        "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
+        "zeros."),
+    Mistake(
+        "blob-erasure-not-synced", "compactlib/blobstore/segment/erasure.py",
+        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n"
+        "            out.sync()\n",
+        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n",
+        ("blob_store-crashes",),
+        "Content that was reported as erased is on the disk after a power failure."),
+    Mistake(
+        "blob-sources-without-their-end", "compactlib/blobstore/compaction/commit/recover.py",
+        "            if isinstance(found, DamagedRange) or not found.whole:\n",
+        "            if False:\n",
+        ("tests/promises/test_promise_blob_outputs.py",),
+        "Opening removes the sources of a compaction although a new segment is damaged."),
+    Mistake(
+        "blob-life-not-counted", "compactlib/blobstore/store/operations.py",
+        "life_version=newest.life_version + state.is_deleted)",
+        "life_version=newest.life_version)",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "A blob that was put in place of a deleted one stays deleted at every peer."),
+    Mistake(
+        "blob-peers-delete-returns", "compactlib/blobstore/store/operations.py",
+        "        is_known = life <= life_here\n",
+        "        is_known = False\n",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "A peer that tells its records again brings a deleted blob back."),
+    Mistake(
+        "staging-collected-commit-kept", "compactlib/staging/operations/commit.py",
+        "            self._context.committed.claim(built.applied.metarange_id)\n",
+        "            pass\n",
+        (SCRIPTS + "[repository-collected-paused_owners]",),
+        "A commit that stood still names files that a collection has taken: the branch cannot be read."),
+    Mistake(
+        "staging-seal-loses-the-token", "compactlib/staging/operations/commit.py",
+        "        return record.sealed_with(context.tokens.issue(branch))\n",
+        "        return attrs.evolve(record, staging_token=context.tokens.issue(branch))\n",
+        ("repository_memory-kills",),
+        "A commit loses all that was staged before it."),
+    Mistake(
+        "staging-collection-unfenced", "compactlib/staging/compaction/reclaim/garbage.py",
+        "fenced=next(looks) > 0)",
+        "fenced=False)",
+        (SCRIPTS + "[repository-collected-paused_owners]",),
+        "A commit names files that a collection takes at that moment."),
+    Mistake(
+        "staging-branch-record-unconditional", "compactlib/staging/records/branch_store.py",
+        "encode_branch_record(record), found.predicate)\n"
+        "        self._events",
+        "encode_branch_record(record), self.read(found.branch).predicate)\n"
+        "        self._events",
+        ("repository_memory-paused_owners",),
+        "Of two commits at once one undoes the other."),
+    Mistake(
+        "snapshots-switched-without-condition", "compactlib/kv/snapshots.py",
+        "            self._kv.set_if(self._partition, HEAD_KEY, head.encode(), self._predicate)\n",
+        "            self._kv.set(self._partition, HEAD_KEY, head.encode())\n",
+        ("scheduler_host-lost_answers", "stored_scheduler-paused_owners"),
+        "A late snapshot takes the place of a newer one, whose commands are gone."),
+    Mistake(
+        "sqlite-any-version-fits", "compactlib/kv/stores/sqlite/store.py",
+        "type(predicate) is int and predicate == version)",
+        "type(predicate) is int and version is not None)",
+        ("tests/promises/kv/test_kv_conformance.py",),
+        "A compare-and-set overwrites what another process has written meanwhile."),
+    Mistake(
+        "object-not-synced", "compactlib/objects/local.py",
+        "                out.write_at(0, [data])\n"
+        "                out.sync()\n",
+        "                out.write_at(0, [data])\n",
+        ("local_objects-crashes",),
+        "An object is empty after a power failure."),
+    Mistake(
+        "object-name-not-synced", "compactlib/objects/local.py",
+        "                self._files.unlink(private)\n"
+        "        self._sync(os.path.dirname(path))\n",
+        "                self._files.unlink(private)\n",
+        ("local_objects-crashes",),
+        "An object is gone after a power failure."),
+    Mistake(
+        "object-found-not-synced", "compactlib/objects/local.py",
+        "        self._make_lasting(key)\n"
+        "        self._sync(os.path.dirname(path))\n"
+        "        return ObjectExists(key=key)\n",
+        "        return ObjectExists(key=key)\n",
+        (KILLED + "[local_objects-offers]",),
+        "Who was told that an object exists relies on it, and a power failure takes it."),
+    Mistake(
+        "object-folder-not-synced", "compactlib/objects/local.py",
+        "            if kind is None or path not in self._lasting:\n"
+        "                self._files.sync_folder(above)\n",
+        "            if kind is None or path not in self._lasting:\n",
+        ("local_objects-crashes",),
+        "All objects below a new folder are gone after a power failure."),
+    Mistake(
+        "objects-settled-unsynced", "compactlib/objects/local.py",
+        "                self._make_lasting(key)\n"
+        "                self._files.sync_folder(folder)\n"
+        "            _remember(self._settled",
+        "                pass\n"
+        "            _remember(self._settled",
+        (KILLED + "[local_objects-offers]",),
+        "An object that was read is gone after a power failure."),
+    Mistake(
+        "scheduler-entry-unconditional", "compactlib/scheduler/service/store.py",
+        "        self._unsure[record] = command, operation\n"
+        "        try:\n"
+        "            self._kv.set_if(self._partition, key, record, None)\n",
+        "        self._unsure[record] = command, operation\n"
+        "        try:\n"
+        "            self._kv.set(self._partition, key, record)\n",
+        ("stored_scheduler-paused_owners",),
+        "A former owner overwrites a command that its successor has acknowledged."),
+    Mistake(
+        "scheduler-journal-removed-too-far", "compactlib/scheduler/service/store.py",
+        "                if entry.key > _entry_key(self._machine.applied_index):\n"
+        "                    return\n",
+        "",
+        ("stored_scheduler-paused_owners",),
+        "A former owner that writes a late checkpoint removes commands of its successor."),
+    Mistake(
+        "scheduler-deleted-block-added", "compactlib/scheduler/queue/metadata_index.py",
+        "or tombstones.covers(block)):",
+        "or False):",
+        ("stored_scheduler-kills", "scheduler_host-kills"),
+        "A block whose file is to be deleted is in the index again."),
+    Mistake(
+        "scheduler-host-forgets-too-much", "compactlib/hosting/scheduler_host.py",
+        "            compacted = self.log.compact(index)\n",
+        "            compacted = self.log.compact(self.log.last_index)\n",
+        ("scheduler_host-threads",),
+        "The log forgets commands that the snapshot does not hold."),
+    Mistake(
+        "fence-floor-after-records", "compactlib/scheduler/fences/fence_file.py",
+        "            if floor:\n",
+        "            if False:\n",
+        ("file_fence-kills",),
+        "A worker with an old token is admitted once its record is forgotten."),
+    Mistake(
+        "fence-admits-lower-tokens", "compactlib/scheduler/fences/fence.py",
+        "    if token < highest:\n",
+        "    if False:\n",
+        ("file_fence-kills",),
+        "A late worker commits over its successor."),
+    Mistake(
+        "fence-commits-twice", "compactlib/scheduler/fences/fence.py",
+        "        if done.value != value:\n"
+        "            raise CommittedOtherwise(resource=resource, token=token)\n"
+        "        return record\n",
+        "        pass\n",
+        ("tests/promises/scheduler/test_scheduler_fence_conformance.py",),
+        "One token commits two values: readers of the first one have what is not there."),
+)

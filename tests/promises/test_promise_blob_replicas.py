@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer that takes over what another store tells it answers as that one does, whatever it had before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, GetOptions, RecordKind
+from compactlib.clock import ManualClock
+
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12)
+LIVES = {
+    "replaced": ["put", "replace"],
+    "deleted": ["put", "delete"],
+    "undeleted": ["put", "delete", "undelete"],
+    "replaced after a delete": ["put", "delete", "replace"],
+    "deleted after that": ["put", "delete", "replace", "delete"],
+    "undeleted and replaced": ["put", "delete", "undelete", "delete", "replace"],
+}
+
+
+@pytest.mark.parametrize("told", range(6))
+@pytest.mark.parametrize("name", LIVES)
+def test_peer_follows_a_blob(name: str, told: int, tmp_path: Path) -> None:
+    """The peer is told after each step from `told` on, and at the end."""
+    clock = ManualClock(1_700_000_000.0)
+    with (BlobStore(tmp_path / "one", CONFIG, clock=clock) as one,
+          BlobStore(tmp_path / "two", CONFIG, clock=clock) as two):
+        for number, step in enumerate(LIVES[name]):
+            clock.advance(1.0)
+            if step in ("put", "replace"):
+                one.put(b"id", b"content %d" % number, replace=step == "replace")
+            else:
+                (one.delete if step == "delete" else one.undelete)(b"id")
+            if number >= told:
+                _take_over(one, two)
+        _take_over(one, two)
+        assert type(one.get(b"id")) is type(two.get(b"id"))
+        found, expected = (store.get(b"id", EVERYTHING) for store in (two, one))
+        assert isinstance(found, Blob)
+        assert isinstance(expected, Blob)
+        assert found.content == expected.content
+        assert isinstance(two.get(b"id"), Deleted) == (LIVES[name][-1] == "delete")
+
+
+def test_peer_keeps_its_own_delete(tmp_path: Path) -> None:
+    """What the other one tells again is older than the delete, and of the same life."""
+    with BlobStore(tmp_path / "one", CONFIG) as one, BlobStore(tmp_path / "two", CONFIG) as two:
+        one.put(b"id", b"content")
+        one.delete(b"id")
+        one.undelete(b"id")
+        _take_over(one, two)
+        two.delete(b"id")
+        _take_over(one, two)
+        assert isinstance(two.get(b"id"), Deleted)
+
+
+def _take_over(one: BlobStore, two: BlobStore) -> None:
+    for entry in one.entries_since(None).entries:
+        _take_over_entry(one, two, entry)
+
+
+def _take_over_entry(one: BlobStore, two: BlobStore, entry: Any) -> None:
+    """As the documentation tells a host to."""
+    def append(kind: RecordKind, at: float, content: bytes = b"") -> None:
+        two.append_replicated(kind, entry.id, content, op_time=at, life_version=entry.life_version,
+                              permanent=entry.is_permanent, expires_at=entry.expires_at)
+
+    blob = one.get(entry.id, EVERYTHING)
+    assert isinstance(blob, Blob)
+    append(RecordKind.PUT, blob.info.put_at, blob.content)
+    if entry.is_deleted:
+        append(RecordKind.DELETE, entry.changed_at)
+    elif entry.life_version:
+        append(RecordKind.UNDELETE, entry.changed_at)

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each place that syncs, renames or removes is left out, and is one step late: then a hazard fails.
+
+`SUPERFLUOUS` says where nothing is lost, and `SELDOM` where the hazards are too weak.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+import pytest
+
+import compactlib
+from compactlib.testing import Driver
+from tests.promises.drivers.blob_store import BlobStoreDriver
+from tests.promises.drivers.file_fence import FileFenceDriver
+from tests.promises.drivers.local_log import LocalLogDriver
+from tests.promises.drivers.local_objects import LocalObjectsDriver
+from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
+from tests.promises.drivers.segment_log import SegmentLogDriver
+from tests.promises.mistakes import VARIANTS, Place, hazard_that_finds, places_of
+
+DRIVERS: Mapping[str, Driver[Any]] = {
+    "file_fence": FileFenceDriver(),
+    "local_objects": LocalObjectsDriver(),
+    "segment_log": SegmentLogDriver(),
+    "local_log": LocalLogDriver(),
+    "raft_log_store": RaftLogStoreDriver(),
+    "blob_store": BlobStoreDriver(),
+}
+"""A place is tried in the first store that comes to it. Scheduler hosts and repositories come to no others."""
+LIBRARY = Path(compactlib.__file__).parent
+EVERY_DAY = ("file_fence", "local_objects")
+ACTS = {"file_fence": 6, "local_objects": 4}
+"""How long a life is; 8 elsewhere, so that most compact something."""
+BOTH = ("left out", "one step later")
+LATER = ("one step later",)
+LEFT_OUT = ("left out",)
+
+
+@attrs.frozen
+class Row:
+    """Places that may make a mistake without a hazard that fails.
+
+    Attributes:
+        places: their name, or that of a helper with whichever callers.
+        variants: which mistakes.
+        why: nothing is lost; or what would be, and why no hazard comes to it.
+    """
+
+    places: str
+    variants: Sequence[str]
+    why: str
+
+
+SUPERFLUOUS: Sequence[Row] = (
+    Row("unlink in files.disk._removed_on_failure", BOTH,
+        "a leftover: the next write of that name, or the next opening, removes it"),
+    Row("sync folder in files.disk.sync_names", LATER,
+        "whatever rests on what was found takes another request before it is acknowledged"),
+    Row("sync folder in objects.local._make_store", LATER,
+        "still before the first object is in place"),
+    Row("sync folder in objects.local._make_lasting", LATER,
+        "still before the folder that the object lies in is synced"),
+    Row("unlink in objects.local.create", BOTH,
+        "a private file, which a sweep removes"),
+    Row("sync folder in files.disk.write_durably < raftlog.segment.writer.create", LATER,
+        "still before an entry in it is synced"),
+    Row("sync folder in raftlog.compaction.commit.place_leader", LATER,
+        "still before the first member becomes a link"),
+    Row("remove folder in raftlog.compaction.recover.remove_private_folder", LATER,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.compaction.commit.place_leader", BOTH,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.compaction.rewrite.run", BOTH,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.compaction.commit.finish_group", LATER,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.compaction.recover._remove_leftover", LATER,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.compaction.recover.recover_folder", LATER,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.snapshots.folder._remove_parts", BOTH,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.snapshots.folder._remove_strays", LATER,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.model.hard_state.__init__", LATER,
+        "a leftover, which the next opening removes"),
+    Row("unlink in raftlog.wal.recovery.recover_wal", BOTH,
+        "the next file of that number removes it first"),
+    Row("unlink in raftlog.compaction.reclaim.remove_segments", LATER,
+        "still reclaimed"),
+    Row("sync folder in raftlog.compaction.recover.recover_folder", BOTH,
+        "what a crash brings back, the next opening removes again"),
+    Row("sync folder in raftlog.log.segment_log._open", BOTH,
+        "the folder above is synced once more before the log is open"),
+    Row("sync in files.disk.write_durably < raftlog.compaction.sense.cadence.write", BOTH,
+        "it only moves the time of a compaction"),
+    Row("rename in files.disk.write_durably < raftlog.compaction.sense.cadence.write", BOTH,
+        "it only moves the time of a compaction"),
+    Row("sync folder in files.disk.write_durably < raftlog.compaction.sense.cadence.write", BOTH,
+        "it only moves the time of a compaction"),
+    Row("sync folder in raftlog.store.store._make_folders", BOTH,
+        "the same folders are synced once more before the store is open"),
+    Row("remove folder in raftlog.store.removal._remove", LATER,
+        "a leftover, which the next opening removes"),
+    Row("sync folder in raftlog.store.removal.finish_removals", BOTH,
+        "what a crash brings back, the next opening removes again"),
+    Row("rename in files.disk.write_durably < raftlog.snapshots.folder._write_live", LATER,
+        "still before the switch, which syncs the same folder"),
+    Row("sync folder in files.disk.write_durably < raftlog.snapshots.folder._write_live", LATER,
+        "still before the switch, which syncs the same folder"),
+    Row("sync folder in files.disk.write_durably < raftlog.wal.wal._begin_file", LATER,
+        "still before an entry in it is synced"),
+    Row("sync folder in blobstore.log.open_store._first_segment", LATER,
+        "still before a record in it is synced"),
+    Row("sync in blobstore.segment.tail.roll", LATER,
+        "still before a record in it is synced"),
+    Row("sync folder in blobstore.segment.tail.roll", LATER,
+        "still before a record in it is synced"),
+    Row("sync folder in blobstore.compaction.run.work._start_commit", LATER,
+        "a commit is taken back where its new segments are not there"),
+    Row("sync folder in blobstore.compaction.run.work._put_in_force", LATER,
+        "still before the first source goes"),
+    Row("unlink in files.disk._remove_leftover < files.disk.write_durably < "
+        "blobstore.compaction.plan.last_plans.write_last_plans",
+        BOTH, "a plan that was not noted is only not shown"),
+    Row("sync in files.disk.write_durably < blobstore.compaction.plan.last_plans.write_last_plans", BOTH,
+        "a plan that was not noted is only not shown"),
+    Row("rename in files.disk.write_durably < blobstore.compaction.plan.last_plans.write_last_plans", BOTH,
+        "a plan that was not noted is only not shown"),
+    Row("sync folder in files.disk.write_durably < blobstore.compaction.plan.last_plans.write_last_plans",
+        BOTH, "a plan that was not noted is only not shown"),
+    Row("unlink in files.disk._remove_leftover < files.disk.write_durably < blobstore.index.index_file.write_index",
+        BOTH, "an index that is not there is made anew from its segment"),
+    Row("rename in files.disk.write_durably < blobstore.index.index_file.write_index", LATER,
+        "an index that is not there is made anew from its segment"),
+    Row("sync folder in files.disk.write_durably < blobstore.index.index_file.write_index", BOTH,
+        "an index that is not there is made anew from its segment"),
+    Row("rename in files.disk.write_durably < blobstore.log.kept_settings.keep_retention", LATER,
+        "still before the store is open"),
+    Row("sync folder in files.disk.write_durably < blobstore.log.kept_settings.keep_retention", BOTH,
+        "the first segment's sync of the same folder comes after it"),
+    Row("sync folder in files.disk.write_durably < blobstore.segment.descriptor.write_descriptor", BOTH,
+        "the first segment's sync of the same folder comes after it"),
+    Row("sync in blobstore.log.open_store._first_segment", BOTH,
+        "the first record is synced in the same file"),
+    Row("sync folder in blobstore.compaction.commit.recover.recover_compaction", BOTH,
+        "what a crash brings back, the next opening removes again"),
+    Row("rename in files.disk.write_durably < blobstore.compaction.progress.compaction_file._write_whole",
+        LATER, "a compaction that is forgotten before its commit has not happened"),
+    Row("sync folder in files.disk.write_durably < blobstore.compaction.progress.compaction_file._write_whole",
+        BOTH, "a compaction that is forgotten before its commit has not happened"),
+    Row("rename in blobstore.compaction.progress.compaction_file.close_log", LATER,
+        "a compaction that has ended is ended once more"),
+    Row("unlink in blobstore.compaction.progress.compaction_file.close_log", LATER,
+        "a compaction that has ended is ended once more"),
+    Row("unlink in blobstore.compaction.rewrite.task.run", BOTH,
+        "a leftover, which the next opening removes"),
+    Row("unlink in blobstore.segment.tail.roll", BOTH,
+        "a segment without a record, which the next opening goes on with"),
+)
+"""Nothing is lost."""
+
+SELDOM: Sequence[Row] = (
+    Row("sync folder in scheduler.fences.fence_file._make_durable", BOTH,
+        "only a peer that is killed while this process has the fence open shows it"),
+    Row("sync folder in files.disk.sync_names < objects.local._make_store", LEFT_OUT,
+        "only a kill between a name and its sync shows it"),
+    Row("sync folder in objects.local._settle", BOTH,
+        "only a kill between a name and its sync shows it"),
+    Row("sync folder in files.disk.sync_names < raftlog.snapshots.folder.__init__", LEFT_OUT,
+        "only a kill between a name and its sync shows it"),
+    Row("sync folder in files.disk.sync_names < raftlog.store.store._sync_found", LEFT_OUT,
+        "only a kill between a name and its sync shows it"),
+    Row("sync folder in raftlog.store.store._sync_found", BOTH,
+        "only a kill between a name and its sync shows it"),
+    Row("sync folder in files.disk.sync_names < raftlog.log.segment_log._open", LEFT_OUT,
+        "only a kill between a name and its sync shows it"),
+    Row("sync folder in files.disk.sync_names < blobstore.log.open_store.open_log", LEFT_OUT,
+        "only a kill between a name and its sync shows it"),
+    Row("sync in blobstore.log.open_store._check_own_files", BOTH,
+        "only a kill between a name and its sync shows it"),
+    Row("sync in blobstore.log.load_log._settle", BOTH,
+        "only a kill between a name and its sync shows it"),
+    Row("sync in raftlog.log.newest._sync_seal", BOTH,
+        "only a kill between a name and its sync shows it"),
+    Row("sync in raftlog.segment.writer.reopen", BOTH,
+        "only a power failure after a sync that was refused shows it"),
+    Row("sync folder in raftlog.compaction.commit.finish_group", BOTH,
+        "only two power failures, the second one in the recovery, show it"),
+    Row("sync folder in raftlog.compaction.recover._finish", BOTH,
+        "only two power failures, the second one in the recovery, show it"),
+    Row("sync folder in blobstore.compaction.commit.recover._finish_cycle", BOTH,
+        "only two power failures, the second one in the recovery, show it"),
+    Row("rename in files.disk.write_durably < blobstore.segment.descriptor.write_descriptor", LATER,
+        "only a kill right after it shows it"),
+    Row("rename in files.disk.replace_with_symlink < raftlog.compaction.commit.link_members", LATER,
+        "only a power failure right after the next request shows it"),
+    Row("sync folder in raftlog.compaction.run._finish", LATER,
+        "only a power failure right after the next request shows it"),
+    Row("unlink in raftlog.snapshots.folder._remove", LATER,
+        "only a power failure right after the next request shows it"),
+    Row("sync folder in raftlog.wal.wal.remove_through", LATER,
+        "only a power failure right after the next request shows it"),
+    Row("unlink in blobstore.segment.erasure.drop_index_files", LATER,
+        "only a power failure right after the next request shows it"),
+    Row("sync folder in raftlog.compaction.run.reclaim", BOTH,
+        "a removal comes undone, and a later one does not"),
+    Row("sync folder in raftlog.snapshots.folder._remove", BOTH,
+        "a removal comes undone, and a later one does not"),
+    Row("sync folder in raftlog.store.removal.begin_removal", BOTH,
+        "a removal comes undone, and a later one does not"),
+    Row("sync folder in blobstore.compaction.progress.compaction_file.close_log", BOTH,
+        "a removal comes undone, and a later one does not"),
+    Row("sync folder in blobstore.segment.erasure.drop_index_files", BOTH,
+        "a removal comes undone, and a later one does not"),
+    Row("sync folder in blobstore.compaction.run.work._note", BOTH,
+        "a compaction that goes on after a crash relies on what was copied before"),
+    Row("sync in files.disk.write_durably < blobstore.log.kept_settings.keep_retention", BOTH,
+        "all settings of the driver keep deletes equally long"),
+    Row("sync in files.disk.write_durably < blobstore.segment.erasure.write_state", BOTH,
+        "few lives erase anything"),
+    Row("rename in files.disk.write_durably < blobstore.segment.erasure.write_state", BOTH,
+        "few lives erase anything"),
+    Row("sync folder in files.disk.write_durably < blobstore.segment.erasure.write_state", BOTH,
+        "few lives erase anything"),
+    Row("sync in blobstore.segment.erasure.erase_records", BOTH,
+        "few lives erase anything"),
+)
+"""Something is lost, and the hazards seldom come to it, or never: a driver to sharpen."""
+
+
+@cache
+def _places(store: str) -> Mapping[Place, Sequence[int]]:
+    with TemporaryDirectory() as folder:
+        return places_of(DRIVERS[store], Path(folder), lives=4 if store in EVERY_DAY else 10, acts=ACTS.get(store, 8))
+
+
+def _first_places(store: str) -> Mapping[Place, Sequence[int]]:
+    """Those to which no store before this one comes."""
+    before = [_places(name) for name in list(DRIVERS)[:list(DRIVERS).index(store)]]
+    return {place: seeds for place, seeds in _places(store).items() if not any(place in each for each in before)}
+
+
+def _is_at(row: Row, place: Place) -> bool:
+    return f"{place} ".startswith(f"{row.places} ")
+
+
+def _is_in(rows: Sequence[Row], place: Place, variant: str) -> bool:
+    return any(_is_at(row, place) and variant in row.variants for row in rows)
+
+
+def _find(store: str, place: Place, variant: str, folder: Path) -> str:
+    seeds = _places(store)[place][:3]
+    return hazard_that_finds(variant, place, DRIVERS[store], folder, seeds=seeds, acts=ACTS.get(store, 8))
+
+
+@pytest.mark.parametrize("store", EVERY_DAY)
+def test_mistake_makes_a_hazard_fail(store: str, tmp_path: Path) -> None:
+    unseen = [f"{place}, {variant}" for place in _first_places(store) for variant in VARIANTS
+              if not _is_in((*SUPERFLUOUS, *SELDOM), place, variant) and not _find(store, place, variant, tmp_path)]
+    assert not unseen, f"no hazard fails; sharpen the driver, or say why nothing is lost: {unseen}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store", DRIVERS)
+def test_mistake_makes_a_hazard_fail_or_has_a_row(store: str, tmp_path: Path) -> None:
+    wrong = []
+    for place in _first_places(store):
+        for variant in VARIANTS:
+            found = _find(store, place, variant, tmp_path)
+            if found and _is_in(SUPERFLUOUS, place, variant):
+                wrong.append(f"{place}, {variant}: {found} fails, and it is said that nothing is lost")
+            elif not found and not _is_in((*SUPERFLUOUS, *SELDOM), place, variant):
+                wrong.append(f"{place}, {variant}: no hazard fails")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.soak
+def test_row_names_a_place_that_is_reached() -> None:
+    reached = [place for store in DRIVERS for place in _places(store)]
+    stale = [row.places for row in (*SUPERFLUOUS, *SELDOM) if not any(_is_at(row, place) for place in reached)]
+    assert not stale, f"no store comes to these places: {stale}"
+
+
+def test_row_names_functions_of_the_library() -> None:
+    for row in (*SUPERFLUOUS, *SELDOM):
+        _, _, functions = row.places.partition(" in ")
+        for name in functions.split(" < "):
+            module, _, function = name.rpartition(".")
+            tree = ast.parse((LIBRARY / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+            assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in ast.walk(tree)), row

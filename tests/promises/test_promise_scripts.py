@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lives of chosen acts in which everything is tried that a hazard has: each write that lands late, each pause.
+
+The hazards draw acts and histories. What takes three acts of certain kinds in a row they meet rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.testing import Driver, Effort, Journal, World, check_hazards
+from tests.promises.drivers.catalog import CatalogDriver
+from tests.promises.drivers.drawn import ANY, LAST, Drawn
+from tests.promises.drivers.repository import RepositoryDriver
+from tests.promises.drivers.scheduler import StoredSchedulerDriver
+
+
+@attrs.frozen
+class Script:
+    """Acts of the first opening, each as what it draws first.
+
+    Attributes:
+        driver: acts.
+        acts: of the first opening.
+        hazards: what goes wrong.
+        others: acts of later openings, an owner that takes over or a peer; the same if `None`.
+    """
+
+    driver: Driver[Any]
+    acts: Sequence[tuple[Any, ...]]
+    hazards: Sequence[str]
+    others: Sequence[tuple[Any, ...]] | None = None
+
+
+COMMITS = [("commit", "main"), ("commit", "main")]
+SCRIPTS = {
+    "catalog-pins": Script(CatalogDriver(), [
+        (0.0, "execute"), (0.0, "pin"), (0.0, "pin"), (0.0, "move", ANY, "moved"), (0.0, "execute"),
+        (0.0, "move", ANY, "moved"), (20.0, "forget")], ["lost_answers", "paused_owners"]),
+    "catalog-watermark": Script(CatalogDriver(), [(20.0, "raise"), (20.0, "raise"), (20.0, "raise")],
+                                ["lost_answers"]),
+    "catalog-cuts": Script(CatalogDriver(), [(0.0, "execute"), (20.0, "cut", ANY, LAST), (20.0, "cut", ANY, LAST)],
+                           ["paused_owners"]),
+    "catalog-retaken": Script(CatalogDriver(), [
+        (0.0, "execute"), (0.0, "pin", ANY, True, False), (20.0, "forget"), (0.0, "pin", ANY, True, True)],
+        ["paused_owners"]),
+    "scheduler-takeover": Script(StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"),
+                                                           (0.0, "add")], ["paused_owners"]),
+    "repository-collected": Script(RepositoryDriver("memory"), [("reclaim",), *COMMITS], ["paused_owners"],
+                                   [("reclaim",)] * 3),
+}
+
+
+class Scripted:
+    """A driver whose acts after each opening are those of a script; what comes behind its end is drawn."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._left = dict[int, list[tuple[Any, ...]]]()
+        driver = script.driver
+        self.settings, self.check, self.policy = driver.settings, driver.check, driver.policy
+        self.has_peers, self.is_fenced = (getattr(driver, name, False) for name in ("has_peers", "is_fenced"))
+
+    def open(self, world: World, settings: Any) -> Any:
+        store = self._script.driver.open(world, settings)
+        number = world.kept["scripted"] = world.kept.get("scripted", 0) + 1
+        acts = self._script.acts if number == 1 or self._script.others is None else self._script.others
+        self._left[id(store)] = list(acts)
+        return store
+
+    def act(self, store: Any, rng: Random, journal: Journal) -> None:
+        left = self._left[id(store)]
+        self._script.driver.act(store, Drawn(rng.getrandbits(60), left.pop(0) if left else ()), journal)
+
+    def halves(self, what: Any) -> Iterable[tuple[Any, Any]]:
+        halves: Callable[[Any], Iterable[tuple[Any, Any]]] = getattr(self._script.driver, "halves", lambda _: ())
+        return halves(what)
+
+
+@pytest.mark.parametrize(("name", "hazard"), [
+    pytest.param(name, hazard, id=f"{name}-{hazard}") for name, script in SCRIPTS.items()
+    for hazard in script.hazards])
+def test_script_keeps_what_it_acknowledged(name: str, hazard: str, tmp_path: Path) -> None:
+    """Every history of the hazard in which one thing goes wrong."""
+    script = SCRIPTS[name]
+    acts = max(len(script.acts), len(script.others or ()))
+    (outcome,) = check_hazards(Scripted(script), tmp_path, hazards=[hazard], effort=Effort(acts, histories=None))
+    assert outcome.histories > 1
