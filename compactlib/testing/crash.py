@@ -363,8 +363,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         prepare: fills the folder before; that is durable.
         points: before which changes of the first life to kill it, counted from 1; all if not given.
         limit_per_point: combinations of losses to try at each point, >= 1; a sample where there are more.
-        max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, and after
-            each of them the power fails at one point.
+        max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, after each
+            of them the power fails at one point, and this is repeated until there are as many states or no new ones.
         seed: chooses samples.
         scratch: where to build the folders; see `explore_crashes`.
 
@@ -382,22 +382,26 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         numbers = list(range(1, len(changes) + 2) if points is None else points)
         if max_states is not None and points is None:
             numbers = [1 + point for point in points_of_each_kind(changes, rng)]
-        for number in numbers:
-            if max_states is not None and len(seen) >= max_states:
-                break
-            with _noting(f"the first life was killed before change {number}; "
-                         f"explore_kills(..., points=[{number}]) runs this kill alone"):
-                _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
-                context = tuple(repr(value) for _, value in recording.acknowledgements)
-                every = range(begins, len(recording.operations) + 1)
-                if max_states is not None:
-                    every = range(start := rng.choice(every), start + 1)
-                for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
-                    with (_rebuilt(model, fates, base / "after") as folder,
-                          _noting(_note, recording, model, fates, begins=begins)):
-                        check(folder, recording.acknowledged(model.point))
-                    if max_states is not None and len(seen) >= max_states:
-                        break
+        is_enough = False
+        while not is_enough:
+            before = len(seen)
+            for number in numbers:
+                if max_states is not None and len(seen) >= max_states:
+                    break
+                with _noting(f"the first life was killed before change {number}; "
+                             f"explore_kills(..., points=[{number}]) runs this kill alone"):
+                    _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
+                    context = tuple(repr(value) for _, value in recording.acknowledgements)
+                    every = range(begins, len(recording.operations) + 1)
+                    if max_states is not None:
+                        every = range(start := rng.choice(every), start + 1)
+                    for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
+                        with (_rebuilt(model, fates, base / "after") as folder,
+                              _noting(_note, recording, model, fates, begins=begins)):
+                            check(folder, recording.acknowledged(model.point))
+                        if max_states is not None and len(seen) >= max_states:
+                            break
+            is_enough = max_states is None or len(seen) >= max_states or len(seen) == before
     return len(seen)
 
 

@@ -92,8 +92,6 @@ class LeaseElectionDriver:
         told = [change.what for change in journal.changes if isinstance(change.what, Told)]
         _require_one_coordinator(told)
         _require_whole_leases(told)
-        for election in store.nodes.values():
-            election.audit()
         self._require_successor(store, told)
 
     def _require_successor(self, store: Opened, told: Sequence[Told]) -> None:
