@@ -29,7 +29,7 @@ from tests.harness.catalog_logs import sound
 
 NAMES: list[Any] = ["".join(string.printable), *string.punctuation, "\0", "\ud800", "é", "😀", "a/b", "..", "%2F",
                     "x" * 100_000, "", None, 5, b"x", 1.5, []]
-NUMBERS: list[Any] = [None, "x", -1, 2**63, 2**64, float("nan"), float("inf"), 1e300, b"", [], 1.5]
+NUMBERS: list[Any] = [-1, 2**63, 2**64, float("nan"), float("inf"), 1e300, 1.5]
 
 
 def works_or_is_named(*calls: Callable[[], object]) -> None:

@@ -716,47 +716,6 @@ def test_a_log_that_grows_and_is_cut_while_it_is_read_is_sound() -> None:
 STRANGE: Sequence[Any] = (42, "text", 2.5, b"bytes", object(), [object()], {"a": 1}, lambda: None)
 
 
-@pytest.mark.parametrize("strange", STRANGE, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize(("method", "name"), [
-    ("view", "budget"), ("view", "reports"), ("view", "topology"), ("view", "assignments"), ("view", "conditions"),
-    ("plan", "policy"), ("plan", "view"), ("compact", "plan"), ("compact", "policy"), ("compact", "executor"),
-    ("compact", "budget"), ("compact", "observer"), ("compact", "fence"), ("reclaim", "budget"), ("verify", "budget"),
-    ("connect", "source"), ("listen", "listener"), ("at", "time"), ("catalog", "version"), ("execute", "commands"),
-])
-def test_an_argument_of_another_type_is_named(method: str, name: str, strange: Any) -> None:
-    service = grown(service_in(delay_seconds=0), 3)
-    is_right = (name == "listener" and callable(strange)) or (name in ("time", "version") and isinstance(strange, int))
-    try:
-        getattr(service, method)(**{name: strange})
-    except InvalidInput as error:
-        assert not is_right
-        assert str(error)
-    except LookupError:
-        assert is_right  # a version or time that is not there
-    else:
-        assert is_right
-    sound(service)
-
-
-@pytest.mark.parametrize("strange", [42, "text", None, object()], ids=lambda one: type(one).__name__)
-def test_a_service_is_made_of_the_right_things(strange: Any) -> None:
-    service = service_in()
-    for arguments in ({"log": strange, "clock": service.clock}, {"log": service.log, "clock": strange}):
-        with pytest.raises(InvalidInput):
-            CatalogService(**arguments)
-    if strange is not None:
-        for option in ("policy", "observer", "delay_seconds"):
-            if (option, strange) != ("delay_seconds", 42):
-                with pytest.raises(InvalidInput):
-                    CatalogService(service.log, service.clock, **{option: strange})
-    for wrong in (strange, -1):
-        if wrong != 42:
-            with pytest.raises(InvalidInput):
-                KeepVersions(margin=wrong)
-            with pytest.raises(InvalidInput):
-                KeepSeconds(seconds=wrong)
-
-
 def test_it_is_a_compaction() -> None:
     """As a type checker sees it, too."""
     service: Compaction[CatalogView, Cut, CatalogPlan, CutReport, CatalogReclaim] = with_schemas(3)

@@ -256,8 +256,6 @@ def test_the_zones_since_a_time_hold_those_that_are_gone() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InvalidInput, match="margin"):
         Cluster(margin=-1)
-    with pytest.raises(InvalidInput, match="source"):
-        Cluster().service.connect(object())  # type: ignore[arg-type]
     assert Cluster().host.publish(3, 25, 100) == ZoneResult(3, published=25)
 
 

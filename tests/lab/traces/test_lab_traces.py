@@ -186,8 +186,6 @@ def test_block_traces_are_read_as_they_are_published(tmp_path: Path, layout: Blo
     assert [at - found[0][4] for *_, at in found] == [0, 1_000, 2_000]
     volume = {"msr_cambridge": "src1/1", "alibaba": "4", "tencent": "1284"}[layout.name]
     assert [len(piece) for piece in BlockTrace(path, layout, volumes=[volume]).pieces(0)] == [1]
-    with pytest.raises(InvalidInput, match=r"volumes is .* give a list"):
-        BlockTrace(path, layout, volumes=volume)
     for damaged in ("", "1,2", lines[0].replace("W", "Q").replace(",1,", ",7,"), lines[0].replace("8192,", "-8192,")
                     .replace(",16,", ",-16,"), lines[0].replace("4096,", "9999999999,").replace(",8,", ",99999999,")):
         (tmp_path / "bad.csv").write_text(f"{lines[0]}\n{damaged}\n")
