@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compactlib._arguments import require_whole
+from compactlib._arguments import require_names, require_whole
 from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadKey
 
@@ -54,6 +54,7 @@ def checked_deletes(keys: Iterable[str]) -> list[str]:
         BadKey: one is no key.
         InvalidInput: there are more than `MAX_DELETES`, or `keys` is no list.
     """
+    require_names("keys", keys)
     checked = list(keys)
     for key in checked:
         check_key(key)

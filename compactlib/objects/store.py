@@ -14,6 +14,7 @@ from typing import Protocol, Self, runtime_checkable
 
 import attrs
 
+from compactlib._arguments import require_names
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadDigest
 from compactlib.objects.keys import MAX_DELETES
@@ -138,6 +139,7 @@ def delete_many(store: ObjectStore, keys: Iterable[str]) -> None:
         InvalidInput: `keys` is one alone.
         CompactlibError: what the store raises; some may be gone, and the same call may be made again.
     """
+    require_names("keys", keys)
     waiting = iter(keys)
     while part := list(islice(waiting, MAX_DELETES)):
         if len(part) > 1 and isinstance(store, MultiDelete):

@@ -52,6 +52,15 @@ class _SlowListing(MemoryObjects):
             yield info
 
 
+def test_one_key_is_no_list_of_keys() -> None:
+    """Also where the store behind removes one object at a time."""
+    store = MeteredObjects(ObjectsInFront(MemoryObjects()), RecordingObserver(), name="s")
+    store.create("a", b"")
+    with pytest.raises(InvalidInput, match="give a list"):
+        store.delete_many("a")
+    assert [info.key for info in store.list()] == ["a"]
+
+
 def test_a_listing_is_one_request_whose_time_is_the_stores() -> None:
     seen, clock = RecordingObserver(), ManualClock()
     store = MeteredObjects(_SlowListing(clock), seen, name="a", clock=clock)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_whole
+from compactlib._arguments import require_names, require_whole
 from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import own_error
 from compactlib.outcome import Failed
@@ -52,6 +52,7 @@ class StoreOutcome(Printed):
 
 def listed_once(names: Iterable[str]) -> list[str]:
     """The names of stores as a list; `InvalidInput` if one is listed twice, or there is one alone and no list."""
+    require_names("stores", names)
     listed = list(names)
     twice = next((name for name, times in Counter(listed).items() if times > 1), None)
     if twice is not None:

@@ -79,7 +79,7 @@ def test_a_token_never_holds_again(store: DynamoStore) -> None:
             store.set_if(P, b"k", b"v2", old)
 
 
-@pytest.mark.parametrize("wrong", [{"table": None}, {"endpoint_url": "localhost:8000"}, {"session": 5}])
+@pytest.mark.parametrize("wrong", [{"endpoint_url": "localhost:8000"}, {"session": 5}])
 def test_arguments_that_make_no_client_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         DynamoStore(**{"table": "kv", "region": "eu-west-1", **wrong})

@@ -314,12 +314,6 @@ def test_odd_table_names_are_refused(table: str) -> None:
         PostgresStore("host=/nowhere", table=table)
 
 
-@pytest.mark.parametrize("wrong", [{"table": 5}, {"conninfo": 5}])
-def test_arguments_of_another_type_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="is 5; give str"):
-        PostgresStore(**{"conninfo": "host=/no/such/folder", **wrong})
-
-
 def test_audit_finds_a_version_given_out_twice(store: PostgresStore, server: str) -> None:
     store.set(b"p", b"a", b"1")
     store.set(b"p", b"b", b"2")
