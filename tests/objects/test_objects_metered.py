@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectExists, ObjectInfo, ObjectNotFound
+from compactlib.objects.in_front import ObjectsInFront
 from compactlib.runtime import RecordingObserver
 
 
