@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import random
 import re
@@ -382,12 +383,11 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         numbers = list(range(1, len(changes) + 2) if points is None else points)
         if max_states is not None and points is None:
             numbers = [1 + point for point in points_of_each_kind(changes, rng)]
-        is_enough = False
-        while not is_enough:
+        limit = math.inf if max_states is None else max_states
+        before = -1
+        while before < len(seen) < limit:
             before = len(seen)
-            for number in numbers:
-                if max_states is not None and len(seen) >= max_states:
-                    break
+            for number in itertools.takewhile(lambda _: len(seen) < limit, numbers):
                 with _noting(f"the first life was killed before change {number}; "
                              f"explore_kills(..., points=[{number}]) runs this kill alone"):
                     _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
@@ -399,9 +399,10 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                         with (_rebuilt(model, fates, base / "after") as folder,
                               _noting(_note, recording, model, fates, begins=begins)):
                             check(folder, recording.acknowledged(model.point))
-                        if max_states is not None and len(seen) >= max_states:
+                        if len(seen) >= limit:
                             break
-            is_enough = max_states is None or len(seen) >= max_states or len(seen) == before
+            if max_states is None:
+                break
     return len(seen)
 
 
