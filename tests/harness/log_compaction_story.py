@@ -369,8 +369,3 @@ class Story:
             assert type(error).__name__ == name, error
         else:
             raise AssertionError("it opened")
-
-
-def chapters(text: str) -> str:
-    """The first sentences of a scenario: what went wrong."""
-    return " ".join(re.findall(r"^# (.*)$", text, re.MULTILINE))

@@ -125,12 +125,6 @@ def check_log(log: RaftLog, state: PlainLog) -> None:
     log.audit()
 
 
-def gap_of(log: RaftLog) -> int | None:
-    """Where a log has a gap in which no index is missing."""
-    through = log.contiguous_through
-    return through if through < log.last_index and isinstance(log.read(through + 1), Entry) else None
-
-
 def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
     """Which of its states a log is in: one that is no older than what was acknowledged."""
     found = {entry.index: entry for entry in log.entries()}, log.state.index
@@ -140,17 +134,6 @@ def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
     held = [(entry.index, entry.term) for entry in found[0].values()]
     raise AssertionError(f"log {log.log_id} holds {held} with the snapshot at {found[1]}, which it never did after "
                          f"{history.states[acknowledged]} was acknowledged")
-
-
-def models_of(store: RaftLogStore) -> dict[str, RaftModel]:
-    """Models of a store as it is found; terms go on above all that were used."""
-    models = {}
-    for name in LOGS:
-        log = store.log(name)
-        entries = {entry.index: entry for entry in log.entries()}
-        term = max([log.state.term, *(entry.term for entry in entries.values())])
-        models[name] = RaftModel(History([PlainLog(entries, log.state.index, gap_of(log))]), term + 1)
-    return models
 
 
 class World:

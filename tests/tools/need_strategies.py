@@ -8,38 +8,14 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.timestamp import HIGHEST, LOWEST, Timestamp, timestamp
+from compactlib.catalog.model.timestamp import HIGHEST, LOWEST, Timestamp
 from compactlib.catalog.model.values import RESTRICTIONS, Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
-from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.versions import RetainedVersions
 
 REPORTED: tuple[Factor, ...] = (*RESTRICTIONS, Factor.LOW_WATERMARK, Factor.PIN)
 """What a node's sources report; the other factors are found by the coordinator."""
 _NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 _IDS = st.none() | st.integers(0, 1 << 40)
-_SECOND_MS = 1_000
-
-
-def catalog_histories(*, max_versions: int = 12) -> st.SearchStrategy[RetainedVersions]:
-    """Retained histories without content: one version or more, active a second or more after one another.
-
-    The first versions may be cut off already. Shrinks to version 0 alone.
-
-    Args:
-        max_versions: the most versions above version 0.
-    """
-    return st.builds(_history, st.lists(st.integers(1, 5), max_size=max_versions), st.integers(0, max_versions))
-
-
-def _history(gaps: Sequence[int], cut: int) -> RetainedVersions:
-    catalogs: list[Catalog] = [EMPTY]
-    seconds = 0
-    for version, gap in enumerate(gaps, 1):
-        seconds += gap
-        time = timestamp(seconds * _SECOND_MS)
-        catalogs.append(catalogs[-1].apply((), version=version, commit=time, activation=time, next_id=0))
-    return RetainedVersions(catalogs[min(cut, len(catalogs) - 1):])
 
 
 def node_ids() -> st.SearchStrategy[NodeId]:
