@@ -13,8 +13,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
+_STARTS = 5
 _kept = contextlib.ExitStack()
 atexit.register(_kept.close)
 
@@ -49,33 +50,42 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def serving(command: list[str], *, ready: str = "/") -> Iterator[str]:
-    """Run a server for the block; `{port}` in its command is filled in. Yields its address."""
-    port = free_port()
-    # Not a pipe: servers tell of each request, and would wait for somebody to read it.
-    server = subprocess.Popen([part.format(port=port) for part in command], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3])
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _await(server, address + ready)
-        yield address
-    finally:
-        server.terminate()
-        server.wait()
+    """Run a server for the block; `{port}` in its command is filled in. Yields its address.
+
+    Another process may take the free port before the server binds it, so a server that ends is started again at
+    another port, a few times.
+    """
+    with contextlib.ExitStack() as kept:
+        for _ in range(_STARTS):
+            port = free_port()
+            printed = kept.enter_context(TemporaryFile())
+            # Not a pipe: servers log each request, and would wait for somebody to read it.
+            server = subprocess.Popen([part.format(port=port) for part in command], stdout=subprocess.DEVNULL,
+                                      stderr=printed, cwd=Path(__file__).parents[3])
+            kept.callback(server.wait)
+            kept.callback(server.terminate)
+            address = f"http://127.0.0.1:{port}"
+            if _is_ready(server, address + ready):
+                yield address
+                return
+        printed.seek(0)
+        raise AssertionError(f"the server ended {_STARTS} times before it answered, the last time with "
+                             f"{server.returncode}: {printed.read()[-2_000:].decode(errors='replace')}")
 
 
-def _await(server: subprocess.Popen[bytes], address: str) -> None:
-    """Return once the server answers that it is well, or anything else that is no failure of its own."""
+def _is_ready(server: subprocess.Popen[bytes], address: str) -> bool:
+    """Wait for an answer that is no server error; return False if the server ends before."""
     while True:
         try:
             urllib.request.urlopen(address, timeout=1).close()
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500:
-                return
+                return True
         except OSError:
             pass
         else:
-            return
+            return True
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(0.05)
-            raise AssertionError(f"the server ended with {server.returncode}; start it by hand to see why")
+            return False
