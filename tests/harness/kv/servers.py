@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+
+from tests.harness.ports import free_port
 
 _STARTS = 5
 _kept = contextlib.ExitStack()
@@ -38,14 +39,6 @@ def etcd() -> tuple[str, int]:
         "--unsafe-no-fsync",
     ], ready="/health"))
     return "127.0.0.1", int(address.rpartition(":")[2])
-
-
-def free_port() -> int:
-    """A port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from tests.harness.kv import servers
 from tests.harness.kv.dynamodb import answer, make, make_proxy, new_table
 from tests.harness.kv.faulty_proxy import Fault, FaultyProxy, Refusal
 from tests.harness.kv.processes import SESSION, closed_in_a_child, counted
+from tests.harness.ports import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -318,7 +319,7 @@ def test_a_table_that_is_gone_and_a_service_that_is_away(store: DynamoStore) -> 
     with pytest.raises(StoreFailed, match="ResourceNotFound"):
         store.get(P, b"k")
     with pytest.raises(ConnectFailed, match="check the address"):
-        make(address=f"http://127.0.0.1:{servers.free_port()}")
+        make(address=f"http://127.0.0.1:{free_port()}")
 
 
 def test_processes_count_together() -> None:
