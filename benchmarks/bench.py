@@ -39,7 +39,7 @@ HEAD = ("| script | figure | ours | reference | ratio | worst | spread | goal | 
 def scripts() -> list[str]:
     """The names of all benchmarks."""
     return sorted(path.stem for path in HERE.glob("*.py")
-                  if path.name != Path(__file__).name and '__name__ == "__main__"' in path.read_text())
+                  if path.stem not in {"bench", "compare"} and '__name__ == "__main__"' in path.read_text())
 
 
 @attrs.frozen
