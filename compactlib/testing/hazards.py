@@ -147,11 +147,13 @@ class Bench:
         journal = Journal.of([note for note in notes if isinstance(note, Note)])
         return elsewhere[-1].given_to(world) if elsewhere else world, journal
 
-    def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
-             acts: int | None = None, before_closing: Callable[[], object] = bool) -> None:
-        """One life: open, act, close. The same acts for the same `first`."""
+    def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0, acts: int | None = None,
+             check: bool = False, before_closing: Callable[[], object] = bool) -> None:
+        """One life: open, check if so asked, act, close. The same acts for the same `first`."""
         count = self.effort.acts if acts is None else acts
         with self.opened(world, settings) as store:
+            if check:
+                self.driver.check(store, journal, damage="")
             for number in range(first, first + count):
                 self.driver.act(store, Random(f"{self.effort.seed} {number}"), journal)
             before_closing()
@@ -174,11 +176,10 @@ class Bench:
             raise
 
     def inspect(self, world: World, journal: Journal, *, settings: Any = None) -> None:
-        """Open the store, check it, act on, check again; then open and check it once more."""
+        """Open the store, check it, act on; then open and check it once more."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
             self.driver.act(store, Random(f"{self.effort.seed} after {len(journal.changes)}"), journal)
-            self.driver.check(store, journal, damage="")
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
 
@@ -378,7 +379,7 @@ def interrupts_of_closing(bench: Bench) -> int:
         with contextlib.ExitStack() as stack:
             bench.live(world, journal, before_closing=lambda: stack.enter_context(interrupted))
 
-    return _interrupts(bench, live, None)
+    return _interrupts(bench, live, _share(bench, 1))
 
 
 def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], most: int | None) -> int:
@@ -435,12 +436,10 @@ def other_settings(bench: Bench) -> int:
             journal = Journal()
             for life in range(lives):
                 settings = choices.pick(f"settings of life {life + 1}", *bench.driver.settings())
-                with bench.opened(world, settings) as store:
-                    bench.driver.check(store, journal, damage="")
-                bench.live(world, journal, settings=settings, first=life * bench.effort.acts)
+                bench.live(world, journal, settings=settings, first=life * bench.effort.acts, check=True)
             bench.inspect(world, journal, settings=choices.pick("settings at last", *bench.driver.settings()))
 
-    return explore(history, most=bench.effort.most + 1, limit=_share(bench, 2), seed=bench.effort.seed)
+    return explore(history, most=bench.effort.most + 1, limit=_share(bench, 3), seed=bench.effort.seed)
 
 
 def mixtures(bench: Bench) -> int:
@@ -463,7 +462,7 @@ def mixtures(bench: Bench) -> int:
                     bench.driver.check(store, journal, damage="")
             bench.inspect(world, journal)
 
-    return sample(history, bench.effort.histories or 3_000, seed=bench.effort.seed)
+    return sample(history, _share(bench, 2) or 3_000, seed=bench.effort.seed)
 
 
 def _one_in_the_other(outer: Step, inner: Step) -> Step:
@@ -480,7 +479,7 @@ def crashes(bench: Bench) -> int:
         bench.inspect(*bench.after_power(folder, notes))
 
     recording, most = _recording(bench), bench.effort.histories
-    return explore_crashes(recording, check, points=_points(bench, recording, most and 8 * most), **_bounds(bench, 24))
+    return explore_crashes(recording, check, points=_points(bench, recording, most and 5 * most), **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
@@ -705,7 +704,7 @@ def forks(bench: Bench) -> int:
             world.step = act_at_once
             bench.inspect(world, journal)
 
-    return explore(history, limit=_share(bench, 2), seed=bench.effort.seed)
+    return explore(history, limit=_share(bench, 3), seed=bench.effort.seed)
 
 
 def paused_owners(bench: Bench) -> int:

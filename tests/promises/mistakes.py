@@ -114,8 +114,8 @@ VARIANTS: Mapping[str, Callable[[Place], Step]] = {"left out": LeftOut, "one ste
 """The ways in which one place makes a mistake."""
 
 # A sync that is missing shows after a power failure alone.
-_FINDS_SYNC = {"crashes": 72, "kills_and_power": 600, "crashes_of_recovery": 48}
-_FINDS_NAME = {"kills": 30, "other_settings": 4, "crashes": 72, "kills_and_power": 60}
+_FINDS_SYNC = {"crashes": 120, "kills_and_power": 600, "crashes_of_recovery": 48}
+_FINDS_NAME = {"kills": 30, "other_settings": 6, "crashes": 120, "kills_and_power": 60}
 _LEADS_SOMEWHERE = {"kills": 20, "crashes": 24, "refusals": 12}
 
 

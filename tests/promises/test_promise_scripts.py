@@ -43,8 +43,8 @@ SCRIPTS = {
     "catalog-pins": Script(CatalogDriver(), [
         (0.0, "execute"), (0.0, "pin"), (0.0, "pin"), (0.0, "move", ANY, "moved"), (0.0, "execute"),
         (0.0, "move", ANY, "moved"), (20.0, "forget")], ["lost_answers", "paused_owners"]),
-    "catalog-watermark": Script(CatalogDriver(), [(20.0, "raise"), (20.0, "raise"), (20.0, "raise")],
-                                ["lost_answers"]),
+    "catalog-watermark": Script(CatalogDriver(), [
+        (0.0, "execute"), (20.0, "raise"), (20.0, "raise"), (20.0, "raise")], ["lost_answers", "paused_owners"]),
     "catalog-cuts": Script(CatalogDriver(), [(0.0, "execute"), (20.0, "cut", ANY, LAST), (20.0, "cut", ANY, LAST)],
                            ["paused_owners"]),
     "catalog-retaken": Script(CatalogDriver(), [
@@ -52,6 +52,7 @@ SCRIPTS = {
         ["paused_owners"]),
     "scheduler-takeover": Script(StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"),
                                                            (0.0, "add")], ["paused_owners"]),
+    "repository-commits": Script(RepositoryDriver("memory"), COMMITS[:1], ["paused_owners"]),
     "repository-collected": Script(RepositoryDriver("memory"), [("reclaim",), *COMMITS], ["paused_owners"],
                                    [("reclaim",)] * 3),
 }

@@ -45,7 +45,16 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
-from tests.blobstore.reader.test_blobstore_reader_crash import entries, picture
+
+
+def picture(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+
+
+def entries(store: BlobStore | BlobReader) -> list[object]:
+    snapshot = store.snapshot()
+    return [entry._replace(flags=entry.flags & ~1) for info in snapshot.segments
+            for entry in snapshot.entries_of(info.name)]
 
 
 def reading(folder: Path, clock: ManualClock, **changes: Any) -> BlobReader:

@@ -75,4 +75,4 @@ def test_service_keeps_the_contract(factory: ServiceFactory, promise: str, folde
 @pytest.mark.parametrize("offer", offered("POLICIES"))
 def test_policy_keeps_the_contract(offer: tuple[Any, Any]) -> None:
     policy, views = offer
-    check_policy(policy, views, max_examples=30)
+    check_policy(policy, views, max_examples=15)

@@ -26,7 +26,7 @@ MISTAKES: Sequence[Mistake] = (
         "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
         "            self._sync_found()\n",
         "",
-        ("raft_log_store-kills_and_power",),
+        (KILLED + "[raft_log_store-opening]",),
         "Entries acknowledged after a kill are lost in a power failure, since the names below them never "
         "became durable."),
     Mistake(
@@ -68,7 +68,7 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-watermark-without-condition", "compactlib/catalog/sense/watermark.py",
         "self._store.set_if(self._partition, self._key, record, predicate)",
         "self._store.set(self._partition, self._key, record)",
-        (SCRIPTS + "[catalog-watermark-lost_answers]",),
+        (SCRIPTS + "[catalog-watermark-paused_owners]",),
         "The low watermark falls back: a reader begins below it and finds data gone."),
     Mistake(
         "catalog-any-term-cuts", "compactlib/catalog/log/update_log.py",
@@ -299,7 +299,7 @@ MISTAKES: Sequence[Mistake] = (
         "        self._events",
         "encode_branch_record(record), self.read(found.branch).predicate)\n"
         "        self._events",
-        ("repository_memory-paused_owners",),
+        (SCRIPTS + "[repository-commits-paused_owners]",),
         "Of two commits at once one undoes the other."),
     Mistake(
         "snapshots-switched-without-condition", "compactlib/kv/snapshots.py",
@@ -366,7 +366,7 @@ MISTAKES: Sequence[Mistake] = (
         "                if entry.key > _entry_key(self._machine.applied_index):\n"
         "                    return\n",
         "",
-        ("stored_scheduler-paused_owners",),
+        (SCRIPTS + "[scheduler-takeover-paused_owners]",),
         "A former owner that writes a late checkpoint removes commands of its successor."),
     Mistake(
         "scheduler-deleted-block-added", "compactlib/scheduler/queue/metadata_index.py",

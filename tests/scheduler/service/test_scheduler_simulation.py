@@ -322,6 +322,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, message, *changes = BUGS[bug]

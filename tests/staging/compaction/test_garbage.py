@@ -572,7 +572,7 @@ class TwoCollections:
         assert self.process().branch("new").get(b"x").data == b"1"
 
 
-@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("compacts", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_what_one_collection_has_deleted_and_a_writer_made_again_another_one_under_way_leaves_alone(
         compacts: bool) -> None:
     for step in itertools.count(10):  # Before that, it has looked at nothing.

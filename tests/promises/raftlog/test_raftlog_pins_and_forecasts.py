@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compaction of a log says beforehand is what it does, and a pin holds back what it names and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactlib import Done, Skipped
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import (
+    CostPolicy,
+    DeadEntry,
+    DropDead,
+    Entry,
+    LogOptions,
+    LogPolicy,
+    RaftLog,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    StoreOptions,
+    open_log,
+)
+
+OPTIONS = LogOptions(limits=SegmentLimits(max_entries=16), keep_links_seconds=0.0)
+LAST = 160
+
+
+def payload(index: int) -> bytes:
+    return b"%d;" % index * 50
+
+
+def in_segments(folder: Path, live: range) -> SegmentLog:
+    log = SegmentLog(folder, OPTIONS)
+    for index in range(1, LAST + 1):
+        log.append(index, 1, payload(index))
+    log.sync()
+    log.record_snapshot(LAST, live)
+    return log
+
+
+def in_a_store(folder: Path) -> RaftLog:
+    log = open_log(folder, StoreOptions(log=OPTIONS, background=False))
+    log.append([Entry(index, 1, payload(index)) for index in range(1, LAST + 1)])
+    log.flush()
+    return log
+
+
+def bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.segment") if not path.is_symlink())
+
+
+@pytest.mark.parametrize("live", [range(1, LAST, 4), range(100, 101), range(1, LAST, 40), range(1, 40)], ids=str)
+@pytest.mark.parametrize("policy", [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()], ids=str)
+def test_forecast_holds_to_the_byte(policy: LogPolicy, live: range, tmp_path: Path) -> None:
+    with in_segments(tmp_path, live) as log:
+        plan, before = log.plan(policy), bytes_of(tmp_path)
+        outcome = log.compact(plan)
+        if plan.is_empty:
+            assert isinstance(outcome, Skipped)
+        else:
+            assert isinstance(outcome, Done)
+            assert (outcome.stats.bytes_written, outcome.stats.bytes_freed) == (plan.bytes_to_copy, plan.bytes_freed)
+        assert bytes_of(tmp_path) == before - plan.bytes_freed
+        assert all(log.read(index) == Entry(index, 1, payload(index)) for index in live)
+
+
+def test_pin_keeps_what_it_names_and_lets_other_segments_go(tmp_path: Path) -> None:
+    """A follower that is behind reads what it needs through a compaction; all other dead entries give room back."""
+    with in_a_store(tmp_path) as log:
+        before = bytes_of(tmp_path)
+        log.snapshot(100, range(1, 20))
+        with log.pin(IndexSet.range(17, 19)) as pin:
+            log.snapshot(150, [1])
+            assert isinstance(log.compact(policy=SeedPolicy()), Done)
+            log.reclaim()
+            assert [pin.read(index) for index in (17, 18, 19)] == [Entry(index, 1, payload(index))
+                                                                   for index in (17, 18, 19)]
+            assert isinstance(log.read(40), DeadEntry)
+            assert bytes_of(tmp_path) < before / 3
+        log.compact(policy=SeedPolicy())
+        log.reclaim()
+        assert isinstance(log.read(18), DeadEntry)
+        assert log.read(1) == Entry(1, 1, payload(1))
