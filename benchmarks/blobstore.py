@@ -30,11 +30,7 @@ import attrs
 from measure import Figure, alternate, report
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, RecordKind, StatsBased
-from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.policy import SegmentView
-from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, LastPlans, SegmentName, SegmentView, plan_for
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.files import LocalFiles
 from compactlib.files.disk import copy_range

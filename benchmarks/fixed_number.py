@@ -11,7 +11,7 @@ import attrs
 
 from compactlib._arguments import require_one_of
 from compactlib.blobstore import BlobChoice, BlobView
-from compactlib.blobstore.compaction.plan.policy import SegmentView, fraction, whole
+from compactlib.blobstore.policy import SegmentView, fraction, whole
 
 Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
 """What comes first: the largest dead share; the fewest valid bytes; with u the valid part of what a segment holds, the

@@ -39,11 +39,8 @@ from placement.warcip import WARCIP
 
 from compactlib.blobstore import CostBenefit, Greedy
 from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Zipf, replay_blobs
-from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.fadac import FADaC
-from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.placement import Placement
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
+from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
+from compactlib.lab.policy import Placement
 from compactlib.lab.traces.traces import opened
 from compactlib.lab.traces.workloads import PIECE, Workload
 from compactlib.report import Table

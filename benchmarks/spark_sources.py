@@ -41,8 +41,8 @@ from raftlog_compaction import build_log
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, RecordKind
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
-from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import RecordFlag, milliseconds
+from compactlib.blobstore.policy import SegmentName
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import check_record, check_whole, content_range
 from compactlib.kv import SqliteStore

@@ -13,7 +13,8 @@ from compactlib.app.inspection import inspect_log
 from compactlib.app.kv_machine import KvMachine, Put, encode_command
 from compactlib.app.workload import Step
 from compactlib.clock import Clock
-from compactlib.files.disk import Files, LocalFiles, list_folder
+from compactlib.files import Files, LocalFiles
+from compactlib.files.disk import list_folder
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import LOCK_NAME
 from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES

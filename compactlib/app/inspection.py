@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from compactlib.files.disk import list_folder
-from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog import LogReader, LogView, SegmentLimits
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import LogReader, LogView, SegmentLimits, SnapshotMeta
 from compactlib.raftlog.model.names import (
     CADENCE_NAME,
     GAP_NAME,
@@ -24,7 +24,6 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.known import is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.report import Table

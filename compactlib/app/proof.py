@@ -11,7 +11,7 @@ from compactlib.app.demo_log import WrittenLog
 from compactlib.app.kv_machine import KvMachine, Put, decode_command
 from compactlib.errors import CompactlibError
 from compactlib.files.disk import list_folder
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import DeadEntry, Entry, LogReader
 from compactlib.raftlog.model.names import CADENCE_NAME, LOCK_NAME
 from compactlib.raftlog.model.values import Answer

@@ -27,15 +27,14 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLog,
 )
-from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.raftlog.compaction.report import report_of
-from compactlib.raftlog.compaction.sense.trigger import CompactionState
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, examine_segments
 from compactlib.raftlog.log.unflushed import logs_of_store
 from compactlib.raftlog.model.names import LOGS_FOLDER
+from compactlib.raftlog.policy import CompactionState, plan_for
 from compactlib.report import Table, VerifyReport
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 
 _POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 _TRIGGER = DeadRatio()

@@ -20,10 +20,9 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.objects.local import is_local_objects
 from compactlib.outcome import Outcome
 from compactlib.report import Table, VerifyReport
-from compactlib.runtime.budget import Budget
-from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingPlan, TombstoneCostPolicy
+from compactlib.runtime import Budget
+from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingPlan, TombstoneCostPolicy
 from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.model.names import repository_partition
 from compactlib.staging.records.status import RepositorySurvey
 

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
-from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, list_folder, read_exactly
+from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.files.disk import StrPath, list_folder, read_exactly
 from compactlib.testing.choices import Choices
 from compactlib.testing.disk_model import (
     ROOT,

@@ -21,20 +21,18 @@ import attrs
 from compactlib._arguments import require_whole
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import LocalExecutor
+from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore
 from compactlib.objects.store import delete_many, read_checked
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Budget, Observer
 from compactlib.spark.executors.items import map_items
 from compactlib.spark.executors.jobs import require_spark
+from compactlib.staging import CommittedRanges, SplitRule
 from compactlib.staging.committed.apply import Apply
 from compactlib.staging.committed.change_reader import ChangeReader
-from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat
-from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_files import INCOMING, RangeFiles
 from compactlib.staging.committed.ranges.range_stitch import stitch
 from compactlib.staging.committed.ranges.range_writer import ClosedRange

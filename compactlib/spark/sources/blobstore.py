@@ -15,14 +15,14 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactlib.blobstore import BlobReader, RecordKind
 from compactlib.blobstore.compaction.sense.kept_records import kept_records
 from compactlib.blobstore.index.entry_columns import EntryColumns
-from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import RecordFlag, RecordKind
+from compactlib.blobstore.model.values import RecordFlag
+from compactlib.blobstore.policy import SegmentName
 from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import OVERHEAD_BYTES, TRAILER_BYTES, check_whole
-from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store_reader import look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
 from compactlib.files.disk import local_path
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import DamagedEntry, Entry, LogReader, SnapshotMeta
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.log.log_reader import LogReader
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import overlapping_refs
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
-from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
+from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta
+from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.policy import SegmentRef
 from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.reader import SegmentReader, Span
 from compactlib.raftlog.segment.segment_set import open_segment

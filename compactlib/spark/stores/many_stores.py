@@ -17,8 +17,8 @@ from compactlib.executors.tasks import own_error
 from compactlib.outcome import Failed
 from compactlib.report import Printed
 from compactlib.rewrite import Executor, RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
+from compactlib.runtime import Budget, Observer, Progress
+from compactlib.runtime.observe import Observers, TellingObserver, telling
 
 Compact: TypeAlias = Callable[[Executor, Budget], object]
 """Opens a store, compacts it on this executor under this budget, commits, closes it; returns its own outcome."""

@@ -19,7 +19,7 @@ from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.raftlog.errors import NotALog
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.spark.executors.items import map_items
 from compactlib.spark.stores.many_stores import StoreJob, listed_once
 
