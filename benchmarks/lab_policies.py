@@ -50,7 +50,10 @@ from compactlib.blobstore.policy import (
 )
 from compactlib.lab import (
     BlobSettings,
+    Bursts,
+    Comparison,
     Experiment,
+    Expiring,
     HotCold,
     RaftLogSettings,
     SchedulerLoad,
@@ -58,16 +61,17 @@ from compactlib.lab import (
     SensorSettings,
     TtlMix,
     Uniform,
+    WithReads,
+    Workload,
     Zipf,
     compare,
+    grid,
     run_experiments,
 )
 from compactlib.lab.blobstore.log import BlobLog, Compacted
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
 from compactlib.lab.policy import NEVER, Contents, Placement
-from compactlib.lab.results.experiments import Comparison, grid
-from compactlib.lab.traces.workloads import Bursts, Expiring, WithReads, Workload
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,

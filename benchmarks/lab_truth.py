@@ -38,11 +38,11 @@ from placement.sfs import SFS
 from placement.warcip import WARCIP
 
 from compactlib.blobstore import CostBenefit, Greedy
-from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Zipf, replay_blobs
+from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Workload, Zipf, replay_blobs
 from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
 from compactlib.lab.policy import Placement
 from compactlib.lab.traces.traces import opened
-from compactlib.lab.traces.workloads import PIECE, Workload
+from compactlib.lab.traces.workloads import PIECE
 from compactlib.report import Table
 
 PAGES, WRITES = 60_000, 600_000

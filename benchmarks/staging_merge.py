@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from measure import Figure, alternate
 
 from compactlib.objects import LocalObjects
-from compactlib.staging import CommittedRanges, ParquetFormat, Record
-from compactlib.staging.model.values import Change, MetaRangeId
+from compactlib.staging import Change, CommittedRanges, ParquetFormat, Record
+from compactlib.staging.model.values import MetaRangeId
 
 Changes = list[tuple[bytes, Change]]
 

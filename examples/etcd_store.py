@@ -33,7 +33,6 @@ from urllib3.exceptions import NewConnectionError
 
 from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
-from compactlib.kv import EXISTS, Condition, Delete, KVEntry, PagedEntries, Put
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -55,7 +54,8 @@ from compactlib.kv.parts.arguments import (
     checked_transaction,
 )
 from compactlib.kv.parts.connections import Connections
-from compactlib.kv.store import Cell, KVLimits, Predicate, Versioned
+from compactlib.kv.parts.entries import PagedEntries
+from compactlib.kv.store import EXISTS, Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

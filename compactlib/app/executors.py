@@ -64,8 +64,7 @@ def started_executor(asked: Asked) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def _spark_executor(cores: int) -> Iterator[Executor]:
-    from compactlib.spark import SparkExecutor
-    from compactlib.spark.executors.jobs import require_spark
+    from compactlib.spark import SparkExecutor, require_spark
 
     require_spark("a Spark session")
     from pyspark.errors import PySparkRuntimeError

@@ -31,6 +31,7 @@ from compactlib.blobstore.model.values import (
     Missing as Missing,
     RecordKind as RecordKind,
 )
+from compactlib.blobstore.segment.descriptor import is_blob_store as is_blob_store
 from compactlib.blobstore.store.blob_reader import BlobReader as BlobReader
 from compactlib.blobstore.store.replication import ReplicationToken as ReplicationToken
 from compactlib.blobstore.store.store import BlobStore as BlobStore

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 
-from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim, class_count, grown
+from compactlib.lab.blobstore.contents import Contents
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, class_count, grown
 from compactlib.lab.blobstore.records import AGAIN, DEAD, NEVER
 
 with contextlib.suppress(ImportError):  # types of `Placer.ahead`, which is asked where NumPy is installed

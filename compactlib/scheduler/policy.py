@@ -6,6 +6,7 @@ A policy says which waiting jobs a worker is given, and in which order (`Assignm
 
 from __future__ import annotations
 
+from compactlib.scheduler.model.update import Turn
 from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
     AssignmentView,
@@ -14,7 +15,6 @@ from compactlib.scheduler.plan.policy import (
     LevelView,
     Order,
     TenantLine,
-    Turn,
     WaitingJob,
     check_share,
     choose_by_level,

@@ -10,8 +10,10 @@ from __future__ import annotations
 from compactlib.staging.compaction.plan import CLEAN, StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.compaction.policies import DEFAULT_WINDOW_SECONDS, StagingPolicy, window_gate
 from compactlib.staging.compaction.sense_policies import BranchPressure, SensePolicy
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
 
 __all__ = [
-    "BranchPressure", "CLEAN", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice", "StagingPlan",
-    "StagingPolicy", "StagingView", "plan_for", "window_gate",
+    "BranchPressure", "BranchRecord", "CLEAN", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice",
+    "StagingPlan", "StagingPolicy", "StagingToken", "StagingView", "plan_for", "window_gate",
 ]

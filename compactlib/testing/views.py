@@ -33,9 +33,7 @@ from compactlib.raftlog.policy import (
 from compactlib.scheduler import AssignmentPolicy, AssignmentView, JobChoice
 from compactlib.scheduler.policy import LevelView, TenantLine, WaitingJob
 from compactlib.staging import StagingChoice, StagingView
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.policy import BranchPressure, SensePolicy
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.policy import BranchPressure, BranchRecord, SensePolicy, StagingToken
 from compactlib.testing.policies import Views
 
 try:

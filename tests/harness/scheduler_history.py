@@ -35,8 +35,8 @@ from compactlib.scheduler import (
     SmallestFirst,
     StatusUpdate,
     Tick,
+    Verdict,
 )
-from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Applied, Operation, PlanUpdate, Requeued
 from compactlib.scheduler.model.values import JobPhase
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows

@@ -21,9 +21,9 @@ from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
-from compactlib.raftlog.compaction.sense.cadence import MajorCadence
 from compactlib.raftlog.policy import (
     INDEX_RECORD_BYTES,
+    MajorCadence,
     PlannedGroup,
     SegmentRef,
     SegmentStats,

@@ -11,7 +11,7 @@ import attrs
 import pyarrow as pa
 
 from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
-from compactlib.files.disk import local_path
+from compactlib.files import local_path
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import DamagedEntry, Entry, LogReader, SnapshotMeta
 from compactlib.raftlog.errors import LiveIndexMissing

@@ -24,9 +24,9 @@ from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark.sources.arrow_arrays import schema_of
 from compactlib.spark.sources.table_source import Option, TableOptions, TableSource, neighbours, one_of
-from compactlib.staging import CommittedRanges, ParquetFormat, Repository
+from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.committed.change_reader import ChangeReader
-from compactlib.staging.committed.formats.parquet import ArrowRows
+from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
 from compactlib.staging.committed.formats.rows import ChangeBatch
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import Change, MetaRangeId, RangeEntry, RangeId

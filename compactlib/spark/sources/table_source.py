@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compactlib.errors import InvalidInput
-from compactlib.files.disk import local_path
+from compactlib.files import local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
