@@ -25,3 +25,4 @@ from compactlib.lab.traces.workloads import (
     Workload as Workload,
     Zipf as Zipf,
 )
+from compactlib.lab.blobstore.replay import BlobReplay as BlobReplay
