@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-from compactlib.lab.blobstore.replay import BlobSettings as BlobSettings, replay_blobs as replay_blobs
+from compactlib.lab.blobstore.replay import (
+    BlobReplay as BlobReplay,
+    BlobSettings as BlobSettings,
+    replay_blobs as replay_blobs,
+)
 from compactlib.lab.raftlog.replay import RaftLogSettings as RaftLogSettings, replay_raftlog as replay_raftlog
 from compactlib.lab.results.experiments import (
     Comparison as Comparison,
@@ -25,4 +29,3 @@ from compactlib.lab.traces.workloads import (
     Workload as Workload,
     Zipf as Zipf,
 )
-from compactlib.lab.blobstore.replay import BlobReplay as BlobReplay

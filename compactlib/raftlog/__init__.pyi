@@ -19,6 +19,7 @@ from compactlib.raftlog.log.snapshot_writer import (
     SnapshotWriter as SnapshotWriter,
     SnapshotWritten as SnapshotWritten,
 )
+from compactlib.raftlog.log.stored_segment import StoredEntry as StoredEntry, StoredSegment as StoredSegment
 from compactlib.raftlog.log.unflushed import logs_of_store as logs_of_store
 from compactlib.raftlog.log.worker import LogCompactionWorker as LogCompactionWorker, SegmentChanges as SegmentChanges
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta as SnapshotMeta
