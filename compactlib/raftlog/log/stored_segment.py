@@ -27,7 +27,7 @@ class StoredEntry(NamedTuple):
         error: what is wrong with it.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # `tuple.index` is of no use here
     term: int
     offset: int
     length: int

@@ -24,8 +24,16 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.policy import SegmentRef
-from compactlib.spark.sources.arrow_arrays import schema_of
-from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, TableOptions, TableSource, whole
+from compactlib.spark.sources.table_source import (
+    DAMAGED,
+    Columns,
+    Option,
+    TableOptions,
+    TableSource,
+    batch_of,
+    batched,
+    whole,
+)
 
 MAX_INDEX = (1 << 64) - 1
 MAX_BATCH_ROWS = 16_384
@@ -168,7 +176,7 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
             raise _stale(options.folder, f"segment {part.ref.number}")
         _require_live(part, (each.index for each in segment.entries(first, last, payloads=False)))
         reads = options.payload or options.errors
-        for entries in _batched(segment.entries(first, last, payloads=reads), reads):
+        for entries in _batches(segment.entries(first, last, payloads=reads), reads):
             yield _batch(part.ref.number, entries, part.snapshot, options)
 
 
@@ -195,7 +203,7 @@ def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa
     with LogReader(options.folder) as log:
         if _is_superseded(part, log.snapshot):
             raise _stale(options.folder, "the write-ahead log")
-        for batch in _batched(entries(log), reads=True):
+        for batch in _batches(entries(log), reads=True):
             yield _batch(None, batch, part.snapshot, options)
 
 
@@ -208,18 +216,8 @@ def _stale(folder: str, what: str) -> Stale:
                  f"again to see it as it is now")
 
 
-def _batched(entries: Iterable[StoredEntry], reads: bool) -> Iterator[list[StoredEntry]]:
-    """The entries in lists of at most `MAX_BATCH_ROWS`, or `_MAX_BATCH_BYTES` of payload if that is read."""
-    batch: list[StoredEntry] = []
-    size = 0
-    for entry in entries:
-        if batch and (len(batch) == MAX_BATCH_ROWS or (reads and size + entry.length > _MAX_BATCH_BYTES)):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += entry.length
-    if batch:
-        yield batch
+def _batches(entries: Iterable[StoredEntry], reads: bool) -> Iterator[list[StoredEntry]]:
+    return batched(entries, lambda entry: entry.length if reads else 0, MAX_BATCH_ROWS, _MAX_BATCH_BYTES)
 
 
 def _batch(segment: int | None, entries: list[StoredEntry], state: SnapshotMeta | None,
@@ -232,19 +230,14 @@ def _batch(segment: int | None, entries: list[StoredEntry], state: SnapshotMeta 
         if (found := max(column)) > largest:
             raise Unsupported(f"{options.folder}: {name} {found} is larger than Spark's type holds ({largest}); "
                               f"{_ADVICE}")
-    damage = next((error for error in errors if error is not None), None)
-    if damage is not None and not options.errors:
-        raise damage
     if state is None or indexes[0] > state.index:
         live: list[bool] = [True] * len(entries)
     else:
         held = set(state.live.between(indexes[0], indexes[-1]).members())
         live = [index > state.index or index in held for index in indexes]
-    columns = {"segment": [segment] * len(entries), "index": indexes, "term": terms, "length": lengths, "live": live,
-               "offset": [None] * len(entries) if segment is None else offsets, "payload": payloads,
-               "error": [None if error is None else str(error) for error in errors]}
-    schema = schema_of(options.columns)
-    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    return batch_of({"segment": [segment] * len(entries), "index": indexes, "term": terms, "length": lengths,
+                     "live": live, "offset": [None] * len(entries) if segment is None else offsets,
+                     "payload": payloads, "error": errors}, options)
 
 
 class RaftLogSource(TableSource):
