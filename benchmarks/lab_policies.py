@@ -49,6 +49,7 @@ from compactlib.blobstore.policy import (
     fewest_that_free,
 )
 from compactlib.lab import (
+    BlobReplay,
     BlobSettings,
     Bursts,
     Comparison,
@@ -69,7 +70,6 @@ from compactlib.lab import (
     run_experiments,
 )
 from compactlib.lab.blobstore.log import BlobLog, Compacted
-from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
 from compactlib.lab.policy import NEVER, Contents, Placement
 from compactlib.raftlog import (

@@ -141,7 +141,7 @@ def log_source(scratch: Path, megabytes: int) -> Iterator[Source]:
             state, numbers = log.snapshot, [ref.number for ref in log.refs]
         assert state is not None
         for number in numbers:
-            with StoredSegment(folder, number) as segment:
+            with StoredSegment(folder, number, newest=number == numbers[-1]) as segment:
                 for entry in segment.entries():
                     assert entry.error is None
                     is_live = entry.index > state.index or entry.index in state.live
