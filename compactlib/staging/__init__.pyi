@@ -20,6 +20,7 @@ from compactlib.staging.compaction.policies import (
     StagingPolicy as StagingPolicy,
     TombstoneCostPolicy as TombstoneCostPolicy,
 )
+from compactlib.staging.compaction.rewrite import StoresForWorkers as StoresForWorkers
 from compactlib.staging.compaction.sense import CompactionSensor as CompactionSensor
 from compactlib.staging.compaction.sense_policies import (
     AnyOf as AnyOf,

@@ -23,13 +23,13 @@ TOP = Path(compactlib.__path__[0])
 # inherits. What leaves a face lowers its bound. What authors of policies need is in `policy` and `policies`.
 AT_MOST = {
     "compactlib": 20,
-    "compactlib.raftlog": 45, "compactlib.blobstore": 33, "compactlib.staging": 35, "compactlib.catalog": 46,
+    "compactlib.raftlog": 45, "compactlib.blobstore": 33, "compactlib.staging": 36, "compactlib.catalog": 46,
     "compactlib.scheduler": 39, "compactlib.kv": 23, "compactlib.spark": 14, "compactlib.hosting": 20,
     "compactlib.lab": 27, "compactlib.testing": 70, "tests.tools.interleave": 10, "compactlib.objects": 20,
     "compactlib.runtime": 16, "compactlib.executors": 17, "compactlib.files": 9, "compactlib.indexset": 5,
 }
 # Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
-IN_ALL = 454
+IN_ALL = 455
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

@@ -28,7 +28,6 @@ STILL_INSIDE = {
     "benchmarks/raftlog_compaction.py": "the rewrite with and without NumPy",
     "benchmarks/scheduler.py": "the scheduler's state without a host",
     "benchmarks/spark_rewrites.py": "a task of the staging area without a repository",
-    "benchmarks/staging.py": "entries that are staged without a write each",
     "examples/etcd_store.py": "what a key-value store of one's own is made of, which has no face yet",
     "examples/raft_kv.py": "the state machine of `compactlib demo`",
     "examples/raft_node.py": "the state machine of `compactlib demo`",
