@@ -97,6 +97,18 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
     return False
 
 
+def is_log(folder: StrPath) -> bool:
+    """Whether a folder is that of a Raft log.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        return require_log(folder, may_create=False)
+    except NotALog:
+        return False
+
+
 def read_folder(folder: StrPath, *, keep_open: int = 1) -> FolderContents:
     """Open every segment and learn what it holds; `keep_open` readers stay. Costs one read of each segment's index.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from compactlib._closing import Closing
 from compactlib.clock import SystemClock
-from compactlib.errors import Busy, InvalidInput, NotFound
+from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
@@ -20,9 +20,19 @@ from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.recover import leftovers
-from compactlib.raftlog.log.folder import Examination, read_folder, require_log, room_in, wal_of
+from compactlib.raftlog.log.folder import (
+    Examination,
+    FolderContents,
+    examine_segments,
+    read_folder,
+    require_log,
+    room_in,
+    wal_of,
+)
+from compactlib.raftlog.log.other_names import OtherName, other_names
 from compactlib.raftlog.log.read_path import SegmentReadPath
 from compactlib.raftlog.log.read_plan import ReadPlan
+from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import (
     NO_SNAPSHOT,
     SnapshotMeta,
@@ -115,6 +125,7 @@ class LogReader(Closing):
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
             self._reads.segments, self._reads.state, self._snapshot_version = segments, state, version
             self._reads.unflushed = unflushed
+            self._limits = _limits_of(contents)
 
     def _is_behind(self) -> bool:
         return snapshot_version(self._folder) != self._snapshot_version
@@ -131,6 +142,11 @@ class LogReader(Closing):
     def folder(self) -> str:
         """The log's folder, as an absolute path."""
         return self._folder
+
+    @property
+    def limits(self) -> SegmentLimits:
+        """The limits with which the log's newest segment was begun; its plans are made under them."""
+        return self._limits
 
     @property
     def snapshot(self) -> SnapshotMeta | None:
@@ -221,7 +237,7 @@ class LogReader(Closing):
             BudgetSpent: the budget refused.
             Closed: the log was closed.
         """
-        return self._reads.view(self._look, SegmentLimits(), budget, SystemClock())
+        return self._reads.view(self._look, self._limits, budget, SystemClock())
 
     def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
         """The snapshot without what is alive in the write-ahead log only, and the segments."""
@@ -260,15 +276,31 @@ class LogReader(Closing):
             StorageError: something cannot be read.
             Closed: the log was closed.
         """
-        return self._reads.verify(budget, self._leftovers)
+        return self._reads.verify(budget, self.leftovers)
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         """As `verify`, without the write-ahead log; for callers that verify many logs of a store."""
-        self._reads.examine(seen, budget, self._leftovers)
+        self._reads.examine(seen, budget, self.leftovers)
 
-    def _leftovers(self) -> Sequence[str]:
-        """Names that an interrupted compaction has left; those of one that runs in another process, too."""
+    def leftovers(self) -> Sequence[str]:
+        """Names that an interrupted compaction has left; those of one that runs in another process, too.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
         return leftovers(self._folder)
+
+    def path_of(self, number: int) -> str:
+        """The path of a segment's file, which a compaction may remove at any time."""
+        return os.path.join(self._folder, segment_name(number))
+
+    def other_names(self) -> tuple[OtherName, ...]:
+        """Every name in the folder that is no segment with entries of its own, nor a file that each log has.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        return other_names(self._folder, {ref.number for ref in self.refs})
 
     def close(self) -> None:
         """Let all files go; closing again does nothing."""
@@ -276,6 +308,29 @@ class LogReader(Closing):
 
     def __repr__(self) -> str:
         return self._reads.described(type(self).__name__)
+
+
+def verify_log(folder: StrPath) -> VerifyReport:
+    """Verify the log in a folder: `LogReader.verify`, and each segment by itself if the log cannot be opened.
+
+    Raises:
+        NotALog: there is no log.
+        StorageError: something cannot be read.
+    """
+    try:
+        with LogReader(folder) as reader:
+            return reader.verify()
+    except CorruptData as error:
+        seen = Examination()
+        examine_segments(folder, seen)
+        if not any(str(error) == str(each.error) for each in seen.findings):
+            seen.note(error)
+        return seen.report()
+
+
+def _limits_of(contents: FolderContents) -> SegmentLimits:
+    header = None if contents.newest is None else contents.newest[1].loaded.header
+    return SegmentLimits() if header is None else header.limits
 
 
 def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: SnapshotMeta) -> Unflushed | None:
