@@ -18,7 +18,8 @@ _PATH_OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|var)/")
 
 def notebooks(*, with_spark: bool) -> list[Path]:
     """Those that start Spark, or those that do not."""
-    return sorted(path for path in NOTEBOOKS.glob("*.ipynb") if ("compactlib.spark" in path.read_text()) is with_spark)
+    return sorted(path for path in NOTEBOOKS.glob("*.ipynb")
+                  if ("SparkSession.builder" in path.read_text()) is with_spark)
 
 
 def check_run(path: Path, folder: Path) -> None:
