@@ -23,7 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 TOP = ROOT / "compactlib"
-PACKAGES = tuple(f"compactlib.{stub.parent.name}" for stub in sorted(TOP.glob("*/__init__.pyi")))
+PACKAGES = tuple(f"compactlib.{init.parent.name}" for init in sorted(TOP.glob("*/__init__.py"))
+                 if "offer(__name__" in init.read_text())
 MODULES = tuple(f"compactlib.{path.stem}" for path in sorted(TOP.glob("[!_]*.py")))
 FACES = ("compactlib", *PACKAGES, *MODULES, "compactlib.testing.views",
          *(f"{package}.{part}" for package in PACKAGES for part in ("errors", "policy", "policies")))

@@ -16,6 +16,31 @@ Traceback (most recent call last):
 compactlib.objects.errors.ObjectExists: the object 'ranges/2026/first' exists; objects are never overwritten: ...
 """
 
+from typing import TYPE_CHECKING
+
 from compactlib._lazy import offer
 
-offer(__name__)
+if TYPE_CHECKING:
+    from compactlib.objects.digest import Digest as Digest
+    from compactlib.objects.errors import (
+        BadDigest as BadDigest,
+        BadKey as BadKey,
+        ObjectExists as ObjectExists,
+        ObjectNotFound as ObjectNotFound,
+        ObjectStoreFailed as ObjectStoreFailed,
+    )
+    from compactlib.objects.local import LocalObjects as LocalObjects
+    from compactlib.objects.memory import MemoryObjects as MemoryObjects
+    from compactlib.objects.metered import MeteredObjects as MeteredObjects
+    from compactlib.objects.remote import RemoteObjects as RemoteObjects
+    from compactlib.objects.store import ObjectInfo as ObjectInfo, ObjectRef as ObjectRef, ObjectStore as ObjectStore
+else:
+    offer(__name__, {
+        "compactlib.objects.digest": "Digest",
+        "compactlib.objects.errors": "BadDigest BadKey ObjectExists ObjectNotFound ObjectStoreFailed",
+        "compactlib.objects.local": "LocalObjects",
+        "compactlib.objects.memory": "MemoryObjects",
+        "compactlib.objects.metered": "MeteredObjects",
+        "compactlib.objects.remote": "RemoteObjects",
+        "compactlib.objects.store": "ObjectInfo ObjectRef ObjectStore",
+    })

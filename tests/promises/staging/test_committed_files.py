@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -30,13 +31,13 @@ def test_files_of_a_commit_hold_its_records_in_order(tmp_path: Path) -> None:
     main = branch_with_commits(LocalObjects(tmp_path))
     view = main.head()
     files = view.files()
-    records = []
+    records: list[tuple[bytes, bytes]] = []
     for file in files:
         table = pq.read_table(tmp_path / file.path)
-        keys = table["key"].to_pylist()
+        keys: list[Any] = table["key"].to_pylist()
         assert (len(keys), keys[0], keys[-1]) == (file.rows, file.first_key, file.last_key)
-        assert file.size_bytes >= sum(len(key) for key in keys)
-        records += zip(keys, table["data"].to_pylist(), strict=True)
+        assert file.size_bytes >= sum(map(len, keys))
+        records += zip(keys, map(bytes, table["data"].to_pylist()), strict=True)
     assert records == [(key, record.data) for key, record in view.records()]
     assert len({file.path for file in files}) == len(files) > 5
 
