@@ -35,9 +35,10 @@ def test_files_of_a_commit_hold_its_records_in_order(tmp_path: Path) -> None:
     for file in files:
         table = pq.read_table(tmp_path / file.path)
         keys: list[Any] = table["key"].to_pylist()
+        datas: list[Any] = table["data"].to_pylist()
         assert (len(keys), keys[0], keys[-1]) == (file.rows, file.first_key, file.last_key)
         assert file.size_bytes >= sum(map(len, keys))
-        records += zip(keys, map(bytes, table["data"].to_pylist()), strict=True)
+        records += zip(keys, datas, strict=True)
     assert records == [(key, record.data) for key, record in view.records()]
     assert len({file.path for file in files}) == len(files) > 5
 
