@@ -16,13 +16,11 @@ import pytest
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, GetOptions, Missing
 from compactlib.blobstore.config import Durability
 from compactlib.blobstore.errors import WritesStopped
-from compactlib.blobstore.model.names import SegmentName
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, StorageError
+from compactlib.errors import StorageError
 from compactlib.files import Files, LocalFiles, OutFile
 from compactlib.files.disk import StrPath
 from compactlib.runtime import Observer
-from tests.harness.forks import in_a_fork
 from tests.harness.plain_blob_store import PlainStore, told
 from tests.tools.faults.plan import FailingFiles
 
@@ -271,29 +269,6 @@ def test_a_group_write_does_not_need_a_second_descriptor(tmp_path: Path) -> None
         assert isinstance(store.get(b"a"), Blob)
         assert not store.status().stopped
 
-
-def test_a_fork_can_read_and_changes_nothing(tmp_path: Path) -> None:
-    config = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, index_max_entries=1000)
-    store = BlobStore(tmp_path / "store", config, clock=ManualClock(NOW))
-    store.put(b"a", b"1")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()}
-
-    def reads_and_is_refused() -> bool:
-        assert isinstance(store.get(b"a"), Blob)
-        for change in (lambda: store.put(b"b", b"2"), lambda: store.delete(b"a"), store.flush,
-                       store.close_active_segment, lambda: store.reload_index(SegmentName(0, 0)),
-                       lambda: store.swap_segments([SegmentName(0, 0)], [])):
-            with pytest.raises(Closed, match="fork"):
-                change()
-        store.close()
-        return True
-
-    assert in_a_fork(reads_and_is_refused) is True
-    assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
-    store.put(b"b", b"2")
-    store.close()
-    with BlobStore(tmp_path / "store", config, clock=ManualClock(NOW)) as again:
-        assert isinstance(again.get(b"b"), Blob)
 
 
 def test_an_observer_is_told_outside_of_the_lock_and_breaks_nothing(tmp_path: Path) -> None:
