@@ -19,7 +19,7 @@ import attrs
 
 from compactlib._arguments import require_type
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.batches import get_pieces, put_pieces
@@ -30,8 +30,6 @@ from compactlib.runtime.owned_lock import OwnedLock
 
 HEAD_KEY = b"head"
 _FRAME = RecordFrame("snapshot format", b"CLSNAP\0", 2, ">BQQQQQI")
-_WITHOUT_CHECKSUM = b"CLSNAP\0\1"
-"""What the heads of version 1 begin with."""
 _CHUNK_BYTES = 256 << 10
 _MAX_LOADS = 10
 _BYTES_A_COMMAND = 1024
@@ -297,9 +295,6 @@ class SnapshotStore:
             found = self._kv.get(self._partition, HEAD_KEY)
         except KeyNotFound:
             return None, None
-        if found.value.startswith(_WITHOUT_CHECKSUM):
-            raise Unsupported(f"{self._place}: snapshot format version 1; this release reads 2: use the release that "
-                              f"wrote it")
         *fields, behind = _FRAME.decode(found.value, self._place)
         if behind:
             raise self._corrupt(f"a head of {_FRAME.size} bytes", f"{len(found.value)} bytes")
