@@ -4,25 +4,13 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
-import symtable
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-import compactlib
+from scripts.faces import ROOT, internals
 
-ROOT = Path(__file__).parents[2]
-TOP = Path(compactlib.__path__[0])
-PACKAGES = [f"compactlib.{init.parent.name}" for init in sorted(TOP.glob("*/__init__.py"))
-            if "__all__" in vars(importlib.import_module(f"compactlib.{init.parent.name}"))]
-FACES = ["compactlib", *PACKAGES, *(f"compactlib.{path.stem}" for path in sorted(TOP.glob("[!_]*.py"))),
-         "compactlib.testing.views",
-         *(f"{package}.{part}" for package in PACKAGES for part in ("errors", "policy", "policies"))]
-"""Where tests, examples and hosts may import from, whether it is there yet or not."""
 PLACES = ("tests/promises", "tests/harness")
 STILL_INSIDE = {
     "tests/harness/scheduler_history.py": "operations and answers of the scheduler's state machine",
@@ -40,33 +28,6 @@ STILL_INSIDE = {
 
 def files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for place in PLACES for path in (ROOT / place).rglob("*.py"))
-
-
-@cache
-def offered(face: str) -> frozenset[str]:
-    """The public names of a face; a module's own are those that it defines."""
-    try:
-        module = importlib.import_module(face)
-    except ModuleNotFoundError:
-        return frozenset()
-    named: list[str] | None = vars(module).get("__all__")
-    if named is None:
-        # An assignment's targets, a class and a function; what is imported is another module's.
-        stored = symtable.symtable(inspect.getsource(module), face, "exec").get_symbols()
-        named = [each.get_name() for each in stored if each.is_assigned() and not each.is_imported()]
-    return frozenset(name for name in named if not name.startswith("_"))
-
-
-def internals(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Each internal module that is imported, and the name that is imported from it; `""`: the module itself."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names
-                        if alias.name.split(".")[0] == "compactlib" and alias.name not in FACES)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "compactlib":
-            known = offered(node.module) if node.module in FACES else frozenset[str]()
-            yield from ((node.module, alias.name) for alias in node.names
-                        if alias.name not in known and f"{node.module}.{alias.name}" not in FACES)
 
 
 def mechanisms(tree: ast.AST) -> Iterator[str]:

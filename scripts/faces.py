@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List what tests import that is on no face of the library, or rewrite imports to the faces: `python scripts/faces.py`.
+
+Without an option, each file under `tests/` that imports internals is listed with them, and then the internal modules
+that most files import. With `--rewrite`, imports of internals are rewritten, in the files and folders that are named,
+where a face has the very same object under the same name; `ruff` sorts them afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import subprocess
+import symtable
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+TOP = ROOT / "compactlib"
+PACKAGES = tuple(f"compactlib.{init.parent.name}" for init in sorted(TOP.glob("*/__init__.py")))
+MODULES = tuple(f"compactlib.{path.stem}" for path in sorted(TOP.glob("[!_]*.py")))
+FACES = ("compactlib", *PACKAGES, *MODULES, "compactlib.testing.views",
+         *(f"{package}.{part}" for package in PACKAGES for part in ("errors", "policy", "policies")))
+"""Where tests, examples and hosts may import from, whether it is there yet or not."""
+REWRITTEN, MOST_IMPORTED = ("tests", "benchmarks", "examples"), 40
+
+
+@cache
+def offered(face: str) -> dict[str, Any]:
+    """The public names of a face, and what they mean; a module's own are those that it defines."""
+    try:
+        module = importlib.import_module(face)
+    except ModuleNotFoundError:
+        return {}
+    named: list[str] | None = vars(module).get("__all__")
+    if named is None:
+        # An assignment's targets, a class and a function; what is imported is another module's.
+        stored = symtable.symtable(inspect.getsource(module), face, "exec").get_symbols()
+        named = [each.get_name() for each in stored if each.is_assigned() and not each.is_imported()]
+    return {name: getattr(module, name) for name in named if not name.startswith("_") and hasattr(module, name)}
+
+
+def internals(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each internal module that is imported, and the name that is imported from it; `""`: the module itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names
+                        if alias.name.split(".")[0] == "compactlib" and alias.name not in FACES)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "compactlib":
+            known = offered(node.module) if node.module in FACES else {}
+            yield from ((node.module, alias.name) for alias in node.names
+                        if alias.name not in known and f"{node.module}.{alias.name}" not in FACES)
+
+
+def home(module: str, name: str) -> str:
+    """The face of its package that has what an internal module calls so; the module itself if none has."""
+    package = ".".join(module.split(".")[:2])
+    # A submodule that nobody has imported is no attribute yet.
+    value = getattr(importlib.import_module(module), name, None)
+    return next((face for face in FACES if f"{face}.".startswith(f"{package}.")
+                 if value is not None and offered(face).get(name) is value), module)
+
+
+def rewritten(source: str) -> str:
+    """The source with each import of internals split among the faces that have its names, in its place."""
+    lines = source.splitlines(keepends=True)
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    for node in sorted(found, key=lambda node: node.lineno, reverse=True):
+        if node.module is None or not node.module.startswith("compactlib.") or node.module in FACES:
+            continue
+        told = "".join(lines[node.lineno - 1:node.end_lineno])
+        indent = " " * node.col_offset
+        parts = defaultdict[str, list[str]](list)
+        for alias in node.names:
+            parts[home(node.module, alias.name)].append(ast.unparse(alias))
+        # What has a comment or shares its lines is for a person to change.
+        if list(parts) != [node.module] and "#" not in told and ";" not in told and told.startswith(f"{indent}from "):
+            lines[node.lineno - 1:node.end_lineno] = [f"{indent}from {face} import {', '.join(names)}\n"
+                                                      for face, names in parts.items()]
+    return "".join(lines)
+
+
+def files(paths: Sequence[str]) -> list[Path]:
+    """The Python files in these files and folders."""
+    return sorted(file for path in paths for file in ((ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else
+                                                      [ROOT / path]))
+
+
+def main() -> None:
+    """List, or rewrite."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rewrite", nargs="*", metavar="PATH", help=f"rewrite imports in {', '.join(REWRITTEN)}")
+    given = parser.parse_args().rewrite
+    if given is not None:
+        for file in files(given or REWRITTEN):
+            file.write_text(rewritten(file.read_text()))
+        sort = [sys.executable, "-m", "ruff", "check", "--select", "I", "--fix", "-q"]
+        subprocess.run([*sort, *(given or REWRITTEN)], cwd=ROOT, check=True)
+        return
+    listed, importers = files(["tests"]), defaultdict[str, dict[Path, None]](dict)
+    imported = {file: sorted(set(internals(ast.parse(file.read_text())))) for file in listed}
+    for file, found in imported.items():
+        for module, name in found:
+            importers[module][file] = None
+            print(f"{file.relative_to(ROOT)}: {module}{name and ' import '}{name}")
+    print(f"\n{sum(map(bool, imported.values()))} of {len(listed)} files import internals. The most imported:")
+    for module, by in sorted(importers.items(), key=lambda item: (-len(item[1]), item[0]))[:MOST_IMPORTED]:
+        names = {name for file in by for each, name in imported[file] if each == module}
+        print(f"{len(by):4} {module}: {', '.join(sorted(names))}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()
