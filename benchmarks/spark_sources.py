@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast Spark reads logs, blob stores and branches as tables, against plain Python loops over the same files.
+"""How fast Spark reads logs and blob stores as tables, against plain Python loops over the same files.
 
     python benchmarks/spark_sources.py [--quick] [--only NAME ...] [--runs N] [--json FILE] [--folder FOLDER]
 
@@ -27,7 +27,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -41,11 +40,8 @@ from pyspark.sql.types import StructType
 from raftlog_compaction import build_log
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, SegmentRecords
-from compactlib.kv import SqliteStore
-from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, StoredSegment
 from compactlib.spark import register
-from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -225,61 +221,13 @@ class ReadyBatches(DataSource, DataSourceReader):
             yield batch.slice(0, part.count - first)
 
 
-# ---------------------------------------------------------------------------------------------------------- branches
-
-
-def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
-    """Records of 1 KiB in Parquet ranges: those of HEAD; and those of the branch, of which 2 % are staged on top."""
-    folder = scratch / "ranges"
-    kv = scratch / "branches.sqlite"
-    records = megabytes * 1024
-    with closing(SqliteStore(kv, synchronous="normal")) as store:
-        repo = _repo(store, folder)
-        main = repo.create_branch("main")
-        noise = random.Random(7).randbytes(MIB)
-        made = {_key(number): noise[number % 65536:number % 65536 + 1024] for number in range(records)}
-        metarange = repo.context.committed.apply(None, ((key, Record.of(data)) for key, data in made.items()))
-        main.commit_metarange(metarange.metarange_id, "all")
-        for start in range(0, records, 50):
-            main.put(_key(start), b"staged" * 170)
-
-    def head() -> Counted:
-        with closing(SqliteStore(kv, create=False)) as store:
-            count = size = 0
-            for key, record in _repo(store, folder).at("main").records():
-                row = key, record.identity, len(record.data), "committed", record.data
-                count, size = count + 1, size + len(row[-1])
-            return count, size
-
-    def branch() -> Counted:
-        with closing(SqliteStore(kv, create=False)) as store:
-            count = size = 0
-            for entry in _repo(store, folder).branch("main").entries():
-                assert entry.record is not None
-                row = entry.key, entry.record.identity, len(entry.record.data), "", entry.record.data
-                count, size = count + 1, size + len(row[-1])
-            return count, size
-
-    for name, what, loop in (("staging_head", "at", head), ("staging_branch", "branch", branch)):
-        yield Source(name=name, table="compactlib.staging", path=folder, options={"kv": str(kv), what: "main"},
-                     value="value", loop=loop)
-
-
-def _repo(store: SqliteStore, folder: Path) -> Repository:
-    return Repository(store, CommittedRanges(LocalObjects(folder), range_format=ParquetFormat(), cache_bytes=0))
-
-
-def _key(number: int) -> bytes:
-    return b"path/%09d" % number
-
-
 # -------------------------------------------------------------------------------------------------------------- main
 
 
 SOURCES: dict[str, Callable[[Path, int], Iterator[Source]]] = {
     "raftlog": log_source, "blobstore": partial(blob_source, "blobstore", 4096, 65536, 4),
     "blobstore_4k": partial(blob_source, "blobstore_4k", 4096, 4096, 1),
-    "blobstore_large": partial(blob_source, "blobstore_large", MIB // 2, 3 * MIB, 4), "branches": branch_sources}
+    "blobstore_large": partial(blob_source, "blobstore_large", MIB // 2, 3 * MIB, 4)}
 
 
 def main() -> None:

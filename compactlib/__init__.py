@@ -5,9 +5,35 @@ Each design is a package of its own (`compactlib.raftlog`, ...) and is imported 
 version, the tree of exceptions and the outcomes, and loads nothing else.
 """
 
+from typing import TYPE_CHECKING
+
 from compactlib._lazy import offer
 
 __version__ = "0.1.0"
 """The release, `major.minor.patch`; CHANGELOG.md says what each part promises."""
 
-offer(__name__)
+if TYPE_CHECKING:
+    from compactlib.errors import (
+        AuditFailed as AuditFailed,
+        BudgetSpent as BudgetSpent,
+        Busy as Busy,
+        Closed as Closed,
+        CompactlibError as CompactlibError,
+        Conflict as Conflict,
+        CorruptData as CorruptData,
+        InvalidInput as InvalidInput,
+        MissingDependency as MissingDependency,
+        NotFound as NotFound,
+        Stale as Stale,
+        StorageError as StorageError,
+        TaskFailed as TaskFailed,
+        Unsupported as Unsupported,
+    )
+    from compactlib.outcome import Done as Done, Failed as Failed, Skipped as Skipped
+else:
+    offer(__name__, {
+        "compactlib.errors":
+            "AuditFailed BudgetSpent Busy Closed CompactlibError Conflict CorruptData InvalidInput MissingDependency "
+            "NotFound Stale StorageError TaskFailed Unsupported",
+        "compactlib.outcome": "Done Failed Skipped",
+    })

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make `.venv` ready for work: create it, install uv by pip, what the lock names by uv, then the project itself.
+"""Make `.venv` ready for work: create it, install uv by pip, then the project and what it needs by uv.
 
-Called by the Makefile with the interpreter that the user chose; needs only the standard library. What was done is
-remembered as a fingerprint of the locks' content, so that a second call returns at once.
+Called by the Makefile with the interpreter that the user chose; needs only the standard library. A fingerprint of the
+lock is kept, so that a second call returns at once.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,73 +16,42 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "bootstrap.stamp"
-# pyproject.toml counts too: the console script and the version of the editable install come from it.
-SOURCES = ("requirements/bootstrap.lock", "requirements/build.lock", "requirements/dev.lock", "pyproject.toml")
+LOCK = ROOT / "requirements.lock"
+NETWORK = "check that this machine reaches a Python package registry, then run make again"
 
 
-class SetupFailed(Exception):
-    """A step could not be carried out; the message says what to do about it."""
-
-
-def fingerprint(sources: list[bytes], version: str) -> str:
-    """What the environment is made from, as one line: the locks' content and the interpreter's version."""
-    digest = hashlib.sha256(version.encode())
-    for source in sources:
-        digest.update(len(source).to_bytes(8, "big"))
-        digest.update(source)
-    return digest.hexdigest()
-
-
-def fits(config: str, version: str) -> bool:
-    """Whether a `pyvenv.cfg` belongs to an environment of Python `version`, for example `"3.11"`."""
-    found = dict(line.replace(" ", "").split("=", 1) for line in config.splitlines() if "=" in line)
-    return found.get("version", found.get("version_info", "")).split(".")[:2] == version.split(".")
-
-
-def _run(what: str, *command: str | Path, advice: str) -> None:
+def run(what: str, *command: str | Path, advice: str) -> None:
+    """Run a step; ends the program with the advice if it fails."""
     print(f"setup: {what}", flush=True)
-    if subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode:
-        raise SetupFailed(f"{what} failed; {advice}")
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        sys.exit(f"setup: {what} failed; {advice}")
 
 
-def _create(version: str) -> None:
-    config = VENV / "pyvenv.cfg"
-    if config.exists() and fits(config.read_text(), version) and (VENV / "bin" / "pip").exists():
-        return
-    # Not sys.executable: with .venv active that is the interpreter which --clear is about to remove.
-    python = getattr(sys, "_base_executable", sys.executable)
-    _run(f"creating .venv with Python {version}", python, "-m", "venv", "--clear", VENV,
-         advice="install your system's package for virtual environments (Debian and Ubuntu: apt install python3-venv)")
-
-
-def _install() -> None:
-    python, uv = VENV / "bin" / "python", VENV / "bin" / "uv"
-    network = "check that this machine reaches a Python package registry, then run make again"
-    _run("installing uv", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes",
-         "-r", "requirements/bootstrap.lock", advice=network)
-    _run("installing what requirements/dev.lock names (half a gigabyte the first time, most of it Spark)",
-         uv, "pip", "sync", "--quiet", "--python", python, "--require-hashes",
-         "--build-constraints", "requirements/build.lock", "requirements/dev.lock", advice=network)
-    _run("installing compactlib itself, editable", uv, "pip", "install", "--quiet", "--python", python, "--no-deps",
-         "--no-build-isolation", "--editable", ".", advice="see the build's message above")
-
-
-def main() -> int:
-    """Bring `.venv` up to date; returns the exit code."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = fingerprint([(ROOT / source).read_bytes() for source in SOURCES], version)
+def main() -> None:
+    """Bring `.venv` up to date."""
+    lock, version = LOCK.read_text(), f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = hashlib.sha256("\0".join((version, lock, (ROOT / "pyproject.toml").read_text())).encode()).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted:
-        return 0
-    try:
-        _create(version)
-        STAMP.unlink(missing_ok=True)
-        _install()
-    except SetupFailed as failure:
-        print(f"setup: {failure}", file=sys.stderr)
-        return 1
+        return
+    config, python = VENV / "pyvenv.cfg", VENV / "bin" / "python"
+    is_whole = config.exists() and (VENV / "bin" / "pip").exists()
+    if not (is_whole and re.search(rf"^version.*= *{re.escape(version)}\.", config.read_text(), re.MULTILINE)):
+        # Not sys.executable: with .venv active that is the interpreter which --clear is about to remove.
+        run(f"creating .venv with Python {version}", getattr(sys, "_base_executable", sys.executable), "-m", "venv",
+            "--clear", VENV, advice="install your system's package for virtual environments (Debian and Ubuntu: apt "
+                                    "install python3-venv)")
+    STAMP.unlink(missing_ok=True)
+    pin = re.search(r"^uv==.*\n(?: .*\n)*", lock, re.MULTILINE)
+    assert pin is not None, "the lock names uv"
+    (VENV / "uv.txt").write_text(pin[0])
+    run("installing uv", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes",
+        "-r", VENV / "uv.txt", advice=NETWORK)
+    # The lock is a constraint: uv installs these versions, checks their hashes, and takes all else away.
+    run("installing compactlib, editable, and what it needs (half a gigabyte the first time, most of it Spark)",
+        VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--exact", "--constraints", LOCK,
+        "--build-constraints", LOCK, "--group", "dev", "--editable", ".[all]", advice=NETWORK)
     STAMP.write_text(wanted)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compactlib._forks import OfOneProcess
 from compactlib.executors.process_worker import Order, Steering, serve
 from compactlib.rewrite import RewriteTask
 
@@ -97,29 +97,27 @@ class Worker:
         return in_time
 
 
-class KeptWorkers:
+class KeptWorkers(OfOneProcess):
     """Idle workers that wait for the next run, while the executor is held open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
-        self._process = os.getpid()
         self._limit = 0
         self._idle: list[Worker] = []
 
-    def _here(self) -> threading.Lock:
-        """The lock; in a fork a new one, and none of the workers, which are children of its parent."""
-        if self._process != os.getpid():
-            self._lock, self._limit, self._idle, self._process = threading.Lock(), 0, [], os.getpid()
-        return self._lock
+    def _inherit(self) -> None:
+        # The workers are children of the parent; a fork starts with none.
+        self._lock, self._limit, self._idle = threading.Lock(), 0, []
 
     def keep(self, limit: int) -> None:
         """From now on keep up to `limit` workers."""
-        with self._here():
+        with self._lock:
             self._limit = limit
 
     def take(self) -> Worker | None:
         """One that is alive, or `None`."""
-        with self._here():
+        with self._lock:
             while self._idle:
                 worker = self._idle.pop()
                 if worker.process.is_alive():
@@ -129,7 +127,7 @@ class KeptWorkers:
 
     def put(self, worker: Worker) -> bool:
         """Keep a worker that has nothing to do; whether there was room."""
-        with self._here():
+        with self._lock:
             has_room = len(self._idle) < self._limit
             if has_room:
                 self._idle.append(worker)
@@ -137,7 +135,7 @@ class KeptWorkers:
 
     def end(self, patience_seconds: float) -> None:
         """End them all, and keep none from now on."""
-        with self._here():
+        with self._lock:
             self._limit = 0
             idle, self._idle = self._idle, []
         for worker in idle:

@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 
+from compactlib._forks import OfOneProcess
 from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
 
@@ -22,7 +23,7 @@ _FOLDERS_HAVE_NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, err
                                     errno.ENOTSUP, errno.ENOSYS})
 
 
-class FolderLock:
+class FolderLock(OfOneProcess):
     """Holds `<folder>` and `<folder>/LOCK` locked; a second holder, in this process or another, is refused with `Busy`.
 
     The operating system releases the locks when the process ends, however it ends; the file stays and means nothing.
@@ -42,20 +43,20 @@ class FolderLock:
     """
 
     def __init__(self, folder: StrPath, *, meanwhile: str = "") -> None:
+        super().__init__()
         self._folder = os.fspath(folder)
         self._path = os.path.join(folder, LOCK_NAME)
         self._meanwhile = f", or {meanwhile}" if meanwhile else ""
-        self._pid = os.getpid()
         self._descriptors: list[int] = []
         self._releasing = threading.RLock()
-        self._finally = weakref.finalize(self, _let_go, self._descriptors, self._releasing, self._pid)
+        self._finally = weakref.finalize(self, _let_go, self._descriptors, self._releasing)
         self._finally.atexit = False
         try:
             self._lock()
             # Only for the message that others get: a full disk does not matter.
             with contextlib.suppress(OSError):
                 # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
-                os.pwrite(self._descriptors[-1], f"process {self._pid}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
+                os.pwrite(self._descriptors[-1], f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
         except BaseException:
             self.release()
             raise
@@ -105,8 +106,8 @@ class FolderLock:
 
     @property
     def is_mine(self) -> bool:
-        """Whether it is held, and by this very process and not by one that this was forked from. 0.1 microseconds."""
-        return bool(self._descriptors) and self._pid == os.getpid()
+        """Whether it is held, and by this very process and not by one that this was forked from."""
+        return bool(self._descriptors)
 
     def require_mine(self) -> None:
         """Return if it is held by this process; called before each write to the folder.
@@ -114,16 +115,22 @@ class FolderLock:
         Raises:
             Closed: it was released, or this process is a fork of the one that holds it.
         """
-        if not self.is_mine:
-            raise Closed(f"{self._folder} was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
-                         f"must not use what its parent has open, open it here when it is closed there"
-                         if self._descriptors else f"{self._folder} was closed; open it again")
+        if not self._descriptors:
+            raise (self.refusal(self._folder) if self.is_inherited
+                   else Closed(f"{self._folder} was closed; open it again"))
 
     def release(self) -> None:
-        """Release the lock; releasing again does nothing, or what an interrupt has left of it. In a fork it only gives
-        up the fork's copy."""
-        _let_go(self._descriptors, self._releasing, self._pid)
+        """Release the lock; releasing again does nothing, or what an interrupt has left of it."""
+        if self._descriptors:
+            _let_go(self._descriptors, self._releasing)
         self._finally.detach()
+
+    def _inherit(self) -> None:
+        # The lock is the parent's for as long as any copy is open: the child closes its own, and unlocks nothing.
+        super()._inherit()
+        while self._descriptors:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptors.pop())
 
     def __enter__(self) -> FolderLock:
         return self
@@ -135,19 +142,18 @@ class FolderLock:
         return f"FolderLock({self._folder!r}, {'held' if self._descriptors else 'released'})"
 
 
-def _let_go(descriptors: list[int], releasing: threading.RLock, pid: int) -> None:
-    is_mine = pid == os.getpid()
-    # A fork has no other thread that could do the same, and may have been made while one of its parent's did.
-    with releasing if is_mine else contextlib.nullcontext():
-        while descriptors:
-            if is_mine:
+def _let_go(descriptors: list[int], releasing: threading.RLock) -> None:
+    # In a fork the list is empty, and a thread of its parent may hold the lock.
+    while descriptors:
+        with releasing:
+            if descriptors:
                 import fcntl
 
-                # Closing alone would not do while a fork still has its copy. Before the descriptor is out of the list:
-                # wherever an interrupt comes, what is locked can be released again.
+                # Closing alone would not do while a child that the fork's hook has not reached has a copy. Before the
+                # descriptor is out of the list: wherever an interrupt comes, what is locked can be released again.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
-            os.close(descriptors.pop())
+                os.close(descriptors.pop())
 
 
 def _is_ordinary(descriptor: int) -> bool:

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets of indexes: immutable, in runs, with their algebra and their stored form."""
 
+from typing import TYPE_CHECKING
+
 from compactlib._lazy import offer
 
-offer(__name__)
+if TYPE_CHECKING:
+    from compactlib.indexset.index_set import IndexSet as IndexSet, IndexSetBuilder as IndexSetBuilder
+else:
+    offer(__name__, {
+        "compactlib.indexset.index_set": "IndexSet IndexSetBuilder",
+    })

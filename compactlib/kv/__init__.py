@@ -14,6 +14,46 @@ compactlib.kv.errors.PredicateFailed: key b'ann' in partition b'accounts' is not
 [(b'ann', b'11')]
 """
 
+from typing import TYPE_CHECKING
+
 from compactlib._lazy import offer
 
-offer(__name__)
+if TYPE_CHECKING:
+    from compactlib.kv.batches import change_many as change_many, get_many as get_many
+    from compactlib.kv.errors import (
+        KeyNotFound as KeyNotFound,
+        OutcomeUnknown as OutcomeUnknown,
+        PredicateFailed as PredicateFailed,
+        SlowDown as SlowDown,
+        StoreFailed as StoreFailed,
+    )
+    from compactlib.kv.parts.entries import PagedEntries as PagedEntries
+    from compactlib.kv.store import (
+        EXISTS as EXISTS,
+        Condition as Condition,
+        Delete as Delete,
+        Entries as Entries,
+        KVEntry as KVEntry,
+        KVLimits as KVLimits,
+        KVStore as KVStore,
+        Predicate as Predicate,
+        Put as Put,
+        Versioned as Versioned,
+    )
+    from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
+    from compactlib.kv.stores.memory import MemoryStore as MemoryStore
+    from compactlib.kv.stores.metered import MeteredStore as MeteredStore
+    from compactlib.kv.stores.postgres import PostgresStore as PostgresStore
+    from compactlib.kv.stores.sqlite.store import SqliteStore as SqliteStore
+else:
+    offer(__name__, {
+        "compactlib.kv.batches": "change_many get_many",
+        "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
+        "compactlib.kv.parts.entries": "PagedEntries",
+        "compactlib.kv.store": "EXISTS Condition Delete Entries KVEntry KVLimits KVStore Predicate Put Versioned",
+        "compactlib.kv.stores.dynamodb.store": "DynamoStore",
+        "compactlib.kv.stores.memory": "MemoryStore",
+        "compactlib.kv.stores.metered": "MeteredStore",
+        "compactlib.kv.stores.postgres": "PostgresStore",
+        "compactlib.kv.stores.sqlite.store": "SqliteStore",
+    })

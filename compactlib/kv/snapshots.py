@@ -12,27 +12,24 @@ a former owner that wakes up late can neither overwrite nor delete anything of a
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 from collections.abc import Iterable, Iterator
 
 import attrs
 
 from compactlib._arguments import require_type
 from compactlib.clock import Clock
-from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.batches import get_pieces, put_pieces
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Condition, Delete, KVStore, Predicate
 from compactlib.runtime.look import look_until_seen
+from compactlib.runtime.owned_lock import OwnedLock
 
 HEAD_KEY = b"head"
 _FRAME = RecordFrame("snapshot format", b"CLSNAP\0", 2, ">BQQQQQI")
-_WITHOUT_CHECKSUM = b"CLSNAP\0\1"
-"""What the heads of version 1 begin with."""
 _CHUNK_BYTES = 256 << 10
 _MAX_LOADS = 10
 _BYTES_A_COMMAND = 1024
@@ -94,8 +91,7 @@ class SnapshotStore:
         self._partition = partition
         self._clock = clock
         self._rng = random.Random() if rng is None else rng
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = OwnedLock(f"the snapshots in partition {partition!r}")
         # Heads of which it is not known yet whether they are in force, or will be.
         self._unsure: set[_Head] = set()
         self.cleanup_error: CompactlibError | None = None
@@ -176,9 +172,6 @@ class SnapshotStore:
         if not 0 <= index < 1 << 64:
             raise InvalidInput(f"index is {index}; give a command's, 0 to {(1 << 64) - 1}")
         require_type("data", data, bytes, "bytes")
-        if self._pid != os.getpid():
-            raise Closed(f"{self!r} was made by process {self._pid}, and this is process {os.getpid()}; a fork must "
-                         f"not use what its parent has open, make it anew when it is not used there any more")
         with self._lock:
             self._refused_index = index
             self._settle()
@@ -302,9 +295,6 @@ class SnapshotStore:
             found = self._kv.get(self._partition, HEAD_KEY)
         except KeyNotFound:
             return None, None
-        if found.value.startswith(_WITHOUT_CHECKSUM):
-            raise Unsupported(f"{self._place}: snapshot format version 1; this release reads 2: use the release that "
-                              f"wrote it")
         *fields, behind = _FRAME.decode(found.value, self._place)
         if behind:
             raise self._corrupt(f"a head of {_FRAME.size} bytes", f"{len(found.value)} bytes")

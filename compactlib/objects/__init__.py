@@ -16,6 +16,44 @@ Traceback (most recent call last):
 compactlib.objects.errors.ObjectExists: the object 'ranges/2026/first' exists; objects are never overwritten: ...
 """
 
+from typing import TYPE_CHECKING
+
 from compactlib._lazy import offer
 
-offer(__name__)
+if TYPE_CHECKING:
+    from compactlib.objects.digest import Digest as Digest
+    from compactlib.objects.errors import (
+        BadDigest as BadDigest,
+        BadKey as BadKey,
+        ObjectExists as ObjectExists,
+        ObjectNotFound as ObjectNotFound,
+        ObjectStoreFailed as ObjectStoreFailed,
+    )
+    from compactlib.objects.keys import (
+        MAX_KEY_CHARS as MAX_KEY_CHARS,
+        MAX_SEGMENT_CHARS as MAX_SEGMENT_CHARS,
+        check_prefix as check_prefix,
+    )
+    from compactlib.objects.local import LocalObjects as LocalObjects, is_local_objects as is_local_objects
+    from compactlib.objects.memory import MemoryObjects as MemoryObjects
+    from compactlib.objects.metered import MeteredObjects as MeteredObjects
+    from compactlib.objects.remote import RemoteObjects as RemoteObjects
+    from compactlib.objects.store import (
+        MultiDelete as MultiDelete,
+        ObjectInfo as ObjectInfo,
+        ObjectRef as ObjectRef,
+        ObjectStore as ObjectStore,
+        delete_many as delete_many,
+        read_checked as read_checked,
+    )
+else:
+    offer(__name__, {
+        "compactlib.objects.digest": "Digest",
+        "compactlib.objects.errors": "BadDigest BadKey ObjectExists ObjectNotFound ObjectStoreFailed",
+        "compactlib.objects.keys": "MAX_KEY_CHARS MAX_SEGMENT_CHARS check_prefix",
+        "compactlib.objects.local": "LocalObjects is_local_objects",
+        "compactlib.objects.memory": "MemoryObjects",
+        "compactlib.objects.metered": "MeteredObjects",
+        "compactlib.objects.remote": "RemoteObjects",
+        "compactlib.objects.store": "MultiDelete ObjectInfo ObjectRef ObjectStore delete_many read_checked",
+    })

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
-
+from compactlib._forks import OfOneProcess
 from compactlib.errors import Closed
 
 
-class OpenState:
+class OpenState(OfOneProcess):
     """Open until it is closed, in one process only.
 
     A connection must not cross a fork: the child's use of it would damage the file, garble what is sent to the server,
@@ -19,14 +18,9 @@ class OpenState:
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._closed = False
-        self._process = os.getpid()
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether this is a child of the process that opened it."""
-        return self._process != os.getpid()
 
     @property
     def is_closed(self) -> bool:
@@ -45,6 +39,5 @@ class OpenState:
         """
         if self._closed:
             raise Closed(f"{self._name} was closed; open it again")
-        if self.is_foreign:
-            raise Closed(f"{self._name} was opened by process {self._process}, this is its child "
-                         f"{os.getpid()}; open it anew here")
+        if self.is_inherited:
+            raise self.refusal(self._name, "open it anew here")

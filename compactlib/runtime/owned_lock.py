@@ -1,35 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock that a fork is refused instead of waiting for it: the thread that held it does not exist there."""
+"""Locks that an interrupt cannot leave held, and that a forked child is refused instead of waiting for them."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
-from compactlib.errors import Closed
+from compactlib._forks import OfOneProcess
 
 
-class OwnedLock:
+class OwnedLock(OfOneProcess):
     """A re-entrant lock of the process that made it, for `with`; a fork of that process is refused at once.
-
-    A fork has one thread. What another thread held when it was made stays held there for ever, so that the first call
-    would hang. A store guarded by this lock says instead that it is not the fork's. About 0.3
-    microseconds.
 
     Args:
         what: what it guards as messages name it, for example `"the log in /data/a"`.
     """
 
     def __init__(self, what: str) -> None:
+        super().__init__()
         self._what = what
-        self._pid = os.getpid()
         self._lock = threading.RLock()
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that made it."""
-        return self._pid != os.getpid()
 
     def require_mine(self) -> None:
         """Return unless this process is a fork of the one that made it.
@@ -37,16 +27,15 @@ class OwnedLock:
         Raises:
             Closed: it is.
         """
-        if self._pid != os.getpid():
-            raise Closed(f"{self._what} was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
-                         f"must not use what its parent has open, open it here when it is closed there")
+        if self.is_inherited:
+            raise self.refusal(self._what)
 
     # `with` looks both up before it calls the first, and both are functions of C then: an interrupt comes before the
     # lock is taken, or within the block, where a method of Python could be left with it.
     @property
     def __enter__(self) -> Callable[[], bool]:
-        if self._pid != os.getpid():
-            self.require_mine()
+        if self.is_inherited:
+            raise self.refusal(self._what)
         return self._lock.__enter__
 
     @property
@@ -54,7 +43,7 @@ class OwnedLock:
         return self._lock.__exit__
 
     def __repr__(self) -> str:
-        return f"<OwnedLock of {self._what}, process {self._pid}>"
+        return f"<OwnedLock of {self._what}>"
 
 
 class Changes(threading.Condition):

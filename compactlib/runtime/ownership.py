@@ -10,10 +10,10 @@ for notifications and for each task that is run by `attempt_task`.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
 
+from compactlib._forks import OfOneProcess
 from compactlib.errors import Busy
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, TellingObserver, telling
@@ -62,7 +62,7 @@ class Run:
 _RUNS: ContextVar[frozenset[Run]] = ContextVar("compactlib_runs", default=frozenset())
 
 
-class Ownership:
+class Ownership(OfOneProcess):
     """Belongs to a store; each of its runs holds it, a second one of the same work is turned away, and closing cancels
     and waits.
 
@@ -71,11 +71,11 @@ class Ownership:
     """
 
     def __init__(self, what: str) -> None:
+        super().__init__()
         self._what = what
         self._runs: dict[Run, str | None] = {}
         self._holders: set[object] = set()
         self._closed = False
-        self._pid = os.getpid()
         self._cancelled_too: dict[object, Budget] = {}
         self._changed = Changes()
 
@@ -139,7 +139,6 @@ class Ownership:
         Returns:
             Whether it has begun.
         """
-        self._forget_parents()
         with self._changed:
             while waits and self._brief_one_is_ahead(work) and run.budget.refusal is None:
                 self._changed.wait(_LOOK_AGAIN_SECONDS)
@@ -160,18 +159,17 @@ class Ownership:
 
     def wait(self) -> None:
         """Return when nothing runs."""
-        self._forget_parents()
         with self._changed:
             # Now and then without a notification, which an interrupt may have kept back.
             while self._runs:
                 self._changed.wait(_LOOK_AGAIN_SECONDS)
 
-    def _forget_parents(self) -> None:
-        """Forget what ran when this process was forked: it has none of its parent's other threads, and nothing ends."""
-        if self._pid != os.getpid():
-            self._pid, self._changed = os.getpid(), Changes()
-            self._runs.clear()
-            self._holders.clear()
+    def _inherit(self) -> None:
+        # A forked child has none of its parent's other threads: what ran there never ends here.
+        super()._inherit()
+        self._changed = Changes()
+        self._runs.clear()
+        self._holders.clear()
 
     @contextlib.contextmanager
     def cancels(self, budget: Budget) -> Iterator[None]:
@@ -199,7 +197,6 @@ class Ownership:
             Busy: called from inside a run; nothing was done.
         """
         holder = object()
-        self._forget_parents()
         try:
             with self._changed:
                 if self.is_mine:

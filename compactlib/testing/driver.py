@@ -10,7 +10,6 @@ or an interrupt the store is closed and opened again; nobody goes on with the sa
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from compactlib._forks import OfOneProcess
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.kv import KVStore
@@ -39,15 +39,17 @@ class Closable(Protocol):
 StoreT = TypeVar("StoreT", bound=Closable)
 
 
-class HostLock:
+class HostLock(OfOneProcess):
     """What a host does on one thread only, a driver does inside this lock. In a forked child it is free."""
 
     def __init__(self) -> None:
-        self._lock, self._pid = threading.Lock(), os.getpid()
+        super().__init__()
+        self._inherit()
+
+    def _inherit(self) -> None:
+        self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        if self._pid != os.getpid():
-            self._lock, self._pid = threading.Lock(), os.getpid()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import compactlib
+from tests.project.test_faces import imports_of
 
 
 def packages() -> list[str]:
@@ -47,7 +48,8 @@ def is_documented(module: ModuleType, name: str) -> bool:
     value = getattr(module, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         return has_own_docstring(value)
-    home = vars(module)["_homes"].get(name, module.__name__)
+    homes = dict(imports_of(Path(str(module.__file__))))
+    home = homes.get(name, module.__name__)
     return documented_where_it_is_assigned(importlib.import_module(home), name)
 
 

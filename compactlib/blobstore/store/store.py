@@ -825,6 +825,8 @@ class BlobStore(Closing):
     def _opened(self) -> LiveLog:
         if self._closed:
             raise Closed(f"the blob store {self._name} is closed; open it again")
+        if self._lock_file.is_inherited:
+            raise self._lock_file.refusal(f"the blob store {self._name}")
         return self._log
 
     def _change(self, act: Callable[[LiveLog], AnswerT]) -> AnswerT:

@@ -161,7 +161,7 @@ class SchedulerClient(Closing):
     def close(self) -> None:
         """Close the connections, and end the calls that wait; closing again does nothing."""
         self._state.close()
-        if not self._state.is_foreign:
+        if not self._state.is_inherited:
             self._http.close()
 
     def __repr__(self) -> str:

@@ -71,11 +71,11 @@ class Connections(Generic[C]):
     @property
     def is_foreign(self) -> bool:
         """Whether there are some of the process that this one was forked from."""
-        return self._state.is_foreign and not self._state.is_closed
+        return self._state.is_inherited and not self._state.is_closed
 
     def close(self) -> None:
         """Close those that are not lent now, and the others as they come back; closing again does nothing."""
-        if self._state.is_foreign:
+        if self._state.is_inherited:
             return
         with self._lock:
             self._state.close()

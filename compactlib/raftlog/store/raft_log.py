@@ -270,7 +270,7 @@ class RaftLog(Closing):
             CorruptData: the entry is damaged, or it is live and nothing holds it.
             Closed: the log was closed.
         """
-        if self._closed:
+        if self._closed or self._lock.is_inherited:
             self._require_open()
         return self._reads.read(index)
 
@@ -1014,6 +1014,7 @@ class RaftLog(Closing):
         return again
 
     def _require_open(self) -> None:
+        self._lock.require_mine()
         if self._closed:
             raise Closed(f"the log {self._log_id!r} in {os.path.dirname(self._log.folder)} is closed; open it "
                          f"again")

@@ -561,6 +561,7 @@ class RaftLogStore(Closing):
             log.audit_kept()
 
     def _require_open(self) -> None:
+        self._changing.require_mine()
         if self._closed:
             raise Closed(f"the store in {self._folder} is closed; open it again")
 

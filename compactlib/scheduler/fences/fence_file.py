@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from compactlib._arguments import require_seconds
+from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import (
@@ -55,7 +56,7 @@ _LOOK_AGAIN_SECONDS = 0.01
 _MAX_KNOWN = 10_000
 
 
-class FileFence:
+class FileFence(OfOneProcess):
     """A `LockingFence` whose records are files in a folder of their own, on a local disk.
 
     Not for network file systems, whose locks may end while their holder goes on. An admission or commit that changes
@@ -89,13 +90,17 @@ class FileFence:
         self._durable: dict[str, Admission] = {}
         self._doubtful: set[str] = set()
         require_folder(self._folder, "the fence's tokens", create=create)
+        super().__init__()
         self._begin()
         make_missing_folder(self._files, self._folder)
         # Also if it was there: its maker may have died before this.
         sync_names(self._files, self._folder)
 
+    def _inherit(self) -> None:
+        # A fork may use it: locks that its parent's threads hold are not its own, and are never released here.
+        self._begin()
+
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._depth = 0
         self._guarded: dict[str, int] = {}
@@ -224,9 +229,6 @@ class FileFence:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        if self._pid != os.getpid():
-            # A fork: locks that its parent's threads hold are not its own, and are never released here.
-            self._begin()
         deadline = self._clock.monotonic() + self._wait_seconds
         taken: list[bool] = []
         lock = self._lock
@@ -241,11 +243,11 @@ class FileFence:
                 return
             folder_lock = self._folder_lock(deadline)
             try:
-                self._depth += 1
+                self._depth = 1
                 try:
                     yield
                 finally:
-                    self._depth -= 1
+                    self._depth = 0
             finally:
                 try:
                     folder_lock.release()

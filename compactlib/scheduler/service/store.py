@@ -39,11 +39,8 @@ from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Operation
 from compactlib.scheduler.model.values import BlockMeta, Command
 from compactlib.scheduler.persistence.codec import (
-    MAGIC,
     Change,
-    RecordKind,
     decode_entry,
-    decode_record,
     encode_command,
     is_opening,
 )
@@ -114,10 +111,6 @@ class StoredScheduler:
         # Entries for the next place whose fate is not known yet: of all that are written there, one gets in.
         self._unsure: dict[bytes, tuple[Command, Operation]] = {}
         self._machine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index, policy=policy)
-        earlier = self._get(HEAD_KEY)
-        if earlier is not None and earlier.startswith(MAGIC):
-            # Earlier releases had a record of their own here.
-            decode_record(earlier, RecordKind.STATE, self._place(HEAD_KEY))
         self._snapshots = SnapshotStore(kv, partition, clock=clock, rng=self._rng)
         self._machine.restore(self._snapshots)
         last_known = self._take_over(config or SchedulerConfig(), clock)

@@ -39,7 +39,7 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
         path = f"{name}/{child.name}"
         if child.is_dir():
             yield from _sources(child, path)
-        elif child.name.endswith((".py", ".pyi", ".typed")):
+        elif child.name.endswith(".py"):
             yield path, child.read_bytes()
 
 

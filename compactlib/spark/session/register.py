@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog`, `compactlib.blobstore`
-    and `compactlib.staging`; `docs/spark.md` has their columns and options.
+    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog` and
+    `compactlib.blobstore`; `docs/spark.md` has their columns and options.
 
     A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
     With `payload=false` and `damaged=column` payloads are checked but not passed on.
@@ -21,7 +21,6 @@ def register(spark: SparkSession) -> None:
     require_spark("a data source of compactlib")
     from compactlib.spark.sources.blobstore import BlobStoreSource
     from compactlib.spark.sources.raftlog import RaftLogSource
-    from compactlib.spark.sources.staging import StagingSource
 
-    for source in (RaftLogSource, BlobStoreSource, StagingSource):
+    for source in (RaftLogSource, BlobStoreSource):
         spark.dataSource.register(source)

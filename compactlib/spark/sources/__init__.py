@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark data sources: logs, blob stores and branches as tables."""
+"""The Spark data sources: logs and blob stores as tables."""

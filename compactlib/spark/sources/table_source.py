@@ -88,18 +88,13 @@ class TableOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """The options of `spark.read`, checked. Raises what `values_of` does."""
-        return cls(**cls.values(options))
-
-    @classmethod
-    def values(cls, options: Mapping[str, str], known: Mapping[str, Option] = {}) -> dict[str, Any]:
-        """The fields that these options give; those that are `known` here go before the table's."""
         values = values_of(options, {
             "path": Option("folder", lambda text: local_path(text) if text else None),
             "payload": one_of("payload", {"true": True, "false": False}),
-            "partition_bytes": whole("partition_bytes", "a number of bytes"), **cls.known, **known})
-        if values.get("folder") is None and "path" not in known:
+            "partition_bytes": whole("partition_bytes", "a number of bytes"), **cls.known})
+        if values.get("folder") is None:
             raise InvalidInput(f"which {cls.what}? Give its folder: spark.read.format(...).load(folder)")
-        return values
+        return cls(**values)
 
     @property
     def columns(self) -> Columns:

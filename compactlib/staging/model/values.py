@@ -113,6 +113,25 @@ class RangeEntry:
 
 
 @attrs.frozen
+class RangeFile:
+    """The file of one committed range, for readers of its format. See `CommittedView.files`.
+
+    Attributes:
+        path: its key in the object store: what stands behind the folder of `LocalObjects`, or behind `s3://bucket/`.
+        rows: how many records it holds.
+        size_bytes: the logical size of its records: keys, identities and data before compression.
+        first_key: its first key.
+        last_key: its last key.
+    """
+
+    path: str
+    rows: int
+    size_bytes: int
+    first_key: bytes
+    last_key: bytes
+
+
+@attrs.frozen
 class StoredFile:
     """A range or metarange file, as a listing of the object store shows it.
 

@@ -13,7 +13,7 @@ import attrs
 
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
 from compactlib.staging.model.names import CommitId
-from compactlib.staging.model.values import Difference, MetaRangeId, Record, check_key
+from compactlib.staging.model.values import Difference, MetaRangeId, RangeFile, Record, check_key
 from compactlib.staging.operations.branch_view import BranchView, consistently
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.listing import ListRequest, list_committed, list_page, upper_bound
@@ -193,3 +193,19 @@ class CommittedView:
             if behind is not None and key >= behind:
                 return
             yield key, record
+
+    def files(self) -> tuple[RangeFile, ...]:
+        """Return the files that hold these records, one for each range, in the order of their keys.
+
+        With `ParquetFormat` they are Parquet files that other tools open. Uncommitted changes are not in them. A file
+        stays as long as a branch reaches the commit, and after that for the `range_grace_seconds` of the repository.
+        Reads the metarange and opens no range.
+
+        Raises:
+            MetaRangeNotFound: the metarange was collected.
+        """
+        committed = self.context.committed
+        return tuple(
+            RangeFile(committed.files.path_of_range(entry.range_id), entry.count, entry.size_bytes, entry.min_key,
+                      entry.max_key)
+            for entry in committed.ranges_of(self.metarange_id))

@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 
-from scripts.run_notebooks import NOTEBOOKS, run, told
+from tests.promises.notebooks.run import NOTEBOOKS, run, told
 
 ROOT = NOTEBOOKS.parents[1]
 MAX_BYTES = 150_000
@@ -18,7 +18,8 @@ _PATH_OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|var)/")
 
 def notebooks(*, with_spark: bool) -> list[Path]:
     """Those that start Spark, or those that do not."""
-    return sorted(path for path in NOTEBOOKS.glob("*.ipynb") if ("compactlib.spark" in path.read_text()) is with_spark)
+    return sorted(path for path in NOTEBOOKS.glob("*.ipynb")
+                  if ("SparkSession.builder" in path.read_text()) is with_spark)
 
 
 def check_run(path: Path, folder: Path) -> None:
@@ -26,7 +27,7 @@ def check_run(path: Path, folder: Path) -> None:
     kept = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     for number, (was, gives) in enumerate(zip(told(kept), told(run(path, folder)), strict=True), start=1):
         assert gives == was, (f"cell [{number}] gives {gives}, and {was} is kept; if that is meant, "
-                              f"run python -m scripts.run_notebooks {path.relative_to(ROOT)}")
+                              f"run python -m tests.promises.notebooks.run {path.relative_to(ROOT)}")
     assert list((folder / "tmp").iterdir()) == []
     assert {each.name for each in folder.iterdir()} <= {"tmp", "ipython"}
 

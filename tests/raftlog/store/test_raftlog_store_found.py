@@ -19,8 +19,6 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import (
-    Busy,
-    Closed,
     CompactlibError,
     CorruptData,
     DiskFull,
@@ -47,7 +45,6 @@ from compactlib.raftlog import (
 from compactlib.raftlog.errors import GapDetected
 from compactlib.runtime import Observer, RecordingObserver
 from compactlib.testing import RecordingFiles, explore_crashes
-from tests.harness.forks import in_a_fork
 from tests.raftlog.raft_host import indexes, overwrite, rows
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles, WatchedFiles
 
@@ -653,42 +650,6 @@ def test_what_is_alive_in_memory_only_is_not_missing_from_segments(tmp_path: Pat
         log.flush()
         assert log.segments.verify().is_sound
 
-
-# -- forks
-
-
-def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
-    with RaftLogStore(tmp_path, PLAIN) as store:
-        log = store.log("a")
-        log.attach(SnapshotFolder(tmp_path / "snap"))
-        log.append(rows(1, 3))
-        log.sync()
-        log.append(rows(4, 4))
-        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-        def refused() -> int:
-            count = 0
-            for call in (lambda: log.append(rows(5, 5)), log.sync, log.flush, lambda: log.reset(1), store.sync,
-                         lambda: log.append_sparse([Entry(9, 1, b"")]), lambda: log.snapshot(2, [], [b""]),
-                         lambda: log.install(SnapshotMeta(2, 1)), lambda: store.log("new"),
-                         lambda: store.remove("a"), store.flush, log.compact,
-                         lambda: log.append_entries(4, 1, rows(5, 5)), lambda: log.record_hard_state(3, "b")):
-                with contextlib.suppress(Closed):
-                    call()
-                    break
-                count += 1
-            assert list(log.entries()) == [Entry(*row) for row in rows(1, 4)]
-            store.close()
-            return count
-
-        assert in_a_fork(refused) == 14
-        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-        log.append(rows(5, 5))
-        log.sync()
-        with pytest.raises(Busy):
-            RaftLogStore(tmp_path, PLAIN)
-    with RaftLogStore(tmp_path, PLAIN) as store:
-        assert indexes(store.log("a")) == [1, 2, 3, 4, 5]
 
 
 # -- a log that cannot be opened

@@ -25,7 +25,7 @@ def test_equal_sources_give_equal_bytes() -> None:
 def test_it_holds_sources_and_nothing_else() -> None:
     names = zipfile.ZipFile(io.BytesIO(library_archive())).namelist()
     assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executors/reports.py"} <= set(names)
-    assert {Path(name).suffix for name in names} == {".py", ".pyi", ".typed"}
+    assert {Path(name).suffix for name in names} == {".py"}
     assert names == sorted(names)
 
 

@@ -234,7 +234,7 @@ class DynamoStore:
 
     def close(self) -> None:
         """See `KVStore.close`."""
-        if not self._state.is_foreign:
+        if not self._state.is_inherited:
             self._state.close()
             self._client.close()
 

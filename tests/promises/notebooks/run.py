@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the notebooks of docs/ from top to bottom, and write what comes out into them: `python -m scripts.run_notebooks`.
+"""Run the notebooks of docs/ from top to bottom, and keep their outputs: `python -m tests.promises.notebooks.run`.
 
 They are kept with their outputs, so that whoever reads them on a code host sees tables and plots without running
 anything; tests/promises/notebooks holds that a run gives the same tables and texts. Commit what this writes after a
@@ -17,7 +17,7 @@ from typing import Any
 import nbclient
 import nbformat
 
-NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
+NOTEBOOKS = Path(__file__).parents[3] / "docs" / "notebooks"
 _SECONDS_FOR_A_CELL = 280
 # Java comes up in half the time, and says nothing of these options.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
