@@ -19,7 +19,6 @@ STILL_INSIDE = {
     "tests/promises/contract/catalog.py": "messages and the transport in memory, for a service without a network",
     "tests/promises/contract/runtime.py": "the base of all services, which has no face",
     "compactlib/spark/rewrites/blocks.py": "`Fence`, which has no face yet",
-    "compactlib/spark/sources/staging.py": "branches as a table, which end",
     "compactlib/spark/stores/whole_stores.py": "`Fence`, which has no face yet",
     "compactlib/testing/fences.py": "the contract of a fence, which has no face yet",
     "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
