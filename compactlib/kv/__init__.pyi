@@ -6,12 +6,11 @@ from compactlib.kv.errors import (
     SlowDown as SlowDown,
     StoreFailed as StoreFailed,
 )
-from compactlib.kv.parts.entries import PagedEntries as PagedEntries
+from compactlib.kv.scan import KVEntry as KVEntry, PagedEntries as PagedEntries
 from compactlib.kv.store import (
     EXISTS as EXISTS,
     Condition as Condition,
     Delete as Delete,
-    KVEntry as KVEntry,
     KVStore as KVStore,
     Put as Put,
 )

@@ -241,9 +241,10 @@ class TransactsInSteps(MemoryStore):
 
 
 class AnswersInItsOwnOrder(MemoryStore):
-    def get_many(self, cells: Sequence[tuple[bytes, bytes]]) -> list[Versioned | None]:
-        found = [one for one in super().get_many(cells) if one is not None]
-        return [*found, *[None] * (len(cells) - len(found))]
+    def get_many(self, cells: Iterable[tuple[bytes, bytes]]) -> list[Versioned | None]:
+        found = super().get_many(cells)
+        there = [one for one in found if one is not None]
+        return [*there, *[None] * (len(found) - len(there))]
 
 
 class TakesTenAtOnce(MemoryStore):
