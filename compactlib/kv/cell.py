@@ -362,6 +362,10 @@ class Cell(Generic[T]):
             return CellState(None, Condition(*self._address, None))
         return CellState(self._decode(found.value).value, Condition(*self._address, found.predicate))
 
+    def value_of(self, stored: bytes) -> T:
+        """Return the value in what a scan found under this key; see `read`."""
+        return self._decode(stored).value
+
     def update(self, change: Callable[[T | None], T | None], *,
                also: Callable[[T | None, T | None], Iterable[Condition | Put | Delete]] | None = None,
                operation: str = "", may_repeat: bool = False) -> Updated[T]:

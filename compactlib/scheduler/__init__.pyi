@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 from compactlib.scheduler.config import LevelConfig as LevelConfig, SchedulerConfig as SchedulerConfig
-from compactlib.scheduler.errors import FencedOff as FencedOff
-from compactlib.scheduler.fences.fence import MemoryFence as MemoryFence, TokenFence as TokenFence
-from compactlib.scheduler.fences.fence_file import FileFence as FileFence
-from compactlib.scheduler.fences.fence_kv import KVFence as KVFence
 from compactlib.scheduler.model.poll import (
     PollRequest as PollRequest,
     PollResponse as PollResponse,

@@ -23,7 +23,8 @@ TOP = Path(compactlib.__path__[0])
 AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 30, "compactlib.blobstore": 30, "compactlib.staging": 30, "compactlib.catalog": 40,
-    "compactlib.scheduler": 34, "compactlib.kv": 20, "compactlib.spark": 13, "compactlib.hosting": 20,
+    "compactlib.scheduler": 29, "compactlib.fences": 12, "compactlib.kv": 20, "compactlib.spark": 13,
+    "compactlib.hosting": 20,
     "compactlib.lab": 25, "compactlib.testing": 70, "tests.tools.interleave": 10, "compactlib.objects": 15,
     "compactlib.runtime": 15, "compactlib.executors": 10, "compactlib.files": 5, "compactlib.indexset": 5,
 }

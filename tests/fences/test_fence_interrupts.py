@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import Busy
-from compactlib.scheduler import FencedOff, FileFence, MemoryFence
-from compactlib.scheduler.fences.fence import LockingFence
+from compactlib.fences import FencedOff, FileFence, LockingFence, MemoryFence
 from compactlib.testing.interrupts import interruptions
 from tests.harness.effort import Effort
 
