@@ -31,7 +31,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.batches import get_many
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown
-from compactlib.kv.store import Address, Condition, Delete, KVStore, Predicate, Put
+from compactlib.kv.store import Address, Condition, Delete, KVStore, Put, Versioned
 from compactlib.runtime.look import look_until_seen
 
 T = TypeVar("T")
@@ -60,21 +60,8 @@ class Retries:
 # ------------------------------------------------------------------------------------------------------ several keys
 
 
-@attrs.frozen
-class Found:
-    """The keys of a swap as they were read, each at some moment of one request.
-
-    Attributes:
-        values: what they hold; those that are absent are left out.
-        predicates: the state of each; `None` for an absent one.
-    """
-
-    values: Mapping[Address, bytes]
-    predicates: Mapping[Address, Predicate | None]
-
-    def conditions(self) -> list[Condition]:
-        """Return the conditions that all keys are still as they were read."""
-        return [Condition(*address, predicate) for address, predicate in self.predicates.items()]
+Found: TypeAlias = Mapping[Address, Versioned]
+"""The keys of a swap as they were read, each at some moment of one request; those that are absent are left out."""
 
 
 @attrs.frozen
@@ -107,10 +94,12 @@ class Attempt(Generic[ResultT]):
     """A write that got no answer.
 
     Attributes:
-        found: what it was decided on.
+        cells: what was read, and whose state the write was held against.
+        found: what was there.
         swap: what was sent.
     """
 
+    cells: Sequence[Address]
     found: Found
     swap: Swap[ResultT]
 
@@ -195,7 +184,7 @@ class _Swapping(Generic[ResultT]):
                 last = error
             except OutcomeUnknown as error:
                 self.unknown = error
-                self.unanswered.append(Attempt(found, wanted))
+                self.unanswered.append(Attempt(self.cells, found, wanted))
             else:
                 return wanted.result
         if self.unknown is not None:
@@ -218,12 +207,8 @@ class _Swapping(Generic[ResultT]):
         for attempt in self.unanswered:
             addresses |= dict.fromkeys(attempt.swap.writes)
         if self.unknown is None:
-            there = get_many(self.store, addresses)
-        else:
-            there = look_until_seen(lambda: get_many(self.store, addresses), self.unknown, clock=self.clock,
-                                    rng=self.rng)
-        return Found({address: one.value for address, one in there.items()},
-                     {address: there[address].predicate if address in there else None for address in addresses})
+            return get_many(self.store, addresses)
+        return look_until_seen(lambda: get_many(self.store, addresses), self.unknown, clock=self.clock, rng=self.rng)
 
     def _settle(self, found: Found) -> tuple[Swap[ResultT] | None, bool]:
         """Return the swap that happened, if one did, and whether one may still happen."""
@@ -242,7 +227,7 @@ class _Swapping(Generic[ResultT]):
         if not wanted.writes.keys() & set(self.cells):
             raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes among "
                                f"them, so that a late try fails")
-        conditions = [*(Condition(*address, found.predicates[address]) for address in self.cells), *wanted.conditions]
+        conditions = [*(_as_found(found, address) for address in self.cells), *wanted.conditions]
         (address, value), *more = wanted.writes.items()
         if more or len(conditions) > 1:
             self.store.transact(
@@ -254,11 +239,18 @@ class _Swapping(Generic[ResultT]):
             self.store.set_if(*address, value, conditions[0].predicate)
 
 
+def _as_found(found: Found, address: Address) -> Condition:
+    return Condition(*address, found[address].predicate if address in found else None)
+
+
+def _value(found: Found, address: Address) -> bytes | None:
+    return found[address].value if address in found else None
+
+
 def _by_values(attempt: Attempt[ResultT], found: Found) -> Fate:
-    if all(found.values.get(address) == value for address, value in attempt.swap.writes.items()):
+    if all(_value(found, address) == value for address, value in attempt.swap.writes.items()):
         return Fate.HAPPENED
-    before = attempt.found.predicates
-    is_as_before = all(found.predicates.get(address) == predicate for address, predicate in before.items())
+    is_as_before = all(_as_found(found, each) == _as_found(attempt.found, each) for each in attempt.cells)
     return Fate.PENDING if is_as_before else Fate.UNKNOWN
 
 
@@ -357,10 +349,9 @@ class Cell(Generic[T]):
 
     def state(self) -> CellState[T]:
         """Return the value, and the condition that it has not changed. One request; see `read`."""
-        found = get_many(self._store, [self._address]).get(self._address)
-        if found is None:
-            return CellState(None, Condition(*self._address, None))
-        return CellState(self._decode(found.value).value, Condition(*self._address, found.predicate))
+        found = get_many(self._store, [self._address])
+        record = self._record(found)
+        return CellState(None if record is None else record.value, _as_found(found, self._address))
 
     def value_of(self, stored: bytes) -> T:
         """Return the value in what a scan found under this key; see `read`."""
@@ -417,9 +408,9 @@ class Cell(Generic[T]):
                     may_repeat=may_repeat, judge=judge, retries=self._retries, clock=self._clock, rng=self._rng)
 
     def _fate(self, attempt: Attempt[Updated[T]], found: Found, *, may_repeat: bool) -> Fate:
-        if found.predicates[self._address] == attempt.found.predicates[self._address]:
+        if _as_found(found, self._address) == _as_found(attempt.found, self._address):
             # An absent cell may have been made and deleted in between, and then the change would be made twice.
-            return Fate.PENDING if may_repeat or self._address in found.values else Fate.UNKNOWN
+            return Fate.PENDING if may_repeat or self._address in found else Fate.UNKNOWN
         written, before, now = attempt.swap.writes[self._address], self._record(attempt.found), self._record(found)
         if now is None:
             # Gone: as a delete wanted it; or a later one has removed what would say.
@@ -430,8 +421,7 @@ class Cell(Generic[T]):
         return Fate.LOST if before is not None and before.ids[0] in now.ids else Fate.UNKNOWN
 
     def _record(self, found: Found) -> _Record[T] | None:
-        data = found.values.get(self._address)
-        return None if data is None else self._decode(data)
+        return self._decode(found[self._address].value) if self._address in found else None
 
     def _encode(self, record: _Record[T]) -> bytes:
         body = self._codec.encode(record.value)

@@ -341,7 +341,7 @@ def test_money_moves_between_keys() -> None:
 
         def move(through: KVStore, word: str) -> str:
             def decide(found: Found) -> Swap[str]:
-                a, b = (int(found.values[P, name].split()[0]) for name in (b"a", b"b"))
+                a, b = (int(found[P, name].value.split()[0]) for name in (b"a", b"b"))
                 return Swap(word, {(P, b"a"): b"%d %s" % (a - 1, word.encode()),
                                    (P, b"b"): b"%d %s" % (b + 1, word.encode())})
 
@@ -371,6 +371,21 @@ def test_money_moves_between_keys() -> None:
         assert 10 - a - len(moved) in ((0, 1) if certain is None else (certain,)), (outcome, a, moved)
 
     explore(run, most=3, limit=4000)
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_a_lost_answer_of_a_swap_is_known_if_nobody_else_writes(*, happens: bool) -> None:
+    store = MemoryStore()
+    store.set(OTHER, b"log", b"before")
+    asked: list[Found] = []
+
+    def decide(found: Found) -> Swap[int]:
+        asked.append(found)
+        return Swap(len(asked), {(P, K): b"mine %d" % len(asked), (OTHER, b"log"): b"after"})
+
+    assert swap(losing(store, "transact", happens=happens), [(P, K)], decide, clock=ManualClock(0.0)) == len(asked)
+    assert len(asked) == (1 if happens else 2)
+    assert store.get(P, K).value == b"mine %d" % len(asked)
 
 
 def test_a_swap_that_writes_nothing_of_what_it_read_is_refused() -> None:
