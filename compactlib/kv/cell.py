@@ -183,7 +183,9 @@ class _Swapping(Generic[ResultT]):
             except SlowDown as error:
                 last = error
             except OutcomeUnknown as error:
-                self.unknown = error
+                self.unknown = OutcomeUnknown(operation=self.operation, path=error.path,
+                                              detail=f"{error.operation}: {error.detail}")
+                self.unknown.__cause__ = error
                 self.unanswered.append(Attempt(self.cells, found, wanted))
             else:
                 return wanted.result

@@ -80,7 +80,7 @@ def test_numbers(number: Any) -> None:
         lambda: times.register(1, 1, incarnation=1, created_at=number),
         lambda: times.register(1, 2, incarnation=1, created_at=1, flushed_index=number),
         lambda: HybridClock(clock, max_skew_seconds=number), lambda: UpdateLog(store, chunk_bytes=number),
-        lambda: UpdateLog(store, max_record_bytes=number), lambda: UpdateLog(MemoryStore(), number).prepare(),
+        lambda: UpdateLog(store, max_record_bytes=number),
         lambda: CatalogService(service.log, service.clock, delay_seconds=number),
         lambda: LogFollower(service, interval_seconds=number),
         lambda: list(store.scan(b"p", page_size=number)), lambda: store.transact(number),
