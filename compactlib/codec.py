@@ -7,7 +7,7 @@
 | `float` | a finite number |
 | `bytes` | text in base64 |
 | an `Enum`, a `Literal` | its value |
-| `tuple`, `frozenset`, `Sequence` (given a tuple) | a list |
+| `tuple`, `NamedTuple`, `frozenset`, `Sequence` (given a tuple) | a list |
 | `dict`, `Mapping` with keys of text or whole numbers | an object |
 | an attrs class | an object of its fields; one that holds its default is left out |
 | one of several attrs classes | the same, with the name of the class under `is` |
@@ -172,6 +172,8 @@ def _form_of(hint: Any) -> _Form:
         return _many(_form_of(parts[0]), frozenset if origin is frozenset else tuple)
     if origin in (dict, Mapping):
         return _mapping(*parts)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        return _fixed([_form_of(part) for part in typing.get_type_hints(hint).values()], hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _enum(hint)
     if attrs.has(hint):
@@ -269,7 +271,7 @@ def _many(form: _Form, kind: type[Any]) -> _Form:
     return _Form(write, read)
 
 
-def _fixed(forms: Sequence[_Form]) -> _Form:
+def _fixed(forms: Sequence[_Form], named: type[Any] | None = None) -> _Form:
     def checked(value: Any, kind: type[tuple[Any, ...]] | type[list[Any]]) -> Any:
         if not isinstance(value, kind) or len(value) != len(forms):
             raise _Misfit(f"{len(forms)} values", value)
@@ -281,7 +283,8 @@ def _fixed(forms: Sequence[_Form]) -> _Form:
 
     def read(plain: Plain) -> Any:
         pairs = zip(forms, checked(plain, list), strict=True)
-        return tuple(_each(lambda pair: pair[0].read(pair[1]), pairs))
+        values = _each(lambda pair: pair[0].read(pair[1]), pairs)
+        return tuple(values) if named is None else named(*values)
 
     return _Form(write, read)
 

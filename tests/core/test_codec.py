@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NewType
+from typing import Any, Literal, NamedTuple, NewType
 
 import attrs
 import pytest
@@ -46,6 +46,11 @@ class Tree:
     parent: Tree | None = None
 
 
+class Place(NamedTuple):
+    row: int
+    column: str
+
+
 @attrs.frozen
 class Everything:
     number: int
@@ -61,6 +66,7 @@ class Everything:
     note: str | int | None = None
     tree: Tree | None = None
     some: Sequence[float] = ()
+    place: Place | None = None
     _private: int = 7
 
 
@@ -68,7 +74,8 @@ ONE: Any = 1.0
 CODEC: JsonCodec[Everything] = JsonCodec(Everything)
 EXAMPLE = Everything(number=1, data=b"\0\xff", flag=False, level=Level.HIGH, shapes=(Circle(1.5), Square(2)),
                      pair=(3, "x"), by_name={"q": Square(4, Colour.BLUE)}, by_number={-5: "five"},
-                     names=frozenset("ba"), tree=Tree(Id("root"), (Tree(Id("leaf")),)), some=(0.5, 1.0))
+                     names=frozenset("ba"), tree=Tree(Id("root"), (Tree(Id("leaf")),)), some=(0.5, 1.0),
+                     place=Place(1, "b"))
 
 
 def test_value_comes_back() -> None:
@@ -80,7 +87,7 @@ def test_form_is_readable_and_leaves_defaults_out() -> None:
         "number": 1, "data": "AP8=", "flag": False, "level": 2,
         "shapes": [{"is": "Circle", "radius": 1.5}, {"is": "Square", "side": 2}], "pair": [3, "x"],
         "by_name": {"q": {"side": 4, "colour": "blue"}}, "by_number": {"-5": "five"}, "names": ["a", "b"],
-        "tree": {"name": "root", "children": [{"name": "leaf"}]}, "some": [0.5, 1.0]}
+        "tree": {"name": "root", "children": [{"name": "leaf"}]}, "some": [0.5, 1.0], "place": [1, "b"]}
 
 
 @given(st.builds(Everything, number=st.integers(), data=st.binary(), flag=st.booleans(), level=st.sampled_from(Level),
@@ -109,6 +116,7 @@ def test_any_value_comes_back(value: Everything) -> None:
     ({"shapes": [{"is": "Circle", "radius": 1e999}]}, "shapes[0].radius", "a finite number"),
     ({"shapes": 5}, "shapes", "a list"),
     ({"pair": [1]}, "pair", "2 values"),
+    ({"place": [1, 2]}, "place[1]", "text"),
     ({"pair": [1, 2]}, "pair[1]", "text"),
     ({"by_name": {"q": {"side": 1, "colour": "green"}}}, "by_name['q'].colour", "one of"),
     ({"by_number": {"x": "y"}}, "by_number", "whole numbers for keys"),
