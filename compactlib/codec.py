@@ -52,7 +52,7 @@ Plain: TypeAlias = Any
 
 _TAG = "is"
 """Python's own word, so no field has this name."""
-_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class FieldError(InvalidInput):
@@ -116,8 +116,8 @@ class JsonCodec(Generic[T]):
         return value
 
     def encode(self, value: T) -> bytes:
-        """Return the value as JSON in UTF-8; see `to_plain`."""
-        return _JSON.encode(self.to_plain(value)).encode()
+        """Return the value as JSON in ASCII; see `to_plain`."""
+        return _JSON.encode(self.to_plain(value)).encode("ascii")
 
     def decode(self, data: bytes, place: str) -> T:
         """Return the value; `place` is where it was read, for errors.
@@ -131,7 +131,7 @@ class JsonCodec(Generic[T]):
             raise CorruptData(path=place, offset=0, expected=f"{error.field or 'a value'}: {error.expected}",
                               found=error.found) from error
         except (ValueError, RecursionError) as error:
-            raise CorruptData(path=place, offset=0, expected="JSON in UTF-8", found=str(error)) from error
+            raise CorruptData(path=place, offset=0, expected="JSON", found=str(error)) from error
 
 
 def _named(change: Callable[[Any], Any], value: Any) -> Any:
