@@ -116,7 +116,8 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
     Args:
         store: where.
         cells: what is read; at least one.
-        decide: makes the swap of what was found. It may be called several times, and what it raises ends the call.
+        decide: makes the swap of what was found. It may be called several times. What it raises ends the call, but for
+            `Busy`, an outcome that is unknown, and `PredicateFailed` of a key that was read: then it is asked again.
         operation: what is done, for errors.
         may_repeat: whether the change may be made twice, so that it is decided anew where the outcome of an unanswered
             write cannot be known.
@@ -169,7 +170,16 @@ class _Swapping(Generic[ResultT]):
             happened, is_pending = self._settle(found)
             if happened is not None:
                 return happened.result
-            wanted = decide(found)
+            try:
+                wanted = decide(found)
+            except PredicateFailed as error:
+                if (error.partition, error.key) not in self.cells:
+                    raise
+                last = None
+                continue
+            except (Busy, OutcomeUnknown) as error:
+                last = error
+                continue
             if not wanted.writes:
                 if is_pending and self.unknown is not None:
                     raise self.unknown  # it may still come, and nothing is written that would keep it from that
