@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from compactlib.kv.cell import Cell as Cell, Swap as Swap, swap as swap
 from compactlib.kv.errors import (
     KeyNotFound as KeyNotFound,
     OutcomeUnknown as OutcomeUnknown,
