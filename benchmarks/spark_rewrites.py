@@ -40,11 +40,12 @@ from staging_merge import Bench, spread_changes
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.clock import SystemClock
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
+from compactlib.fences import MemoryFence
 from compactlib.kv import Put, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.runtime import Budget
-from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import (
     BlockFolder,

@@ -27,10 +27,10 @@ from local_spark import spark_session
 from measure import Figure, alternate, report
 
 from compactlib.executors import Executor, LocalExecutor
+from compactlib.fences import FileFence, TokenFence
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.runtime import Budget
-from compactlib.scheduler import FileFence, TokenFence
 from compactlib.spark import PlanLog, StoreJob, compact_on_workers, compact_stores, plan_stores
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import contextlib
 import errno
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import etcd3gw
@@ -36,29 +36,24 @@ from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError,
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
-    KeyNotFound,
     OutcomeUnknown,
     PredicateFailed,
     SlowDown,
     StoreFailed,
     TooLarge,
 )
-from compactlib.kv.parts.arguments import (
-    Transaction,
-    checked_cell,
-    checked_cells,
-    checked_largest_page,
-    checked_partition,
-    checked_present,
-    checked_put,
-    checked_transaction,
-)
 from compactlib.kv.parts.connections import Connections
-from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import EXISTS, Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.kv.store import (
+    EXISTS,
+    Address,
+    KVEntry,
+    KVLimits,
+    KVStore,
+    Predicate,
+    Transaction,
+    Versioned,
+    holds,
+)
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128,
                    max_get_many=128)
@@ -71,7 +66,7 @@ _PAGE_BYTES = 4 << 20
 _FIRST_GUESS_BYTES = 1 << 16
 
 
-class EtcdStore:
+class EtcdStore(KVStore):
     """A `KVStore` in etcd 3.4 or later, through its JSON gateway.
 
     A predicate is the revision of the write that it came from, so it never holds again once the key was written or
@@ -105,89 +100,75 @@ class EtcdStore:
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         self._path = f"{protocol}://{host}:{port}/{root!r}"
         self._keys = KeySpace(root)
-        self._page_size = checked_largest_page(page_size)
+        self._largest = _FIRST_GUESS_BYTES
+        super().__init__(f"the store {self._path}", _LIMITS, page_size=page_size)
         settings: dict[str, Any] = {"host": host, "port": port, "protocol": protocol, "timeout": timeout_seconds,
                                     # Every server of 3.4 and later has it, so none need be asked.
                                     "api_path": "/v3/"}
         self._gateways: Connections[_Gateway] = Connections(
-            self._path, lambda: _Gateway.connected(self._path, settings, ca_cert, cert))
+            self._state, lambda: _Gateway.connected(self._path, settings, ca_cert, cert))
         try:
             self._set_up()
         except BaseException:
-            self._gateways.close()
+            self.close()
             raise
 
-    @property
-    def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
-        return _LIMITS
-
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`. One request."""
-        partition, key = checked_cell(partition, key, _LIMITS)
-        reply = self._ask("get", "/kv/range", read_request(self._keys.of_partition(partition) + key))
-        found = next(iter(entries_of(reply)), None)
-        if found is None:
-            raise KeyNotFound(partition=partition, key=key)
-        return Versioned(value_of(found), revision_of(found))
-
-    def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
-        """See `MultiGet.get_many`. One request, a transaction without conditions and changes."""
-        checked = checked_cells(cells, _LIMITS)
-        self._gateways.require_open()
-        if not checked:
-            return []
-        reply = self._ask("get_many", "/kv/txn", {"success": [
-            {"request_range": read_request(self._keys.of_partition(partition) + key)} for partition, key in checked]})
-        found = [next(iter(entries_of(one["response_range"])), None) for one in reply["responses"]]
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        """One request: a transaction without conditions and changes, or for one cell a read."""
+        names = [self._keys.of_partition(partition) + key for partition, key in cells]
+        if len(names) == 1:
+            replies = [self._ask("get", "/kv/range", read_request(names[0]))]
+        else:
+            answer = self._ask("get_many", "/kv/txn", {"success": [
+                {"request_range": read_request(name)} for name in names]})
+            replies = [one["response_range"] for one in answer["responses"]]
+        found = [next(iter(entries_of(reply)), None) for reply in replies]
         return [None if one is None else Versioned(value_of(one), revision_of(one)) for one in found]
 
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`. One request."""
-        partition, key, data = checked_put(partition, key, value, _LIMITS)
-        self._ask("set", "/kv/put", put_request(self._keys.of_partition(partition) + key, data), writes=True)
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        """One request, for the present. etcd limits how many entries a page has, but not how many bytes."""
+        prefix = self._keys.of_partition(partition)
+        if not keys_only:
+            limit = min(limit, max(1, _PAGE_BYTES // self._largest))
+        reply = self._ask("scan", "/kv/range",
+                          read_request(prefix + start, end_of(prefix), limit=limit, keys_only=keys_only))
+        page = [entry_of(found, len(prefix)) for found in entries_of(reply)]
+        if not keys_only:
+            largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
+            self._largest = max(largest, self._largest // 2)
+        return page, not reply.get("more")
 
-    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`. One request."""
-        put = checked_put(partition, key, value, _LIMITS)
-        self._carry_out("set_if", Transaction([(*put[:2], predicate)], [put]))
-
-    def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`. One request."""
-        partition, key = checked_cell(partition, key, _LIMITS)
-        self._ask("delete", "/kv/deleterange", delete_request(self._keys.of_partition(partition) + key), writes=True)
-
-    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`. One request."""
-        cell = checked_cell(partition, key, _LIMITS)
-        self._carry_out("delete_if", Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
-
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
-        """See `KVStore.scan`. One request a page, each for the present."""
-        partition = checked_partition(partition, _LIMITS)
-        self._gateways.require_open()
-        pages = _Pages(self, self._keys.of_partition(partition), keys_only)
-        return PagedEntries(pages.load, start, prefix=prefix, after=after, page_size=page_size,
-                            largest_page=self._page_size)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`. One request.
+    def _transact(self, transaction: Transaction) -> None:
+        """One request.
 
         Raises:
             TooLarge: names and values together are more than etcd takes in one request.
         """
-        transaction = checked_transaction(conditions, puts, deletes, _LIMITS)
         size = sum(2 * (len(partition) + len(key) + _OPERATION_BYTES) for partition, key, _ in transaction.conditions)
         size += sum(len(partition) + len(key) + len(value or b"") + _OPERATION_BYTES
                     for partition, key, value in transaction.changes)
         if size > _TRANSACTION_BYTES:
             raise TooLarge(what="transaction", size_bytes=size, limit_bytes=_TRANSACTION_BYTES)
-        self._carry_out("transact", transaction)
+        held = [(self._keys.of_partition(partition) + key, predicate)
+                for partition, key, predicate in transaction.conditions]
+        changes = [change(self._keys.of_partition(partition) + key, value)
+                   for partition, key, value in transaction.changes]
+        reply = self._ask("write", "/kv/txn", {
+            "compare": [compare(*condition) for condition in held],
+            "success": changes,
+            # In the same step: which condition it was.
+            "failure": [{"request_range": read_request(name, keys_only=True)} for name, _ in held],
+        }, writes=bool(changes))
+        if reply.get("succeeded"):
+            return
+        for (partition, key, predicate), response in zip(transaction.conditions, reply["responses"], strict=True):
+            found = next(iter(entries_of(response["response_range"])), None)
+            if not holds(predicate, None if found is None else revision_of(found)):
+                raise PredicateFailed(partition=partition, key=key)
+        raise StoreFailed(operation="write", path=self._path, detail="etcd refused a transaction although all of its "
+                          "conditions hold")
 
-    def close(self) -> None:
-        """See `KVStore.close`."""
+    def _close(self) -> None:
         self._gateways.close()
 
     def audit(self) -> None:
@@ -212,29 +193,6 @@ class EtcdStore:
     def __repr__(self) -> str:
         return f"EtcdStore({self._path})"
 
-    def _carry_out(self, operation: str, transaction: Transaction) -> None:
-        held = [(self._keys.of_partition(partition) + key, predicate)
-                for partition, key, predicate in transaction.conditions]
-        changes = [change(self._keys.of_partition(partition) + key, value)
-                   for partition, key, value in transaction.changes]
-        if not held and not changes:
-            self._gateways.require_open()
-            return
-        reply = self._ask(operation, "/kv/txn", {
-            "compare": [compare(*condition) for condition in held],
-            "success": changes,
-            # In the same step: which condition it was.
-            "failure": [{"request_range": read_request(name, keys_only=True)} for name, _ in held],
-        }, writes=bool(changes))
-        if reply.get("succeeded"):
-            return
-        for (partition, key, predicate), response in zip(transaction.conditions, reply["responses"], strict=True):
-            found = next(iter(entries_of(response["response_range"])), None)
-            if not holds(predicate, found):
-                raise PredicateFailed(partition=partition, key=key)
-        raise StoreFailed(operation=operation, path=self._path, detail="etcd refused a transaction although all of its "
-                          "conditions hold")
-
     def _set_up(self) -> None:
         name = self._keys.schema
         reply = self._ask("set up", "/kv/txn", {
@@ -252,26 +210,6 @@ class EtcdStore:
     def _ask(self, operation: str, path: str, request: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
         with self._gateways.lent() as gateway:
             return gateway.post(operation, path, request, writes=writes)
-
-
-@attrs.define
-class _Pages:
-    """The pages of one scan; etcd limits how many entries a page has, but not how many bytes."""
-
-    store: EtcdStore
-    prefix: bytes
-    keys_only: bool
-    largest: int = _FIRST_GUESS_BYTES
-
-    def load(self, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-        if not self.keys_only:
-            limit = min(limit, max(1, _PAGE_BYTES // self.largest))
-        reply = self.store._ask("scan", "/kv/range",
-                                read_request(self.prefix + position, end_of(self.prefix), limit=limit,
-                                          keys_only=self.keys_only))
-        page = [entry_of(found, len(self.prefix)) for found in entries_of(reply)]
-        self.largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
-        return page, not reply.get("more")
 
 
 @attrs.frozen
@@ -425,13 +363,6 @@ def compare(name: bytes, predicate: Predicate | None) -> dict[str, Any]:
     # A key that is not there counts as one of revision 0, and none is below that.
     revision = predicate.mod_revision if type(predicate) is Revision and predicate.mod_revision > 0 else -1
     return {"key": _text(name), "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
-
-
-def holds(predicate: Predicate | None, found: Mapping[str, Any] | None) -> bool:
-    """Whether a condition holds for what was found under its key."""
-    if found is None:
-        return predicate is None
-    return predicate is EXISTS or predicate == revision_of(found)
 
 
 def entries_of(reply: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -17,14 +17,14 @@ from itertools import groupby
 import attrs
 
 from compactlib.errors import InvalidInput, NotFound
+from compactlib.fences import LockingFence, TokenFence
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
 from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups, is_worthwhile
 from compactlib.raftlog.compaction.report import report_of
 from compactlib.rewrite import Executor
-from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, TokenFence
+from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob
 from compactlib.scheduler.errors import ReleaseJob
-from compactlib.scheduler.fences.fence import LockingFence
 
 _DIGITS = 16
 

@@ -20,6 +20,7 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.kv.batches import change_many as change_many, get_many as get_many
+    from compactlib.kv.cell import Cell as Cell, Swap as Swap, swap as swap
     from compactlib.kv.errors import (
         KeyNotFound as KeyNotFound,
         OutcomeUnknown as OutcomeUnknown,
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
         SlowDown as SlowDown,
         StoreFailed as StoreFailed,
     )
-    from compactlib.kv.parts.entries import PagedEntries as PagedEntries
+    from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry, PagedEntries as PagedEntries
     from compactlib.kv.store import (
         EXISTS as EXISTS,
+        Address as Address,
         Condition as Condition,
         Delete as Delete,
-        Entries as Entries,
-        KVEntry as KVEntry,
         KVLimits as KVLimits,
         KVStore as KVStore,
         Predicate as Predicate,
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 else:
     offer(__name__, {
         "compactlib.kv.batches": "change_many get_many",
+        "compactlib.kv.cell": "Cell Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
-        "compactlib.kv.parts.entries": "PagedEntries",
-        "compactlib.kv.store": "EXISTS Condition Delete Entries KVEntry KVLimits KVStore Predicate Put Versioned",
+        "compactlib.kv.scan": "Entries KVEntry PagedEntries",
+        "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Versioned",
         "compactlib.kv.stores.dynamodb.store": "DynamoStore",
         "compactlib.kv.stores.memory": "MemoryStore",
         "compactlib.kv.stores.metered": "MeteredStore",

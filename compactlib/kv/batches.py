@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING, cast
 
 from compactlib.errors import CompactlibError
 from compactlib.kv.errors import KeyNotFound, PartlyWritten, TooLarge
-from compactlib.kv.parts.arguments import checked_cell, checked_partition, checked_put
-from compactlib.kv.store import Cell, Delete, KVStore, MultiGet, Put, Versioned
+from compactlib.kv.store import (
+    Address,
+    Delete,
+    KVStore,
+    Put,
+    Versioned,
+    checked_cell,
+    checked_partition,
+    checked_put,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,10 +37,10 @@ _PIECES = 16
 """Pieces of larger things in one request: of 256 KiB each, 4 MiB together."""
 
 
-def get_many(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, Versioned]:
+def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versioned]:
     """What a store holds of these cells; those that are not there are left out.
 
-    One request for each `limits.max_get_many` cells; one each for a store without `MultiGet`. Each cell is read at some
+    One request for each `limits.max_get_many` cells; one each for a store without `get_many`. Each cell is read at some
     moment of the call, not all at the same one.
 
     Raises:
@@ -40,11 +48,11 @@ def get_many(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, Versioned]:
     """
     wanted = list(dict.fromkeys(cells))
     most = store.limits.max_get_many
-    found: dict[Cell, Versioned] = {}
+    found: dict[Address, Versioned] = {}
     if most and len(wanted) > 1:
         for at in range(0, len(wanted), most):
             part = wanted[at:at + most]
-            answers = cast("MultiGet", store).get_many(part)
+            answers = store.get_many(part)
             found.update((cell, answer) for cell, answer in zip(part, answers, strict=True) if answer is not None)
         return found
     for cell in wanted:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KVStore`: what the library needs of a key-value store, so that hosts can bring their own.
+"""`KVStore`: the base class of a key-value store, so that hosts can bring their own.
 
 Partitions, keys and values are `bytes`. For keys and values that is what every store has in common. Partitions are
 bytes too, not text: a partition is the first half of a key, and text would bring encodings, normal forms and collations
@@ -14,19 +14,32 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib.errors import InvalidInput
+from compactlib.kv.errors import (
+    BatchSizeTooBig,
+    KeyNotFound,
+    MissingKey,
+    MissingPartitionKey,
+    MissingValue,
+    TooLarge,
+)
+from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry, PagedEntries, own_bytes
+from compactlib.runtime.open_state import OpenState
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_MOST_ENTRIES = 1_000_000
+
 Predicate: TypeAlias = object
 """The state of one key, as `KVStore.get` found it: opaque, compared by the store alone, good for one store only."""
 
-Cell: TypeAlias = tuple[bytes, bytes]
+Address: TypeAlias = tuple[bytes, bytes]
 """A partition and a key."""
 
 
@@ -53,21 +66,6 @@ class Versioned:
             store that compares values lets it hold again when the very same bytes came back (ABA).
     """
 
-    value: bytes
-    predicate: Predicate
-
-
-@attrs.frozen
-class KVEntry:
-    """One key of a scan.
-
-    Attributes:
-        key: the key.
-        value: its value.
-        predicate: as that of `Versioned`.
-    """
-
-    key: bytes
     value: bytes
     predicate: Predicate
 
@@ -124,7 +122,7 @@ class KVLimits:
         max_key_bytes: the longest key.
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together; 0 if the store has none.
-        max_get_many: cells of one `get_many`; 0 if the store is no `MultiGet`.
+        max_get_many: cells of one `get_many`; 0 if the store has none.
 
     Raises:
         InvalidInput: one is no whole number, or negative.
@@ -142,69 +140,121 @@ class KVLimits:
                 raise InvalidInput(f"{name} is {value}; give 0 or more")
 
 
-class Entries(Protocol):
-    """The entries of one partition, ascending by key byte by byte; for one thread at a time.
+@attrs.frozen
+class Transaction:
+    """A `transact` with checked arguments, as a back-end gets it.
 
-    Each page is one consistent read. Keys written or deleted while the scan goes on may be in it or not; all others
-    are, once each. Close it, or use it in a `with`.
+    Attributes:
+        conditions: partition, key and predicate of each.
+        changes: partition, key and new value of each, `None` for a delete; no key twice.
     """
 
-    @property
-    def page_loads(self) -> int:
-        """How many times the store was asked so far. Making the scan asks nothing."""
-
-    def __iter__(self) -> Self:
-        """Itself."""
-
-    def __next__(self) -> KVEntry:
-        """The next entry. After `StopIteration` a `seek` starts anew.
-
-        Raises:
-            ClosedEntries: the scan was closed.
-            CompactlibError: as `KVStore.get`; the same call may be made again and goes on where the last one ended.
-        """
-
-    def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key` (within the prefix), forwards or backwards.
-
-        No page is loaded here, and none later if the place lies inside the page at hand.
-
-        Raises:
-            ClosedEntries: the scan was closed.
-        """
-
-    def close(self) -> None:
-        """Give up what the scan holds; closing again does nothing."""
-
-    def __enter__(self) -> Self:
-        """Itself."""
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    conditions: Sequence[tuple[bytes, bytes, Predicate | None]]
+    changes: Sequence[tuple[bytes, bytes, bytes | None]]
 
 
-class KVStore(Protocol):
+class KVStore:
     """A key-value store with ordered scans and compare-and-set. Any thread may call any method.
 
+    A back-end writes `_get_many`, `_page`, `_transact` and `_close`, and may say `place`. They get checked arguments,
+    never after `close` and never in a child process of the one that opened the store: there every call is `Closed`.
+    What a back-end can do cheaper for one key, it overrides.
+
     Arguments are checked in this order: `MissingPartitionKey`, `MissingKey`, `MissingValue` for what is `None` or empty
-    (an empty value is a value), `InvalidInput` for what is not bytes, `TooLarge`. Every method may raise `Closed` after
-    `close`, `SlowDown`, `StoreFailed` and `ConnectFailed`, and each one that writes `OutcomeUnknown`; whatever else a
-    backend says is turned into one of them, never into "not found" or "predicate failed".
+    (an empty value is a value), then `TooLarge`. Every method may raise `Closed` after `close`, `SlowDown`,
+    `StoreFailed` and `ConnectFailed`, and each one that writes `OutcomeUnknown`; whatever else a backend says is turned
+    into one of them, never into "not found" or "predicate failed".
+
+    Args:
+        name: what it is, for errors: `"the store in /data"`.
+        limits: how much it takes.
+        page_size: how many entries one page of a scan holds, at most; a million is the most.
     """
+
+    def __init__(self, name: str, limits: KVLimits, *, page_size: int = 1000) -> None:
+        require_whole("page_size", page_size, 1)
+        self._limits = limits
+        self._page_size = min(page_size, _MOST_ENTRIES)
+        self._state = OpenState(name)
+
+    # ---- what a back-end writes
+
+    def _get_many(self, cells: Sequence[Address]) -> Sequence[Versioned | None]:
+        """Read cells; at least one, none twice.
+
+        Returns:
+            What is there of each, in the order asked for; `None` for what is absent.
+        """
+        raise NotImplementedError("a key-value store reads many cells")
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[Sequence[KVEntry], bool]:
+        """Read one page of a scan, in one consistent read.
+
+        Args:
+            partition: whose keys.
+            start: the first key >= this one begins the page.
+            limit: at most so many entries; fewer so that large values do not fill the memory, but one if there is one.
+            keys_only: values may be left unread, and `b""` given.
+
+        Returns:
+            The entries, and whether they are the partition's last.
+        """
+        raise NotImplementedError("a key-value store reads pages of a partition")
+
+    def _transact(self, transaction: Transaction) -> None:
+        """Carry out all changes if all conditions hold, in one step, or nothing; at least one of them is there.
+
+        Raises:
+            PredicateFailed: a condition does not hold; it names the first in the order given.
+        """
+        raise NotImplementedError("a key-value store changes cells under conditions")
+
+    def _close(self) -> None:
+        """Give up what the store holds; called once, in the process that opened it."""
+
+    def place(self) -> str | None:
+        """Return words for the place of what is stored, by which a copy of it is told from itself.
+
+        They are the same from every process, after every restart, as long as it lives; others for a copy. `None` if the
+        store cannot tell.
+
+        Raises:
+            CompactlibError: as `get`.
+        """
+        return None
+
+    def audit(self) -> None:
+        """Check the store's own invariants. May read everything.
+
+        Raises:
+            AuditFailed: the store is wrong; the message has the numbers.
+            DamagedStore: what is stored is damaged.
+        """
+        self._state.require()
+
+    # ---- one key
 
     @property
     def limits(self) -> KVLimits:
         """How much this store takes."""
+        return self._limits
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
-        """The value of a key.
+        """Return the value of a key.
 
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
         """
+        cell = checked_cell(partition, key, self._limits)
+        self._state.require()
+        found, = self._get_many((cell,))
+        if found is None:
+            raise KeyNotFound(partition=cell[0], key=cell[1])
+        return found
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """Write a value, whatever was there. A buffer is copied before the call returns."""
+        self._perform(Transaction((), (checked_put(partition, key, value, self._limits),)))
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
         """Write a value if the key is in the expected state, in one step.
@@ -218,9 +268,12 @@ class KVStore(Protocol):
         Raises:
             PredicateFailed: it is not; nothing was written. A key that is gone fails every predicate but `None`.
         """
+        put = checked_put(partition, key, value, self._limits)
+        self._perform(Transaction(((put[0], put[1], predicate),), (put,)))
 
     def delete(self, partition: bytes, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
+        self._perform(Transaction((), ((*checked_cell(partition, key, self._limits), None),)))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """Remove a key if it is in the expected state, in one step.
@@ -229,10 +282,35 @@ class KVStore(Protocol):
             PredicateFailed: it is not; nothing was removed.
             InvalidInput: the predicate is `None`.
         """
+        cell = checked_cell(partition, key, self._limits)
+        if predicate is None:
+            raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
+                               "delete; give EXISTS, or the predicate that get() found")
+        self._perform(Transaction(((*cell, predicate),), ((*cell, None),)))
+
+    # ---- many keys
+
+    def get_many(self, cells: Iterable[Address]) -> Sequence[Versioned | None]:
+        """Return what each cell holds, in the order asked for; `None` for those that are absent. One request.
+
+        Each cell is read at some moment of the call, not all at the same one.
+
+        Raises:
+            BatchSizeTooBig: there are more than `limits.max_get_many`.
+            InvalidInput: a cell is named twice.
+        """
+        limits = self._limits
+        checked = [checked_cell(partition, key, limits) for partition, key in cells]
+        if len(checked) > limits.max_get_many:
+            raise BatchSizeTooBig(size=len(checked), limit=limits.max_get_many)
+        if len(set(checked)) < len(checked):
+            raise InvalidInput("a cell is to be read twice in one request; name it once")
+        self._state.require()
+        return self._get_many(checked) if checked else ()
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
              page_size: int | None = None, keys_only: bool = False) -> Entries:
-        """The entries of a partition in the order of their keys.
+        """Return the entries of a partition in the order of their keys.
 
         Args:
             partition: the partition; one that does not exist has no entries.
@@ -247,6 +325,14 @@ class KVStore(Protocol):
             MissingPartitionKey: the partition is empty.
             InvalidInput: `page_size` is less than 1.
         """
+        name = checked_partition(partition, self._limits)
+        self._state.require()
+
+        def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+            self._state.require()
+            return self._page(name, position, limit, keys_only)
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
@@ -259,56 +345,101 @@ class KVStore(Protocol):
             PredicateFailed: a condition does not hold; nothing was written.
             InvalidInput: a key is to be put or deleted twice.
             BatchSizeTooBig: there are more than `limits.max_transact`.
+            TooLarge: all of it together is more than the store takes in one step.
             Unsupported: this store cannot change several keys in one step.
         """
+        self._perform(checked_transaction(conditions, puts, deletes, self._limits))
+
+    # ---- the handle
 
     def close(self) -> None:
-        """Give up what the store holds; closing again does nothing. Scans that are still open end with `Closed`."""
+        """Give up what the store holds; closing again does nothing. Scans that are still open end with `Closed`.
 
-    def audit(self) -> None:
-        """Check the store's own invariants. May read everything.
-
-        Raises:
-            AuditFailed: the store is wrong; the message has the numbers.
-            CorruptData: what is stored is damaged.
+        In a child process it does nothing: what is open belongs to the parent.
         """
+        if not self._state.is_closed and not self._state.is_foreign:
+            self._state.close()
+            self._close()
+
+    def _perform(self, transaction: Transaction) -> None:
+        # Before any lock: in a forked child a thread that is not there may hold it.
+        self._state.require()
+        if transaction.conditions or transaction.changes:
+            self._transact(transaction)
 
 
-class MultiGet(Protocol):
-    """What a `KVStore` with `limits.max_get_many` above 0 offers besides."""
-
-    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
-        """What `KVStore.get` finds for each cell, `None` for one that is not there; each as it is at some moment of the
-        call, not all at the same one.
-
-        Args:
-            cells: partitions and keys, each pair once.
-
-        Raises:
-            BatchSizeTooBig: there are more than `limits.max_get_many`.
-            InvalidInput: a cell is named twice.
-        """
+# ---------------------------------------------------------------------- the checks, for back-ends that override
 
 
-class Placed(Protocol):
-    """What a `KVStore` may offer besides: where it is, so that a copy of it is told from itself."""
-
-    def place(self) -> str | None:
-        """Words for the place of what is stored: the same from every process, after every restart, as long as it lives;
-        others for a copy. `None` if the store cannot tell.
-
-        Raises:
-            CompactlibError: as `KVStore.get`.
-        """
-
-
-def place_of(store: KVStore) -> str | None:
-    """The place of a store; `None` if it does not say.
+def checked_partition(partition: bytes, limits: KVLimits) -> bytes:
+    """Return the partition as bytes of its own.
 
     Raises:
-        InvalidInput: it says what is no text.
-        CompactlibError: as `KVStore.get`.
+        MissingPartitionKey: it is empty or `None`.
+        TooLarge: it is longer than the store takes.
     """
-    # Also of a store that hands on by `__getattr__` what it does not have.
-    say = getattr(store, "place", None)
-    return None if say is None else say()
+    if not partition:
+        raise MissingPartitionKey("a partition was not named; give at least one byte")
+    return _within("partition", partition, limits.max_partition_bytes)
+
+
+def checked_cell(partition: bytes, key: bytes, limits: KVLimits) -> Address:
+    """Return partition and key as bytes of their own.
+
+    Raises:
+        MissingPartitionKey, MissingKey, TooLarge: see `KVStore`.
+    """
+    if not partition:
+        raise MissingPartitionKey("a partition was not named; give at least one byte")
+    if not key:
+        raise MissingKey("a key was not named; give at least one byte")
+    return _within("partition", partition, limits.max_partition_bytes), _within("key", key, limits.max_key_bytes)
+
+
+def checked_put(partition: bytes, key: bytes, value: Buffer, limits: KVLimits) -> tuple[bytes, bytes, bytes]:
+    """Return partition, key and value as bytes of their own.
+
+    Raises:
+        MissingPartitionKey, MissingKey, MissingValue, TooLarge: see `KVStore`.
+    """
+    cell = checked_cell(partition, key, limits)
+    if value is None:
+        raise MissingValue('the value is None; an empty value is b"", and a key is removed by delete()')
+    return (*cell, _within("value", value, limits.max_value_bytes))
+
+
+def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], deletes: Iterable[Delete],
+                        limits: KVLimits) -> Transaction:
+    """Return the arguments of a `transact`.
+
+    Raises:
+        MissingPartitionKey, MissingKey, MissingValue, InvalidInput, TooLarge, BatchSizeTooBig: see `KVStore.transact`.
+    """
+    demanded = [(*checked_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
+    changes: list[tuple[bytes, bytes, bytes | None]] = []
+    changes += (checked_put(put.partition, put.key, put.value, limits) for put in puts)
+    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in deletes)
+    size = len(demanded) + len(changes)
+    if size > limits.max_transact:
+        raise BatchSizeTooBig(size=size, limit=limits.max_transact)
+    if len({change[:2] for change in changes}) < len(changes):
+        raise InvalidInput("a key is to be put or deleted twice in one transaction; name it once")
+    return Transaction(demanded, changes)
+
+
+def holds(predicate: Predicate | None, version: Predicate | None) -> bool:
+    """Whether a condition holds for a key of this version; a version of `None` is that of an absent key.
+
+    For back-ends that compare versions themselves. By type too: `True` and `1.0` equal the version 1, and are no
+    predicates.
+    """
+    if version is None or predicate is None:
+        return version is predicate
+    return predicate is EXISTS or (type(predicate) is type(version) and predicate == version)
+
+
+def _within(what: str, value: Buffer, limit_bytes: int) -> bytes:
+    data = own_bytes(value)
+    if len(data) > limit_bytes:
+        raise TooLarge(what=what, size_bytes=len(data), limit_bytes=limit_bytes)
+    return data

@@ -35,10 +35,6 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.scheduler.config import LevelConfig as LevelConfig, SchedulerConfig as SchedulerConfig
-    from compactlib.scheduler.errors import FencedOff as FencedOff
-    from compactlib.scheduler.fences.fence import MemoryFence as MemoryFence, TokenFence as TokenFence
-    from compactlib.scheduler.fences.fence_file import FileFence as FileFence
-    from compactlib.scheduler.fences.fence_kv import KVFence as KVFence
     from compactlib.scheduler.model.poll import (
         Assignment as Assignment,
         PollRequest as PollRequest,
@@ -81,10 +77,6 @@ if TYPE_CHECKING:
 else:
     offer(__name__, {
         "compactlib.scheduler.config": "LevelConfig SchedulerConfig",
-        "compactlib.scheduler.errors": "FencedOff",
-        "compactlib.scheduler.fences.fence": "MemoryFence TokenFence",
-        "compactlib.scheduler.fences.fence_file": "FileFence",
-        "compactlib.scheduler.fences.fence_kv": "KVFence",
         "compactlib.scheduler.model.poll": "Assignment PollRequest PollResponse StatusAnswer StatusUpdate Verdict",
         "compactlib.scheduler.model.update": "AddBlocks Configure Requeue Retain Tick",
         "compactlib.scheduler.model.values":

@@ -22,38 +22,6 @@ class JobNotFound(NotFound):
         self.name = name
 
 
-class FencedOff(Stale):
-    """A token was given to storage that has seen a higher one: the job went to another worker. Stop working on it.
-
-    Attributes:
-        resource: what is fenced, usually the job's name.
-        token: the token given.
-        highest: the highest token seen, or the floor.
-    """
-
-    def __init__(self, *, resource: str, token: int, highest: int) -> None:
-        super().__init__(f"token {token} is stale: {resource!r} has seen {highest}; its job went to another worker, "
-                         f"so stop working on it")
-        self.resource = resource
-        self.token = token
-        self.highest = highest
-
-
-class CommittedOtherwise(Conflict):
-    """The same token has committed another value before; that one stays. A worker must not commit twice.
-
-    Attributes:
-        resource: what is fenced.
-        token: the token.
-    """
-
-    def __init__(self, *, resource: str, token: int) -> None:
-        super().__init__(f"token {token} has committed another value to {resource!r} before, which stays; read it with "
-                         f"committed(), and commit once per token")
-        self.resource = resource
-        self.token = token
-
-
 class JournalConflict(Conflict):
     """Another process wrote this journal entry: only one may run a scheduler on one store. Load it anew.
 

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
-from compactlib.scheduler import FencedOff
-from compactlib.scheduler.errors import CommittedOtherwise
-from compactlib.scheduler.fences.fence import MAX_TOKEN, MAX_VALUE_BYTES, Admission, Commitment, Fence, LockingFence
+from compactlib.fences import Admission, Commitment, CommittedOtherwise, Fence, FencedOff, LockingFence
+from compactlib.fences.fence import MAX_TOKEN, MAX_VALUE_BYTES
 from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
 from compactlib.testing.stand_ins import in_threads
 
@@ -135,7 +134,7 @@ class FenceConformance(ConformanceKit):
     def test_names_tokens_and_values_have_bounds(self, tmp_path: Path) -> None:
         """Names of 1000 bytes, tokens of 64 bits, values of 256 KiB; not one byte more.
 
-        To do: check names and tokens first, with the checks of compactlib.scheduler.fences.fence. Use a column of 64
+        To do: check names and tokens first, with the checks of compactlib.fences.fence. Use a column of 64
         bits without sign, or text, and room for MAX_VALUE_BYTES.
         """
         fence = self.make_fence(tmp_path)

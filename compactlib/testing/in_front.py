@@ -31,7 +31,7 @@ from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from compactlib.kv import KVLimits, Predicate, Versioned
+    from compactlib.kv import Address, KVLimits, Predicate, Versioned
 
 AnswerT = TypeVar("AnswerT")
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -236,7 +236,7 @@ def _request(kind: str, path: StrPath, target: StrPath = "") -> Request:
     return Request("disk", kind, os.fspath(path), os.fspath(target))
 
 
-class StoreInFront:
+class StoreInFront(KVStore):
     """A `KVStore` in front of another one; each page of a scan is a request. Closing it leaves the other one open.
 
     Args:
@@ -258,11 +258,10 @@ class StoreInFront:
     def get(self, partition: bytes, key: bytes) -> Versioned:
         return cast("Versioned", self._ask("get", partition, key, lambda: self._store.get(partition, key)))
 
-    def get_many(self, cells: Sequence[tuple[bytes, bytes]]) -> Sequence[Versioned | None]:
+    def get_many(self, cells: Iterable[Address]) -> Sequence[Versioned | None]:
         asked = list(cells)
         first = asked[0] if asked else (b"", b"")
-        behind: Any = self._store
-        return cast("Sequence[Versioned | None]", self._ask("get_many", *first, lambda: behind.get_many(asked)))
+        return cast("Sequence[Versioned | None]", self._ask("get_many", *first, lambda: self._store.get_many(asked)))
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         kept = _copied(value)
@@ -301,6 +300,9 @@ class StoreInFront:
         named: list[Condition | Put | Delete] = [*held, *written, *removed]
         first = (named[0].partition, named[0].key) if named else (b"", b"")
         self._ask("transact", *first, lambda: self._store.transact(held, written, removed))
+
+    def place(self) -> str | None:
+        return self._store.place()
 
     def close(self) -> None:
         self._closed = True

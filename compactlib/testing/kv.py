@@ -132,7 +132,7 @@ class KVStoreConformance(ConformanceKit):
         """What is missing, too long, too much or named twice is refused by name, and nothing is written.
 
         To do: check the arguments before anything else, the partition first, then the key; the whole batch before its
-        first write. `compactlib.kv.parts.arguments` has the checks.
+        first write. `compactlib.kv.store` has the checks.
         """
         with closing(self.make_store(tmp_path)) as store:
             limits = store.limits
@@ -330,7 +330,7 @@ class KVStoreConformance(ConformanceKit):
     def test_scan_loads_few_pages(self, tmp_path: Path) -> None:
         """Pages double from the first one on; a seek inside the page at hand loads nothing.
 
-        To do: take page_size as a first guess and let pages grow (`compactlib.kv.parts.entries.PagedEntries` does).
+        To do: take page_size as a first guess and let pages grow (`compactlib.kv.PagedEntries` does).
         """
         with closing(self.make_store(tmp_path, page_size=1000)) as store:
             keys = [b"%04d" % number for number in range(100)]
@@ -561,14 +561,14 @@ class KVStoreConformance(ConformanceKit):
         for folder in folders:
             folder.mkdir()
         with closing(self.make_store(folders[0])) as one, closing(self.make_store(folders[1])) as two:
-            place = _place_of(one)
+            place = one.place()
             one.set(P, b"k", b"v")
-            same(_place_of(one), place)
-            same(place != "" and (place is None or place != _place_of(two)), True,
-                 case=f"{place!r} and {_place_of(two)!r}")
+            same(one.place(), place)
+            same(place != "" and (place is None or place != two.place()), True,
+                 case=f"{place!r} and {two.place()!r}")
         if self.shared:
             with closing(self.make_store(folders[0])) as again:
-                same(_place_of(again), place)
+                same(again.place(), place)
 
     def _odd_names(self) -> list[bytes]:
         return ODD_NAMES[:self.times(len(ODD_NAMES), _FEWEST_NAMES)]

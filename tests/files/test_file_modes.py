@@ -16,6 +16,7 @@ import pytest
 
 from compactlib.app.kv_machine import Put
 from compactlib.blobstore.store.copying import copy_store
+from compactlib.fences import FileFence
 from compactlib.files import Files, LocalFiles
 from compactlib.files.folder_lock import FolderLock
 from compactlib.hosting import LocalLog
@@ -23,7 +24,6 @@ from compactlib.kv import KVStore, SqliteStore
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, StoreOptions
-from compactlib.scheduler import FileFence
 from compactlib.testing import Driver, Journal, World
 from examples.raft_kv import KvStore
 from tests.hosting.machines import Journal as JournalMachine

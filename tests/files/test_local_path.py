@@ -14,11 +14,11 @@ from compactlib.app.cli import main
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.errors import InvalidInput
+from compactlib.fences import FileFence
 from compactlib.files.disk import local_path
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog, SnapshotFolder, open_log
-from compactlib.scheduler import FileFence
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16)
 

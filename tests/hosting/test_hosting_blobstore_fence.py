@@ -10,11 +10,10 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
+from compactlib.fences import FencedOff, LockingFence, MemoryFence, TokenFence
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
-from compactlib.scheduler import FencedOff, MemoryFence, TokenFence
-from compactlib.scheduler.fences.fence import LockingFence
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, segment_names
 
 

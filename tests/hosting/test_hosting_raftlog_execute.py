@@ -11,6 +11,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound
 from compactlib.executors import LocalExecutor, RewriteTask
+from compactlib.fences import FencedOff, FileFence, LockingFence, MemoryFence
 from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, segment_block_id
 from compactlib.hosting.raftlog_execute import TheseSegments, segment_of_block
 from compactlib.outcome import Done
@@ -18,20 +19,8 @@ from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
-from compactlib.scheduler import (
-    BlockMeta,
-    FencedOff,
-    FileFence,
-    JobPlan,
-    LevelConfig,
-    MemoryFence,
-    NoOutput,
-    RunningJob,
-    SchedulerConfig,
-    Worker,
-)
+from compactlib.scheduler import BlockMeta, JobPlan, LevelConfig, NoOutput, RunningJob, SchedulerConfig, Worker
 from compactlib.scheduler.errors import ReleaseJob
-from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.testing import check_policy
 from compactlib.testing.views import log_views

@@ -22,6 +22,7 @@ import attrs
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.executors import LocalExecutor, RewriteTask
+from compactlib.fences import FileFence, LockingFence, MemoryFence
 from compactlib.hosting import NoAnswer, RaftlogExecute, segment_block_id
 from compactlib.hosting.raftlog_execute import segment_of_block
 from compactlib.kv import MemoryStore
@@ -33,9 +34,7 @@ from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
-    FileFence,
     LevelConfig,
-    MemoryFence,
     PollRequest,
     PollResponse,
     RunningJob,
@@ -43,7 +42,6 @@ from compactlib.scheduler import (
     StoredScheduler,
     Worker,
 )
-from compactlib.scheduler.fences.fence import LockingFence
 from tests.harness.effort import Effort
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -16,18 +16,10 @@ from pyspark.sql import SparkSession
 
 from compactlib import Failed
 from compactlib.clock import ManualClock
+from compactlib.fences import MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, ObjectRef
-from compactlib.scheduler import (
-    AddBlocks,
-    BlockMeta,
-    LevelConfig,
-    MemoryFence,
-    Retain,
-    SchedulerConfig,
-    StoredScheduler,
-    Worker,
-)
+from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, Retain, SchedulerConfig, StoredScheduler, Worker
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
 
 pytestmark = pytest.mark.spark

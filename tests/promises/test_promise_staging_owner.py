@@ -20,6 +20,7 @@ from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectSto
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.runtime import Observer
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
+from compactlib.testing import StoreInFront
 
 OPTIONS = StagingOptions(owns_ranges=True, range_grace_seconds=0, grace_seconds=0, first_backoff_seconds=0)
 SHARED = StagingOptions(range_grace_seconds=0, grace_seconds=0, first_backoff_seconds=0)
@@ -354,18 +355,13 @@ def test_store_that_says_no_place_needs_adoption_once() -> None:
 
 
 def test_store_without_a_place_member_says_nothing() -> None:
-    class Quiet:
-        def __init__(self, store: KVStore) -> None:
-            self._store: Any = store
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "place":
-                raise AttributeError(name)
-            return getattr(self._store, name)
+    class Quiet(StoreInFront):
+        def place(self) -> str | None:
+            return KVStore.place(self)
 
     class QuietWorld(InMemory):
         def catalogue(self, name: str) -> Any:
-            return Quiet(super().catalogue(name))
+            return Quiet(super().catalogue(name), lambda request, act: act())
 
     world = QuietWorld()
     repository = filled(world.open())

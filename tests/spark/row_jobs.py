@@ -13,9 +13,10 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
+from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.runtime import Budget
-from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule

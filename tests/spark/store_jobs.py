@@ -18,12 +18,12 @@ import attrs
 from compactlib.contract import CommitFence
 from compactlib.errors import DiskFull
 from compactlib.executors import Executor
+from compactlib.fences import FileFence, KVFence, TokenFence
 from compactlib.kv import SqliteStore
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.runtime import Budget
-from compactlib.scheduler import FileFence, KVFence, TokenFence
 from compactlib.spark import StoreJob
 from compactlib.spark.stores.store_plans import PlanLog
 from compactlib.spark.stores.whole_stores import HeldFence

@@ -19,6 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed, Unsupported
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_id
+from compactlib.fences import Admission, FencedOff, MemoryFence
 from compactlib.kv import EXISTS, KeyNotFound, KVEntry, KVStore, MemoryStore, PagedEntries, PredicateFailed
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits, Versioned
@@ -26,8 +27,6 @@ from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectNo
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.observe import telling
-from compactlib.scheduler import FencedOff, MemoryFence
-from compactlib.scheduler.fences.fence import Admission
 from compactlib.staging import PlainFormat, Record
 from compactlib.staging.committed.formats.plain_format import PlainRows
 from compactlib.staging.committed.formats.rows import ChangeBatch, Merged, Rows
@@ -241,9 +240,10 @@ class TransactsInSteps(MemoryStore):
 
 
 class AnswersInItsOwnOrder(MemoryStore):
-    def get_many(self, cells: Sequence[tuple[bytes, bytes]]) -> list[Versioned | None]:
-        found = [one for one in super().get_many(cells) if one is not None]
-        return [*found, *[None] * (len(cells) - len(found))]
+    def get_many(self, cells: Iterable[tuple[bytes, bytes]]) -> list[Versioned | None]:
+        found = super().get_many(cells)
+        there = [one for one in found if one is not None]
+        return [*there, *[None] * (len(found) - len(there))]
 
 
 class TakesTenAtOnce(MemoryStore):

@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Crash-safe overwriting of records in place (hard delete): the redo file `HARD_DELETE`, and its replay.
 
-```
-0   magic b"CLBLOBHD"      12  CRC of the body (u32)    24  body:
-8   version 1 (u16)        16  length of the body       0   incarnation (16 bytes)
-10  0 (u16)                                             16  sequence reached (u64), 24 records (u32), then each:
-        position, generation, offset, content length (u64 each), length of the head (u16), head
-```
-
-The head of a record is its header and id as they will be. All numbers are little-endian.
+The file is a `DurableRecord` of a `HardDeleteState` (`docs/formats/blobstore-hard-delete.md`).
 """
 
 from __future__ import annotations
@@ -26,13 +19,11 @@ from compactlib.blobstore.model.names import SegmentName, place_of_index_file
 from compactlib.blobstore.segment.records import HEADER_BYTES
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, StrPath, list_folder, look_at, read_if_there, write_durably
-from compactlib.files.record_frame import BodyFrame
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, look_at
+from compactlib.files.durable_record import DurableRecord
+from compactlib.files.json_record import JsonRecord
 
 STATE_NAME = "HARD_DELETE"
-_FRAME = BodyFrame("hard delete state", b"CLBLOBHD", 1)
-_FIXED = struct.Struct("<16sQI")
-_ERASURE = struct.Struct("<QQQQH")
 _CRC = struct.Struct("<I")
 _ZEROS = bytes(1 << 20)
 
@@ -69,54 +60,12 @@ class HardDeleteState:
     erasures: tuple[Erasure, ...] = ()
 
 
-def encode_state(state: HardDeleteState) -> bytes:
-    """The bytes of the file."""
-    parts = [_FIXED.pack(state.incarnation, state.sequence, len(state.erasures))]
-    for each in state.erasures:
-        parts += (_ERASURE.pack(*each.segment, each.offset, each.content_bytes, len(each.head)), each.head)
-    return _FRAME.encode(b"".join(parts))
+_STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD", 2, HardDeleteState)
 
 
-def decode_state(data: bytes, path: str) -> HardDeleteState:
-    """The inverse of `encode_state`.
-
-    Raises:
-        CorruptData: any check fails.
-        Unsupported: another release wrote it.
-    """
-    body, _ = _FRAME.decode(data, path)
-    if _FRAME.header_bytes + len(body) != len(data):
-        raise CorruptData(path=path, offset=_FRAME.header_bytes + len(body), expected="the end of the file",
-                          found=f"{len(data)} bytes")
-    incarnation, sequence, count = _FIXED.unpack_from(body)
-    at, erasures = _FIXED.size, []
-    for _ in range(count):
-        position, generation, offset, content, head = _ERASURE.unpack_from(body, at)
-        at += _ERASURE.size + head
-        erasures.append(Erasure(SegmentName(position, generation), offset, content, body[at - head:at]))
-    return HardDeleteState(incarnation, sequence, tuple(erasures))
-
-
-def read_state(folder: StrPath) -> HardDeleteState | None:
-    """The state in a store's folder; `None` if hard delete never ran.
-
-    Raises:
-        CorruptData: the file is damaged.
-        Unsupported: another release wrote it.
-        StorageError: it cannot be read.
-    """
-    path = os.path.join(folder, STATE_NAME)
-    data = read_if_there(path)
-    return None if data is None else decode_state(data, path)
-
-
-def write_state(files: Files, folder: StrPath, state: HardDeleteState) -> None:
-    """Make the state durable.
-
-    Raises:
-        StorageError: the disk refused; what was there before still is.
-    """
-    write_durably(files, os.path.join(folder, STATE_NAME), [encode_state(state)])
+def state_in(folder: StrPath, files: Files | None = None) -> DurableRecord[HardDeleteState]:
+    """Return the state in a store's folder; it has no value if hard delete never ran."""
+    return DurableRecord(LocalFiles() if files is None else files, os.path.join(folder, STATE_NAME), _STATE)
 
 
 def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> int:
@@ -163,14 +112,14 @@ def redo_erasures(files: Files, folder: StrPath, mark: Callable[[Sequence[Erasur
         Unsupported: another release wrote the state.
     """
     try:
-        state = read_state(folder)
+        state = state_in(folder).read()
     except CorruptData:
         return ()
     if state is None or not state.erasures:
         return ()
     mark(state.erasures)
     erase_records(files, folder, state.erasures)
-    write_state(files, folder, attrs.evolve(state, erasures=()))
+    state_in(folder, files).write(attrs.evolve(state, erasures=()))
     return state.erasures
 
 

@@ -44,10 +44,9 @@ from compactlib.blobstore.segment.erasure import (
     Erasure,
     HardDeleteState,
     erase_records,
-    read_state,
     redo_erasures,
+    state_in,
     total_bytes,
-    write_state,
 )
 from compactlib.blobstore.segment.open_segments import OpenSegments
 from compactlib.blobstore.segment.reader import salt_of
@@ -242,14 +241,14 @@ class HardDeleter:
         Raises:
             AuditFailed: it is not.
         """
-        stored = read_state(self._store.folder)
+        stored = state_in(self._store.folder).read()
         if stored is not None and stored.sequence < self._state.sequence:
             raise AuditFailed(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
 
     def _stored(self, *, tells_damage: bool = False) -> HardDeleteState:
         state = None
         try:
-            state = read_state(self._store.folder)
+            state = state_in(self._store.folder).read()
         except CorruptData as error:
             if tells_damage:
                 self._events.tell(HARD_DELETE_RESET, error=str(error))
@@ -379,11 +378,11 @@ class HardDeleter:
         # A delete that a crash takes must not be why content goes, nor count as looked at.
         store.make_durable()
         if batch.erasures:
-            write_state(store.files, store.folder, attrs.evolve(self._state, erasures=tuple(batch.erasures)))
+            state_in(store.folder, store.files).write(attrs.evolve(self._state, erasures=tuple(batch.erasures)))
             self._mark_all(batch.erasures)
             written = erase_records(store.files, store.folder, batch.erasures)
         state = HardDeleteState(store.incarnation, max(batch.reached, self._state.sequence))
-        write_state(store.files, store.folder, state)
+        state_in(store.folder, store.files).write(state)
         store.give_up(_WHO, None)
         self._state = state
         self._went(batch)

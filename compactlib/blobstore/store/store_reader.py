@@ -38,7 +38,7 @@ from compactlib.blobstore.log.open_store import never_whole
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor
-from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
+from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, state_in
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
@@ -320,7 +320,7 @@ def _load(loader: SegmentLoader, name: SegmentName, *, is_active: bool) -> Loade
 def _erasures(folder: str, descriptor: Descriptor) -> dict[SegmentName, set[int]]:
     """Contents that are being overwritten, or were when a crash came: they are gone."""
     try:
-        state = read_state(folder)
+        state = state_in(folder).read()
     except CorruptData:
         state = None
     found: dict[SegmentName, set[int]] = {}

@@ -17,7 +17,7 @@ from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag
-from compactlib.blobstore.segment.erasure import read_state
+from compactlib.blobstore.segment.erasure import state_in
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.segment.scan import DamagedRange, ScannedRecord, scan_records
 from compactlib.errors import Busy, CompactlibError, CorruptData, Unsupported
@@ -120,7 +120,7 @@ def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
     """Whether a hard delete is about to overwrite the content of a record, or has done so since it was read."""
     with contextlib.suppress(CorruptData, Unsupported):
         # In this order: what is named no more, is overwritten.
-        state = read_state(os.path.dirname(file.path))
+        state = state_in(os.path.dirname(file.path)).read()
         if state is not None and any((each.segment, each.offset) == (entry.segment, entry.offset)
                                      for each in state.erasures):
             return True

@@ -43,14 +43,16 @@ from compactlib.catalog.log.stored_records import StoredRecords
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.batches import put_pieces
-from compactlib.kv.store import Predicate
+from compactlib.kv.cell import Attempt, Fate, Found, Judge, Retries, Swap, swap
+from compactlib.kv.store import Predicate, Versioned
 from compactlib.runtime.look import look_until_seen
 
 SeenT = TypeVar("SeenT")
+SwappedT = TypeVar("SwappedT")
 
 MAX_ATTEMPTS = 10
 """How often a write that lost a race, or whose outcome is not known, is tried before giving up."""
@@ -60,21 +62,6 @@ DEFAULT_MAX_RECORD_BYTES = 64 * 1024 * 1024
 """The largest update or snapshot that is accepted."""
 _TOKEN_CHARS = 16
 _ENTRIES = (RecordType.UPDATE, RecordType.SNAPSHOT, RecordType.CHUNKED_SNAPSHOT)
-
-
-@attrs.frozen
-class _Place:
-    """Where an update goes: the state of the latest version's mark, and whether the log is empty."""
-
-    predicate: Predicate | None
-    is_first: bool
-
-
-@attrs.frozen
-class _Cut:
-    """The log was cut at the version or above it, so that it is no longer known whose update it was."""
-
-    latest: int
 
 
 @attrs.frozen
@@ -125,24 +112,26 @@ class UpdateLog:
             RecordDamaged, RecordTooNew: the mark is not ours.
             OutcomeUnknown: the store did not say for `MAX_ATTEMPTS` times whether it wrote the mark.
         """
+        cell = self.partition, keys.FORMAT
         mark = seal_fields(keys.FORMAT, RecordType.FORMAT, {"product": "compactlib.catalog"})
-        unknown: OutcomeUnknown | None = None
-        for _ in range(MAX_ATTEMPTS):
-            found = self._seen(lambda: self.records.get(keys.FORMAT), unknown)
-            if found is not None:
-                unseal_fields(keys.FORMAT, found[0], RecordType.FORMAT, "product")
-                return
-            try:
-                self.store.set_if(self.partition, keys.FORMAT, mark, None)
-            except PredicateFailed:
-                continue
-            except OutcomeUnknown as error:
-                unknown = error
-                continue
-            except CompactlibError as error:
-                raise unknown or error from error
-            return
-        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=0)
+
+        def decide(found: Found) -> Swap[None]:
+            if cell in found:
+                unseal_fields(keys.FORMAT, found[cell].value, RecordType.FORMAT, "product")
+            return Swap(None, {} if cell in found else {cell: mark})
+
+        self._swap(keys.FORMAT, decide, "marking the catalog's partition", version=0, may_repeat=True)
+
+    def _swap(self, key: bytes, decide: Callable[[Found], Swap[SwappedT]], operation: str, *, version: int,
+              may_repeat: bool = False, judge: Judge[SwappedT] | None = None) -> SwappedT:
+        """Change one of the log's marks, and what goes with it in the same step."""
+        try:
+            return swap(self.store, [(self.partition, key)], decide, operation=operation, may_repeat=may_repeat,
+                        judge=judge, retries=Retries(MAX_ATTEMPTS), clock=self._clock, rng=self._rng)
+        except SlowDown:
+            raise
+        except Busy as error:
+            raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=version) from error
 
     def _seen(self, look: Callable[[], SeenT], unknown: OutcomeUnknown | None) -> SeenT:
         """What `look` sees; after a write without an answer it looks again if it fails, and leaves that unknown."""
@@ -236,10 +225,7 @@ class UpdateLog:
 
     def _latest(self) -> tuple[int | None, Predicate | None]:
         found = self.records.get(keys.LATEST)
-        if found is None:
-            return None, None
-        (version,) = unseal_fields(keys.LATEST, found[0], RecordType.LATEST, "version")
-        return version, found[1]
+        return (None, None) if found is None else (_latest_in(Versioned(*found)), found[1])
 
     def _earliest(self) -> tuple[tuple[int, bool] | None, Predicate | None]:
         found = self.records.get(keys.EARLIEST)
@@ -264,49 +250,32 @@ class UpdateLog:
         key = keys.update_key(update.version)
         record = encode_update(key, update)
         self._check_size(key, record, "split the batch, or raise max_record_bytes of the log")
-        puts = [self._put(key, record), self._put(keys.LATEST, seal_fields(
-            keys.LATEST, RecordType.LATEST, {"version": update.version}))]
-        unknown: OutcomeUnknown | None = None
-        for _ in range(MAX_ATTEMPTS):
-            found = self._seen(lambda: self._place_of(update.version, key, record), unknown)
-            if isinstance(found, _Cut):
-                if unknown is not None:
-                    raise unknown
-                return LostRace(found.latest)
-            if not isinstance(found, _Place):
-                return found
-            conditions = [Condition(self.partition, keys.LATEST, found.predicate)]
-            first: list[Put] = []
-            if found.is_first:
-                conditions.append(Condition(self.partition, keys.EARLIEST, None))
-                first = [self._put(keys.EARLIEST, seal_fields(
-                    keys.EARLIEST, RecordType.EARLIEST, {"version": update.version, "compacted": False}))]
-            try:
-                self.store.transact(conditions, [*puts, *first])
-            except PredicateFailed:
-                continue  # another writer was first, or a write of ours that came late: look again
-            except OutcomeUnknown as error:
-                unknown = _unknown(error, f"append of catalog version {update.version}")
-            except CompactlibError as error:
-                # It failed for certain, but an earlier one may still have happened.
-                raise unknown or error from error
-            else:
-                return Appended(update.version)
-        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=update.version)
+        cell, latest_cell = (self.partition, key), (self.partition, keys.LATEST)
+        writes = {cell: record, latest_cell: seal_fields(
+            keys.LATEST, RecordType.LATEST, {"version": update.version})}
+        first = {(self.partition, keys.EARLIEST): seal_fields(
+            keys.EARLIEST, RecordType.EARLIEST, {"version": update.version, "compacted": False})}
 
-    def _place_of(self, version: int, key: bytes, record: bytes) -> Appended | LostRace | _Cut | _Place:
-        """The outcome of an append, or where it goes."""
-        latest, predicate = self._latest()
-        if latest is None or latest == version - 1:
-            return _Place(predicate, latest is None)
-        if latest < version:
-            return LostRace(latest)
-        there = self.records.get(key)
-        if there is None or unseal(key, there[0], *_ENTRIES)[0] is not RecordType.UPDATE:
-            earliest, _ = self._earliest()
-            is_cut = earliest is not None and earliest[1] and earliest[0] >= version
-            return _Cut(latest) if is_cut else LostRace(latest)
-        return Appended(version) if there[0] == record else LostRace(latest)
+        def decide(found: Found) -> Swap[Appended | LostRace]:
+            latest = _latest_in(found.get(latest_cell))
+            if latest is None:
+                return Swap(Appended(update.version), writes | first, [Condition(self.partition, keys.EARLIEST, None)])
+            if latest == update.version - 1:
+                return Swap(Appended(update.version), writes)
+            return Swap(LostRace(latest))
+
+        def judge(attempt: Attempt[Appended | LostRace], found: Found) -> Fate:
+            there = found.get(cell)
+            if there is not None and there.value == record:
+                return Fate.HAPPENED
+            if found.get(latest_cell) == attempt.found.get(latest_cell):
+                return Fate.PENDING
+            # Another update of this version: it was lost. None, or a snapshot: the log was cut since.
+            is_update = there is not None and unseal(key, there.value, *_ENTRIES)[0] is RecordType.UPDATE
+            return Fate.LOST if is_update else Fate.UNKNOWN
+
+        return self._swap(keys.LATEST, decide, f"append of catalog version {update.version}", version=update.version,
+                          judge=judge)
 
     def _is_ours(self, key: bytes, record: bytes) -> bool:
         found = self.records.get(key)
@@ -471,6 +440,13 @@ class UpdateLog:
                 return  # another cut was first, and has removed them
             raise RecordMissing(key=error.key.decode(), version=cut.version,
                                 expected="a piece of the snapshot, just written") from error
+
+
+def _latest_in(found: Versioned | None) -> int | None:
+    if found is None:
+        return None
+    (version,) = unseal_fields(keys.LATEST, found.value, RecordType.LATEST, "version")
+    return int(version)
 
 
 def earliest_mark(version: int) -> bytes:

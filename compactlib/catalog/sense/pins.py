@@ -23,8 +23,9 @@ from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, from_seconds, milliseconds
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
-from compactlib.errors import Busy, CompactlibError, Conflict, InvalidInput
-from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, PredicateFailed, Put
+from compactlib.errors import CompactlibError, Conflict, InvalidInput
+from compactlib.kv import Condition, KeyNotFound, OutcomeUnknown
+from compactlib.kv.cell import Found, Retries, Swap, swap
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
 
@@ -234,76 +235,31 @@ class Pins:
             found = self._log.store.get(self._log.partition, keys.PIN_EPOCH)
         except KeyNotFound:
             return 0, None
-        (epoch,) = unseal_fields(keys.PIN_EPOCH, found.value, RecordType.PIN, "epoch")
-        return epoch, found.predicate
-
-    def _read(self, owner: str) -> tuple[Pin | None, Predicate | None]:
-        key = keys.pin_key(owner)
-        try:
-            found = self._log.store.get(self._log.partition, key)
-        except KeyNotFound:
-            return None, None
-        return _decoded(key, found.value), found.predicate
+        return _epoch_in(found.value), found.predicate
 
     def _change(self, owners: Sequence[str], change: Callable[[Pin | None], Pin | None]) -> dict[str, Pin | None]:
-        """Replace each owner's pin by what `change` makes of it (`None`: no pin), all in one step; what they are then.
+        """Replace each owner's pin by what `change` makes of it (`None`: no pin), all in one step; returns them.
 
         The epoch moves with it, so that a change that comes late fails. `change` is asked again after a lost race.
         """
-        unknown: OutcomeUnknown | None = None
-        before: dict[str, Pin | None] = {}
-        wanted: dict[str, Pin | None] = {}
-        unanswered: list[dict[str, Pin | None]] = []
-        for _ in range(_ATTEMPTS):
-            try:
-                epoch, found = self._looked(owners, unknown)
-                if unknown is not None:
-                    now = {owner: pin for owner, (pin, _) in found.items()}
-                    if now in unanswered:
-                        return now
-                    if now != before:
-                        raise unknown  # others have changed them since, perhaps what this call has made of them
-                before = {owner: pin for owner, (pin, _) in found.items()}
-                wanted = {owner: change(pin) for owner, pin in before.items()}
-                if wanted == before:
-                    return wanted
-                self._write(epoch, found, wanted)
-            except PredicateFailed:
-                continue
-            except OutcomeUnknown as error:
-                if error is unknown:
-                    raise
-                unknown = error
-                unanswered.append(wanted)
-            except CompactlibError as error:
-                raise unknown or error from error
-            else:
-                return wanted
-        raise unknown or Busy(f"{_ATTEMPTS} attempts to change the pins lost to others; try again")
-
-    def _looked(self, owners: Sequence[str], unknown: OutcomeUnknown | None,
-                ) -> tuple[tuple[int, Predicate | None], dict[str, tuple[Pin | None, Predicate | None]]]:
-        def look() -> tuple[tuple[int, Predicate | None], dict[str, tuple[Pin | None, Predicate | None]]]:
-            return self._epoch(), {owner: self._read(owner) for owner in owners}
-
-        return look() if unknown is None else look_until_seen(look, unknown, clock=self._clock.steady)
-
-    def _write(self, epoch: tuple[int, Predicate | None], found: dict[str, tuple[Pin | None, Predicate | None]],
-               wanted: dict[str, Pin | None]) -> None:
         partition = self._log.partition
-        conditions = [Condition(partition, keys.PIN_EPOCH, epoch[1])]
-        puts = [Put(partition, keys.PIN_EPOCH, seal_fields(keys.PIN_EPOCH, RecordType.PIN, {"epoch": epoch[0] + 1}))]
-        deletes = []
-        for owner, (before, predicate) in found.items():
-            key, pin = keys.pin_key(owner), wanted[owner]
-            if pin == before:
-                continue
-            conditions.append(Condition(partition, key, predicate))
-            if pin is None:
-                deletes.append(Delete(partition, key))
-            else:
-                puts.append(Put(partition, key, seal_fields(key, RecordType.PIN, attrs.asdict(pin))))
-        self._log.store.transact(conditions, puts, deletes)
+        epoch_cell = partition, keys.PIN_EPOCH
+        cells = {owner: (partition, keys.pin_key(owner)) for owner in owners}
+
+        def decide(found: Found) -> Swap[dict[str, Pin | None]]:
+            before = {owner: _decoded(cell[1], found[cell].value) if cell in found else None
+                      for owner, cell in cells.items()}
+            wanted = {owner: change(pin) for owner, pin in before.items()}
+            writes = {cells[owner]: None if pin is None else seal_fields(keys.pin_key(owner), RecordType.PIN,
+                                                                         attrs.asdict(pin))
+                      for owner, pin in wanted.items() if pin != before[owner]}
+            if writes:
+                epoch = _epoch_in(found[epoch_cell].value) if epoch_cell in found else 0
+                writes[epoch_cell] = seal_fields(keys.PIN_EPOCH, RecordType.PIN, {"epoch": epoch + 1})
+            return Swap(wanted, writes)
+
+        return swap(self._log.store, [epoch_cell, *cells.values()], decide, operation="a change of the pins",
+                    retries=Retries(_ATTEMPTS), clock=self._clock.steady)
 
 
 def _require_owner(owner: str) -> None:
@@ -315,3 +271,8 @@ def _require_owner(owner: str) -> None:
 def _decoded(key: bytes, record: bytes) -> Pin:
     owner, version, time, expires = unseal_fields(key, record, RecordType.PIN, "owner", "version", "time", "expires")
     return Pin(owner, version, time, expires)
+
+
+def _epoch_in(record: bytes) -> int:
+    (epoch,) = unseal_fields(keys.PIN_EPOCH, record, RecordType.PIN, "epoch")
+    return int(epoch)

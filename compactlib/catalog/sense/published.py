@@ -26,10 +26,10 @@ from compactlib.catalog.model.values import Assignments, Culprit, Factor, Floor,
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
-from compactlib.kv.batches import get_many
-from compactlib.kv.store import Predicate, Versioned
+from compactlib.errors import AuditFailed, Busy, InvalidInput
+from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.kv.cell import Fate, Found, Retries, Swap, swap
+from compactlib.kv.store import Address, Predicate
 from compactlib.runtime.look import look_until_seen
 
 _NOTHING = (0, 0)
@@ -142,37 +142,39 @@ class PublishedTimes:
 
     def _own(self) -> Condition:
         """Move the epoch, once; the condition that it is still where this object has moved it."""
-        unknown: OutcomeUnknown | None = None
         for _ in range(_ATTEMPTS):
             if self._epoch is not None:
                 return Condition(self._partition, self._publisher, self._epoch[1])
-            epoch, predicate = self._present_epoch() if unknown is None else look_until_seen(
-                self._present_epoch, unknown, clock=self._clock)
-            record = seal_fields(self._publisher, RecordType.PUBLISHED, {"epoch": epoch + 1})
-            try:
-                self._store.set_if(self._partition, self._publisher, record, predicate)
-            except PredicateFailed:
-                continue
-            except OutcomeUnknown as error:
-                unknown = error
-                continue  # whichever call moved it: it is moved once more, and only the last one owns
-            except CompactlibError as error:
-                raise unknown or error from error
+            epoch = self._moved_epoch()
             seen = OutcomeUnknown(operation=f"taking over the published times of {self._node!r}", path="the catalog",
                                   detail="the epoch was moved, and whether another moved it since could not be seen")
             moved, predicate = look_until_seen(self._present_epoch, seen, clock=self._clock)
-            if moved == epoch + 1:
+            if moved == epoch:
                 self._epoch = moved, predicate
-        raise unknown or Busy(f"{_ATTEMPTS} attempts to own the published times of {self._node!r} lost to others; is "
-                              f"this node running twice?")
+        raise Busy(f"{_ATTEMPTS} attempts to own the published times of {self._node!r} lost to others; is this node "
+                   f"running twice?")
+
+    def _moved_epoch(self) -> int:
+        cell = self._partition, self._publisher
+
+        def decide(found: Found) -> Swap[int]:
+            epoch = 1 + (self._epoch_in(found[cell].value) if cell in found else 0)
+            return Swap(epoch, {cell: seal_fields(self._publisher, RecordType.PUBLISHED, {"epoch": epoch})})
+
+        # A move whose answer was lost may be another's as well as this one's, so it is made once more: the last owns.
+        return swap(self._store, [cell], decide, operation=f"taking over the published times of {self._node!r}",
+                    may_repeat=True, judge=lambda *_: Fate.UNKNOWN, retries=Retries(_ATTEMPTS), clock=self._clock)
 
     def _present_epoch(self) -> tuple[int, Predicate | None]:
         try:
             found = self._store.get(self._partition, self._publisher)
         except KeyNotFound:
             return 0, None
-        (epoch,) = unseal_fields(self._publisher, found.value, RecordType.PUBLISHED, "epoch")
-        return epoch, found.predicate
+        return self._epoch_in(found.value), found.predicate
+
+    def _epoch_in(self, record: bytes) -> int:
+        (epoch,) = unseal_fields(self._publisher, record, RecordType.PUBLISHED, "epoch")
+        return int(epoch)
 
     def _superseded(self) -> StaleIncarnation:
         return StaleIncarnation(what=f"the published times of node {self._node!r}",
@@ -279,35 +281,19 @@ class PublishedTimes:
     def _change(self, puts: Sequence[Put], deletes: Sequence[bytes]) -> None:
         """Put and delete kept times in one step, if this object still owns them; `_writing` is held."""
         own = self._own()
-        cells = [*(put.key for put in puts), *deletes]
-        wanted: list[bytes | None] = [*(put.value for put in puts), *(None for _ in deletes)]
-        unknown: OutcomeUnknown | None = None
-        for _ in range(_ATTEMPTS):
-            found = self._as_they_are(cells) if unknown is None else look_until_seen(
-                lambda: self._as_they_are(cells), unknown, clock=self._clock)
-            if [value for _, value in found] == wanted:
-                return
-            try:
-                # With conditions, so that an earlier write that comes late cannot undo this one.
-                self._store.transact([own, *(condition for condition, _ in found)], puts,
-                                     [Delete(self._partition, key) for key in deletes])
-            except PredicateFailed as error:
-                if error.key == self._publisher:
-                    raise unknown or self._superseded() from error
-            except OutcomeUnknown as error:
-                unknown = error
-            except CompactlibError as error:
-                raise unknown or error from error
-            else:
-                return
-        raise unknown or Busy(f"{_ATTEMPTS} attempts to keep published times of {self._node!r} lost to others; is this "
-                              f"node running twice?")
+        writes: dict[Address, bytes | None] = {(put.partition, put.key): put.value for put in puts}
+        writes |= {(self._partition, key): None for key in deletes}
 
-    def _as_they_are(self, cells: Sequence[bytes]) -> list[tuple[Condition, bytes | None]]:
-        there = get_many(self._store, [(self._partition, key) for key in cells])
-        found = [there.get((self._partition, key), Versioned(b"", None)) for key in cells]
-        return [(Condition(self._partition, key, one.predicate), None if one.predicate is None else one.value)
-                for key, one in zip(cells, found, strict=True)]
+        def decide(found: Found) -> Swap[None]:
+            there = {cell: found[cell].value if cell in found else None for cell in writes}
+            # The times are conditions as well, so that an earlier write that comes late cannot undo this one.
+            return Swap(None, {} if there == writes else writes, [own])
+
+        try:
+            swap(self._store, list(writes), decide, operation=f"keeping published times of {self._node!r}",
+                 may_repeat=True, retries=Retries(_ATTEMPTS), clock=self._clock)
+        except PredicateFailed as error:
+            raise self._superseded() from error
 
     def _known(self, table: int, partition: int, incarnation: int) -> _Replica:
         known = self._replicas.get((table, partition))

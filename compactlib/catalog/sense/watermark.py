@@ -26,10 +26,11 @@ from compactlib.catalog.model.timestamp import (
 from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable, Watermark
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput
-from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
-from compactlib.kv.store import Predicate
+from compactlib.kv import KVStore
+from compactlib.kv.batches import get_many
+from compactlib.kv.cell import Found, Retries, Swap, swap
+from compactlib.kv.store import Versioned
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.observe import tell
 
 WatermarkListener = Callable[[Timestamp], None]
@@ -66,8 +67,7 @@ class LowWatermark:
         printed("the node's name, under which the low watermark is kept,", node)
         self._store = store
         self._clock = clock
-        self._partition = partition
-        self._key = keys.low_watermark_key(node)
+        self._address = partition, keys.low_watermark_key(node)
         self._availability_ms = milliseconds(data_availability_seconds, name="data_availability_seconds")
         self._lock = threading.Lock()
         self._time = self._recovered(earliest)
@@ -77,16 +77,14 @@ class LowWatermark:
         self._listeners: list[WatermarkListener] = []
 
     def _recovered(self, earliest: Timestamp | None) -> Timestamp | None:
-        kept, _ = self._kept()
+        kept = self._kept(get_many(self._store, [self._address]).get(self._address))
         return None if kept is None else max(kept, earliest or 0)
 
-    def _kept(self) -> tuple[Timestamp | None, Predicate | None]:
-        try:
-            found = self._store.get(self._partition, self._key)
-        except KeyNotFound:
-            return None, None
-        (time,) = unseal_fields(self._key, found.value, RecordType.LOW_WATERMARK, "time")
-        return checked_timestamp(time), found.predicate
+    def _kept(self, found: Versioned | None) -> Timestamp | None:
+        if found is None:
+            return None
+        (time,) = unseal_fields(self._address[1], found.value, RecordType.LOW_WATERMARK, "time")
+        return checked_timestamp(time)
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -156,27 +154,15 @@ class LowWatermark:
         return Done(self.value)
 
     def _keep(self, time: Timestamp) -> None:
-        record = seal_fields(self._key, RecordType.LOW_WATERMARK, {"time": time})
-        unknown: OutcomeUnknown | None = None
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            kept, predicate = self._kept() if unknown is None else look_until_seen(
-                self._kept, unknown, clock=self._clock.steady)
-            if kept is not None and kept >= time:
-                return
-            try:
-                # With a condition, so that an earlier write that comes late cannot undo this one.
-                self._store.set_if(self._partition, self._key, record, predicate)
-            except OutcomeUnknown as error:
-                unknown = error
-            except PredicateFailed as error:
-                if attempt == MAX_ATTEMPTS:
-                    raise unknown or error from error
-            except CompactlibError as error:
-                raise unknown or error from error
-            else:
-                return
-        if unknown is not None:
-            raise unknown
+        """Store a rise; a higher value that is there stays."""
+        record = seal_fields(self._address[1], RecordType.LOW_WATERMARK, {"time": time})
+
+        def decide(found: Found) -> Swap[None]:
+            kept = self._kept(found.get(self._address))
+            return Swap(None, {} if kept is not None and kept >= time else {self._address: record})
+
+        swap(self._store, [self._address], decide, operation="keeping the low watermark", may_repeat=True,
+             retries=Retries(MAX_ATTEMPTS), clock=self._clock.steady)
 
     def _no_longer_blocks(self, reader: Hashable) -> None:
         with self._lock:

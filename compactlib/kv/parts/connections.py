@@ -24,18 +24,18 @@ _MAX_IDLE = 16
 
 
 class Connections(Generic[C]):
-    """Lends a connection to one thread at a time; opens another when all are lent. None crosses a fork.
+    """Lends a connection to one thread at a time; opens another when all are lent.
 
     Args:
-        path: the database, for messages.
+        state: whether the store is open; once it is not, nothing is lent.
         connect: opens one more.
         is_usable: whether one that comes back may be lent again.
         is_alive: whether one that was idle may still be lent; asks the other side nothing.
     """
 
-    def __init__(self, path: str, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True,
+    def __init__(self, state: OpenState, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True,
                  is_alive: Callable[[C], bool] = lambda _: True) -> None:
-        self._state = OpenState(f"the store {path}")
+        self._state = state
         self._connect = connect
         self._is_usable = is_usable
         self._is_alive = is_alive
@@ -60,35 +60,16 @@ class Connections(Generic[C]):
         finally:
             self._put_back(connection)
 
-    def require_open(self) -> None:
-        """Check that connections are still lent.
-
-        Raises:
-            Closed: see `lent`.
-        """
-        self._state.require()
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether there are some of the process that this one was forked from."""
-        return self._state.is_inherited and not self._state.is_closed
-
     def close(self) -> None:
-        """Close those that are not lent now, and the others as they come back; closing again does nothing."""
-        if self._state.is_inherited:
-            return
-        with self._lock:
-            self._state.close()
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        """Close those that are not lent now, once the state is closed; the others as they come back."""
+        self._forget_idle()
 
     def _take(self) -> C:
         # Before the lock: in a forked child a thread that is not there may hold it.
-        self.require_open()
+        self._state.require()
         while True:
             with self._lock:
-                self.require_open()
+                self._state.require()
                 if not self._idle:
                     break
                 connection = self._idle.pop()
@@ -98,7 +79,6 @@ class Connections(Generic[C]):
         return self._connect()
 
     def _forget_idle(self) -> None:
-        self.require_open()
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

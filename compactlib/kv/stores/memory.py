@@ -6,33 +6,20 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from compactlib._sorted import SortedMap
-from compactlib.errors import AuditFailed, Closed
-from compactlib.kv.errors import KeyNotFound, PredicateFailed
-from compactlib.kv.parts.arguments import (
-    checked_cell,
-    checked_cells,
-    checked_largest_page,
-    checked_partition,
-    checked_present,
-    checked_put,
-    checked_transaction,
-)
-from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import EXISTS, Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.errors import AuditFailed
+from compactlib.kv.errors import PredicateFailed
+from compactlib.kv.store import Address, KVEntry, KVLimits, KVStore, Predicate, Transaction, Versioned, holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 30, max_transact=100_000,
                    max_get_many=100_000)
 
 
-class MemoryStore:
+class MemoryStore(KVStore):
     """A `KVStore` in memory: sorted maps under one lock. A get takes about a microsecond, a set two.
 
     Args:
@@ -45,96 +32,32 @@ class MemoryStore:
 
     def __init__(self, *, page_size: int = 1000, predicates: Literal["version", "value"] = "version",
                  limits: KVLimits = _LIMITS) -> None:
-        self._page_size = checked_largest_page(page_size)
+        super().__init__("the store in memory", limits, page_size=page_size)
         self._by_value = predicates == "value"
-        self._limits = limits
         self._partitions: dict[bytes, SortedMap[bytes, Versioned]] = {}
         self._version = 0
         self._name = uuid.uuid4().hex
-        self._closed = False
         self._lock = threading.Lock()
 
-    @property
-    def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
-        return self._limits
-
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`."""
-        partition, key = checked_cell(partition, key, self._limits)
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
         with self._lock:
-            self._require_open()
-            found = self._find(partition, key)
-        if found is None:
-            raise KeyNotFound(partition=partition, key=key)
-        return found
+            return [self._find(*cell) for cell in cells]
 
-    def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
-        """See `MultiGet.get_many`."""
-        checked = checked_cells(cells, self._limits)
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
         with self._lock:
-            self._require_open()
-            return [self._find(*cell) for cell in checked]
+            cells = self._partitions.get(partition)
+            if cells is None:
+                return [], True
+            found = ((key, cells[key]) for key in islice(cells.irange(start), limit))
+            page = [KVEntry(key, b"" if keys_only else cell.value, cell.predicate) for key, cell in found]
+            return page, len(page) < limit
 
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`."""
-        partition, key, data = checked_put(partition, key, value, self._limits)
+    def _transact(self, transaction: Transaction) -> None:
         with self._lock:
-            self._require_open()
-            self._put(partition, key, data)
-
-    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`."""
-        partition, key, data = checked_put(partition, key, value, self._limits)
-        with self._lock:
-            self._require_open()
-            self._demand(partition, key, predicate)
-            self._put(partition, key, data)
-
-    def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`."""
-        partition, key = checked_cell(partition, key, self._limits)
-        with self._lock:
-            self._require_open()
-            self._remove(partition, key)
-
-    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`."""
-        partition, key = checked_cell(partition, key, self._limits)
-        predicate = checked_present(predicate)
-        with self._lock:
-            self._require_open()
-            self._demand(partition, key, predicate)
-            self._remove(partition, key)
-
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
-        """See `KVStore.scan`."""
-        partition = checked_partition(partition, self._limits)
-        with self._lock:
-            self._require_open()
-
-        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-            with self._lock:
-                self._require_open()
-                cells = self._partitions.get(partition)
-                if cells is None:
-                    return [], True
-                found = ((key, cells[key]) for key in islice(cells.irange(position), limit))
-                page = [KVEntry(key, b"" if keys_only else cell.value, cell.predicate) for key, cell in found]
-                return page, len(page) < limit
-
-        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
-                            largest_page=self._page_size)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`."""
-        transaction = checked_transaction(conditions, puts, deletes, self._limits)
-        with self._lock:
-            self._require_open()
             for partition, key, predicate in transaction.conditions:
-                self._demand(partition, key, predicate)
+                found = self._find(partition, key)
+                if not holds(predicate, None if found is None else found.predicate):
+                    raise PredicateFailed(partition=partition, key=key)
             before = [(partition, key, self._find(partition, key)) for partition, key, _ in transaction.changes]
             try:
                 for partition, key, value in transaction.changes:
@@ -148,23 +71,20 @@ class MemoryStore:
                     if found is None:
                         self._remove(partition, key)
                     else:
-                        self._place(partition, key, found)
+                        self._set(partition, key, found)
                 raise
 
-    def place(self) -> str:
-        """See `Placed.place`: this object, in this process; a fork has a copy."""
+    def _close(self) -> None:
         with self._lock:
-            self._require_open()
-        return f"memory {self._name} of process {os.getpid()}"
-
-    def close(self) -> None:
-        """See `KVStore.close`. The contents are gone."""
-        with self._lock:
-            self._closed = True
             self._partitions = {}
 
+    def place(self) -> str:
+        """Return a name for this object, in this process."""
+        self._state.require()
+        return f"memory {self._name} of process {os.getpid()}"
+
     def audit(self) -> None:
-        """See `KVStore.audit`."""
+        super().audit()
         with self._lock:
             versions: list[Predicate] = []
             for partition, cells in self._partitions.items():
@@ -185,22 +105,11 @@ class MemoryStore:
         cells = self._partitions.get(partition)
         return None if cells is None else cells.get(key)
 
-    def _demand(self, partition: bytes, key: bytes, predicate: Predicate | None) -> None:
-        found = self._find(partition, key)
-        if found is None:
-            holds = predicate is None
-        else:
-            # By type too: True and 1.0 equal the version 1, and are no predicates.
-            holds = predicate is EXISTS or (type(predicate) is type(found.predicate)
-                                            and predicate == found.predicate)
-        if not holds:
-            raise PredicateFailed(partition=partition, key=key)
-
     def _put(self, partition: bytes, key: bytes, value: bytes) -> None:
         self._version += 1
-        self._place(partition, key, Versioned(value, value if self._by_value else self._version))
+        self._set(partition, key, Versioned(value, value if self._by_value else self._version))
 
-    def _place(self, partition: bytes, key: bytes, cell: Versioned) -> None:
+    def _set(self, partition: bytes, key: bytes, cell: Versioned) -> None:
         cells = self._partitions.get(partition)
         if cells is None:
             self._partitions[partition] = SortedMap({key: cell})
@@ -215,7 +124,3 @@ class MemoryStore:
             finally:
                 if not cells:
                     del self._partitions[partition]
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed("the store was closed; make a new one")

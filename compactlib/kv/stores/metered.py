@@ -13,24 +13,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
-from compactlib.kv.parts.arguments import all_of
 from compactlib.kv.store import (
-    Cell,
+    Address,
     Condition,
     Delete,
     Entries,
     KVEntry,
     KVLimits,
     KVStore,
-    MultiGet,
     Predicate,
     Put,
     Versioned,
-    place_of,
 )
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class MeteredStore:
+class MeteredStore(KVStore):
     """A `KVStore` in front of another one; put it where the other one was. Raises what the other one raises.
 
     Reported with each request: `kv_requests` with its outcome, `kv_request_seconds`, and the bytes of values read or
@@ -59,69 +56,57 @@ class MeteredStore:
 
     @property
     def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
         return self._store.limits
 
     def place(self) -> str | None:
-        """See `Placed.place`: that of the store behind."""
-        return place_of(self._store)
+        return self._store.place()
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`."""
         with self._meter.request("get"):
             found = self._store.get(partition, key)
         self._meter.read("get", len(found.value))
         return found
 
-    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
-        """See `MultiGet.get_many`; for a store whose `limits` allow it."""
+    def get_many(self, cells: Iterable[Address]) -> Sequence[Versioned | None]:
         with self._meter.request("get_many"):
-            found = cast("MultiGet", self._store).get_many(cells)
+            found = self._store.get_many(cells)
         self._meter.read("get_many", sum(len(one.value) for one in found if one is not None))
         return found
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`."""
         with self._meter.request("set"):
             self._store.set(partition, key, value)
         self._meter.written("set", memoryview(value).nbytes)
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`."""
         with self._meter.request("set_if"):
             self._store.set_if(partition, key, value, predicate)
         self._meter.written("set_if", memoryview(value).nbytes)
 
     def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`."""
         with self._meter.request("delete"):
             self._store.delete(partition, key)
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`."""
         with self._meter.request("delete_if"):
             self._store.delete_if(partition, key, predicate)
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
              page_size: int | None = None, keys_only: bool = False) -> Entries:
-        """See `KVStore.scan`."""
         return _MeteredEntries(self._store.scan(partition, start, prefix=prefix, after=after, page_size=page_size,
                                                 keys_only=keys_only), self._meter)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`."""
-        listed = tuple(all_of(Put, puts))
+        listed = tuple(puts)
         with self._meter.request("transact"):
             self._store.transact(conditions, listed, deletes)
         self._meter.written("transact", sum(memoryview(put.value).nbytes for put in listed))
 
     def close(self) -> None:
-        """See `KVStore.close`."""
         self._store.close()
 
     def audit(self) -> None:
-        """See `KVStore.audit`."""
         self._store.audit()
 
     def __repr__(self) -> str:
@@ -139,7 +124,6 @@ class _MeteredEntries(Closing):
 
     @property
     def page_loads(self) -> int:
-        """See `Entries.page_loads`."""
         return self._entries.page_loads
 
     def __iter__(self) -> Self:
@@ -175,10 +159,8 @@ class _MeteredEntries(Closing):
             self._bytes = 0
 
     def seek(self, key: bytes) -> None:
-        """See `Entries.seek`."""
         self._entries.seek(key)
 
     def close(self) -> None:
-        """See `Entries.close`."""
         self._tell_bytes()
         self._entries.close()

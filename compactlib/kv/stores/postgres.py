@@ -19,16 +19,14 @@ from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import (
     ConnectFailed,
-    KeyNotFound,
     OutcomeUnknown,
     PredicateFailed,
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_largest_page
 from compactlib.kv.parts.connections import Connections
-from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
+from compactlib.kv.parts.group_commit import GroupCommit
+from compactlib.kv.store import Address, KVEntry, KVLimits, KVStore, Transaction, Versioned, holds
 
 if TYPE_CHECKING:
     import psycopg
@@ -49,7 +47,7 @@ ReadT = TypeVar("ReadT")
 _Change: TypeAlias = tuple[bytes, bytes, bytes | None]
 
 
-class PostgresStore(TransactionalStore):
+class PostgresStore(KVStore):
     """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
 
     A predicate is the number of the write that it came from, taken from a sequence, so it never holds again once the
@@ -85,13 +83,14 @@ class PostgresStore(TransactionalStore):
         self._table = table
         self._busy_seconds = busy_seconds
         self._sql = _Statements.of(table)
+        super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
+        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
         self._connections: Connections[psycopg.Connection[Any]] = Connections(
-            f"table {table}", self._connect, self._is_usable, self._is_alive)
-        super().__init__(_LIMITS, checked_largest_page(page_size))
+            self._state, self._connect, self._is_usable, self._is_alive)
         try:
             self._set_up()
         except BaseException:
-            self._connections.close()
+            self.close()
             raise
 
     @property
@@ -99,22 +98,8 @@ class PostgresStore(TransactionalStore):
         """The table's name."""
         return self._table
 
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`. One round trip."""
-        partition, key = checked_cell(partition, key, _LIMITS)
-        row = self._read("get", lambda connection: connection.execute(self._sql.get, (partition, key),
-                                                                      binary=True).fetchone())
-        if row is None:
-            raise KeyNotFound(partition=partition, key=key)
-        return Versioned(bytes(row[0]), row[1])
-
-    def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
-        rows = self._read("get_many", lambda connection: connection.execute(
-            self._sql.get_many, _columns(cells), binary=True).fetchall())
-        return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
-
     def place(self) -> str | None:
-        """See `Placed.place`: the server's system identifier, and the numbers of the database and the table in it.
+        """Return the server's system identifier, and the numbers of the database and the table in it.
 
         A replica, and a server that was restored from a base backup, has the same. `None` if the role may not ask, or
         the server is another one that speaks PostgreSQL's protocol and does not know.
@@ -129,15 +114,11 @@ class PostgresStore(TransactionalStore):
             raise
         return f"PostgreSQL system {system}, database {database}, table {table}"
 
-    def _require_open(self) -> None:
-        self._connections.require_open()
-
-    def close(self) -> None:
-        """See `KVStore.close`."""
+    def _close(self) -> None:
         self._connections.close()
 
     def audit(self) -> None:
-        """See `KVStore.audit`: no version was given out twice, and none is above the sequence."""
+        """Check that no version was given out twice, and none is above the sequence."""
         cells, versions, highest, counter = self._read(
             "audit", lambda connection: connection.execute(self._sql.audit).fetchall())[0]
         if cells != versions:
@@ -165,18 +146,31 @@ class PostgresStore(TransactionalStore):
                         raise
         raise StoreFailed(operation=operation, path=self._table, detail="every connection broke")
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        if len(cells) == 1:
+            row = self._read("get", lambda connection: connection.execute(self._sql.get, cells[0],
+                                                                          binary=True).fetchone())
+            rows: list[tuple[Any, Any]] = [(None, None) if row is None else row]
+        else:
+            rows = self._read("get_many", lambda connection: connection.execute(
+                self._sql.get_many, _columns(cells), binary=True).fetchall())
+        return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
         if keys_only:
             names = self._read("scan", lambda connection: connection.execute(
-                self._sql.scan_keys, (partition, position, limit), binary=True).fetchall())
+                self._sql.scan_keys, (partition, start, limit), binary=True).fetchall())
             return [KVEntry(bytes(key), b"", version) for key, version in names], len(names) < limit
         rows = self._read("scan", lambda connection: connection.execute(
-            self._sql.scan, (partition, position, limit, _PAGE_BYTES), binary=True).fetchall())
+            self._sql.scan, (partition, start, limit, _PAGE_BYTES), binary=True).fetchall())
         page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
         # The last column counts the rows that the limit allowed, those beyond the page's bytes included.
         return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
 
     # -- writing
+
+    def _transact(self, transaction: Transaction) -> None:
+        self._writes.submit(transaction)
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
         """Carry out what several threads asked for in one transaction; each may fail its own conditions."""
@@ -224,7 +218,7 @@ class PostgresStore(TransactionalStore):
     def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
         states = self._states(connection, [one[:2] for one in transaction.conditions])
         for (partition, key, predicate), version in zip(transaction.conditions, states, strict=True):
-            if not _holds(predicate, version):
+            if not holds(predicate, version):
                 # Nothing of it was written yet, so there is nothing to take back.
                 return PredicateFailed(partition=partition, key=key)
         # No key is named twice, so the order of the changes does not matter.
@@ -240,7 +234,7 @@ class PostgresStore(TransactionalStore):
                 cursor.executemany(self._sql.delete, deletes)
         return None
 
-    def _states(self, connection: psycopg.Connection[Any], cells: Sequence[Cell]) -> list[int | None]:
+    def _states(self, connection: psycopg.Connection[Any], cells: Sequence[Address]) -> list[int | None]:
         """The version of each cell, `None` for one that is not there."""
         if len(cells) > _FEW:
             return [version for version, in connection.execute(self._sql.states, _columns(cells), binary=True)]
@@ -369,12 +363,6 @@ class _Statements:
                      f"FROM {table} WHERE partition <> ''",
         }
         return cls(**{name: text.encode() for name, text in texts.items()})
-
-
-def _holds(predicate: Predicate | None, version: int | None) -> bool:
-    if version is None:
-        return predicate is None
-    return predicate is EXISTS or (type(predicate) is int and predicate == version)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

@@ -12,17 +12,16 @@ import os
 
 import attrs
 
-from compactlib.errors import Conflict, CorruptData, InvalidInput, Stale
-from compactlib.files.disk import Files, StrPath, look_at, write_durably
-from compactlib.files.record_frame import RecordFrame
+from compactlib.errors import Conflict, InvalidInput, Stale
+from compactlib.files.disk import Files, LocalFiles, StrPath
+from compactlib.files.durable_record import DurableRecord
+from compactlib.files.json_record import JsonRecord
 from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
-from compactlib.raftlog.model.snapshot_meta import read_own_file
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.runtime.owned_lock import OwnedLock
 
 MAX_NAME_BYTES = 255
 
-_FRAME = RecordFrame("hard state", b"CLRAFHST", 1, "<H6xQ")
 
 
 @attrs.frozen
@@ -54,24 +53,22 @@ class HardState:
                                f"UTF-8, or None")
 
 
+_FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 2, HardState)
+
+
 def read_hard_state(folder: StrPath) -> HardState:
-    """The hard state of the log in `folder`; that of a new member if none was ever recorded.
+    """Return the hard state of the log in `folder`; that of a new member if none was ever recorded.
 
     Raises:
         CorruptData: the file is damaged.
         Unsupported: written by another release.
         StorageError: it cannot be read.
     """
-    path = os.path.join(folder, HARD_STATE_NAME)
-    data = read_own_file(path, "a term and a vote")
-    if data is None:
-        return HardState()
-    term, name = _FRAME.decode(data, path)
-    try:
-        return HardState(term, bytes(name).decode() if name else None)
-    except (UnicodeDecodeError, InvalidInput) as error:
-        raise CorruptData(path=path, offset=_FRAME.header_bytes, expected=f"a name of at most {MAX_NAME_BYTES} bytes",
-                          found=str(error)) from None
+    return _kept_in(LocalFiles(), folder).read() or HardState()
+
+
+def _kept_in(files: Files, folder: StrPath) -> DurableRecord[HardState]:
+    return DurableRecord(files, os.path.join(folder, HARD_STATE_NAME), _FORM, temporary_suffix=TEMPORARY_SUFFIX)
 
 
 class KeptHardState:
@@ -89,12 +86,10 @@ class KeptHardState:
     """
 
     def __init__(self, files: Files, folder: str) -> None:
-        self._files = files
-        self._path = os.path.join(folder, HARD_STATE_NAME)
-        self._now = read_hard_state(folder)
+        self._kept = _kept_in(files, folder)
+        self._now = self._kept.read() or HardState()
         # A compaction clears away what others have left, at any time: so this is no name that it knows.
-        if look_at(self._path + TEMPORARY_SUFFIX) is not None:
-            files.unlink(self._path + TEMPORARY_SUFFIX)
+        self._kept.clear_leftover()
         self.lock: OwnedLock = OwnedLock(f"the hard state in {folder}")
 
     @property
@@ -113,7 +108,6 @@ class KeptHardState:
             if term == before.term and before.voted_for is not None:
                 raise Conflict(f"this member has voted for {before.voted_for!r} in term {term}, and cannot vote for "
                                f"{voted_for!r} too; refuse the vote")
-            body = b"" if voted_for is None else voted_for.encode()
-            write_durably(self._files, self._path, [_FRAME.encode(term, body=body)], temporary_suffix=TEMPORARY_SUFFIX)
+            self._kept.write(wanted)
             self._now = wanted
             return wanted

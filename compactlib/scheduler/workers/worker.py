@@ -19,6 +19,7 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
+from compactlib.fences import FencedOff
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
@@ -27,7 +28,7 @@ from compactlib.runtime.ownership import Run
 from compactlib.runtime.services.daemon_threads import DaemonThreads
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService, ended_in, waiting_time
-from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
+from compactlib.scheduler.errors import JobLost, ReleaseJob
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.values import CompactedBlocks, Tombstone
 from compactlib.scheduler.persistence.plain import misfit

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from compactlib.contract import Compaction
-    from compactlib.scheduler.fences.fence import Fence
+    from compactlib.fences import Fence
 
 OpenStore: TypeAlias = "Callable[[str], Compaction[Any, Any, Any, Any, Any]]"
 """Opens the store of this name, under its lock; picklable, runs on the workers."""

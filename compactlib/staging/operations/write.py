@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.errors import PartlyWritten
-from compactlib.kv.parts.arguments import checked_bytes
+from compactlib.kv.scan import own_bytes
 from compactlib.staging.errors import (
     BranchNotFound,
     MetaRangeNotFound,
@@ -169,9 +169,9 @@ def record_of(data: bytes) -> Record:
     """The record of some data; a buffer is copied.
 
     Raises:
-        InvalidInput: it is not bytes, or longer than `MAX_PART_BYTES`.
+        InvalidInput: it is longer than `MAX_PART_BYTES`.
     """
-    held = checked_bytes("value", data)
+    held = own_bytes(data)
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
                            f"keep the data elsewhere and a reference to it here")

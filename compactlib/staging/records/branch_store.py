@@ -12,10 +12,12 @@ from typing import TypeVar
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import CompactlibError, StorageError
-from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.errors import Busy, CompactlibError, StorageError
+from compactlib.kv import Condition, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.kv.batches import get_many
+from compactlib.kv.cell import Found, Retries, Swap, swap
 from compactlib.kv.errors import TooLarge
-from compactlib.kv.store import Predicate
+from compactlib.kv.store import Address, Predicate
 from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import (
     BeingCollected,
@@ -71,31 +73,6 @@ Change = Callable[[BranchRecord], BranchRecord | None]
 update. It need not count the version."""
 
 
-class _MovedOn(Exception):
-    """What was decided about a branch record no longer counts. Never leaves this module."""
-
-
-class _Attempts:
-    """The writes of one update that got no answer."""
-
-    def __init__(self) -> None:
-        self.unknown: OutcomeUnknown | None = None
-        self._updates: list[BranchUpdate] = []
-
-    def add(self, unknown: OutcomeUnknown, update: BranchUpdate) -> None:
-        """One more."""
-        self.unknown = unknown
-        self._updates.append(update)
-
-    def landed(self, record: BranchRecord) -> BranchUpdate | None:
-        """The one that made this record."""
-        return next((update for update in self._updates if update.after == record), None)
-
-    def came_to_nothing(self, record: BranchRecord) -> bool:
-        """Whether none of them has changed this record, nor can any more once it is changed."""
-        return all(update.before == record for update in self._updates)
-
-
 class Backoff:
     """Waits between the tries of one call: longer each time, drawn at random, on the caller's clock."""
 
@@ -149,13 +126,18 @@ class BranchStore:
             BranchNotFound: there is no such branch.
             InvalidInput: it is no name of a branch.
         """
-        key = branch_key(branch)
-        try:
-            found = self._store.get(self._partition, key)
-        except KeyNotFound:
+        cell = self._cell(branch)
+        return self._found_in(branch, get_many(self._store, [cell]))
+
+    def _cell(self, branch: str) -> Address:
+        return self._partition, branch_key(branch)
+
+    def _found_in(self, branch: str, found: Found) -> FoundBranch:
+        cell = self._cell(branch)
+        if cell not in found:
             self._events.branch_deleted(branch)
-            raise BranchNotFound(branch=branch) from None
-        return FoundBranch(branch, self._decode(key, found.value), found.predicate)
+            raise BranchNotFound(branch=branch)
+        return FoundBranch(branch, self._decode(cell[1], found[cell].value), found[cell].predicate)
 
     def consistently(self, branch: str, read: Callable[[FoundBranch], tuple[T, bool]], *, operation: str,
                      ) -> tuple[T, FoundBranch, FoundBranch]:
@@ -266,89 +248,69 @@ class BranchStore:
                ) -> BranchUpdate:
         """Change the record of a branch against others who do the same, with waits in between.
 
-        A write without an answer is looked for: the record says whether it happened. If others wrote over it meanwhile,
-        a `change` that `knows_own` work (a token, a commit), or may be made twice, is asked again; else the outcome is
-        unknown. So it is whatever fails after such a write, before it was seen.
+        Args:
+            branch: the branch's name.
+            change: makes the next record.
+            operation: for errors.
+            knows_own: whether `change` recognizes what it has made of a record (a token, a commit), or may be made
+                twice: then it is asked again where the outcome of an unanswered write cannot be known.
 
         Raises:
             BranchNotFound: there is no such branch, or no longer.
             TooManyTries: others were faster too many times.
             OutcomeUnknown: a try got no answer, and its outcome could not be seen.
         """
-        attempts = _Attempts()
-        try:
-            return self._update(branch, change, operation, attempts, knows_own)
-        except Exception as error:
-            if attempts.unknown is None or error is attempts.unknown:
-                raise
-            raise attempts.unknown from error
-
-    def _update(self, branch: str, change: Change, operation: str, attempts: _Attempts, knows_own: bool,
-                ) -> BranchUpdate:
-        backoff = self.backoff()
         tries = 0
-        collected: BeingCollected | None = None
-        while True:
-            found = self._found(branch, attempts.unknown)
-            landed = attempts.landed(found.record)
-            if landed is not None:
-                self._events.record_written(branch, landed.after)
-                return landed
-            if attempts.unknown is not None and not (knows_own or attempts.came_to_nothing(found.record)):
-                raise attempts.unknown
-            if tries >= self._options.max_update_tries:
-                raise attempts.unknown or TooManyTries(operation=operation, branch=branch, tries=tries)
-            refused: CompactlibError | None = None
-            record: BranchRecord | None = None
-            try:
-                record = self._asked(change, found)
-                if record is not None:
-                    return BranchUpdate(found.record, self.try_update(found, record), tries + 1)
+
+        def decide(cells: Found) -> Swap[BranchUpdate]:
+            nonlocal tries
+            found = self._found_in(branch, cells)
+            record = self._asked(change, found)
+            if record is None:
                 # "Nothing to do" was perhaps read from tokens that were emptied meanwhile, and holds only if the branch
                 # still names them: no compare-and-set says so here.
-                if self.read(branch).record == found.record:
-                    return BranchUpdate(found.record, found.record, tries)
-            except _MovedOn:
-                pass
-            except PredicateFailed:
-                pass
-            except SlowDown as error:
-                refused = error
-            except BeingCollected as error:
-                collected = error
-            except OutcomeUnknown as error:
-                refused = error
-                if record is not None:
-                    attempts.add(error, BranchUpdate(
-                        found.record, attrs.evolve(record, version=found.record.version + 1), tries + 1))
+                self._require_unchanged(found)
+                return Swap(BranchUpdate(found.record, found.record, tries))
             tries += 1
-            if tries >= self._options.max_update_tries and attempts.unknown is None:
-                raise refused or collected or TooManyTries(operation=operation, branch=branch, tries=tries)
-            backoff.wait()
+            after = attrs.evolve(record, version=found.record.version + 1)
+            return Swap(BranchUpdate(found.record, after, tries), {self._cell(branch): encode_branch_record(after)})
 
-    def _found(self, branch: str, unknown: OutcomeUnknown | None) -> FoundBranch:
-        if unknown is None:
-            return self.read(branch)
-        seen = self.seen_after(branch, unknown)
-        if seen is None:
-            raise BranchNotFound(branch=branch)
-        return seen
+        done = self._swap(branch, decide, operation, may_repeat=knows_own)
+        if done.after != done.before:
+            self._events.record_written(branch, done.after)
+        return done
+
+    def _swap(self, branch: str, decide: Callable[[Found], Swap[T]], operation: str, *, may_repeat: bool) -> T:
+        options = self._options
+        retries = Retries(options.max_update_tries, options.first_backoff_seconds, options.max_backoff_seconds)
+        try:
+            return swap(self._store, [self._cell(branch)], decide, operation=f"{operation} of branch {branch!r}",
+                        may_repeat=may_repeat, retries=retries, clock=self._clock, rng=self._random)
+        except Busy as error:
+            if type(error) is not Busy:
+                raise
+            raise TooManyTries(operation=operation, branch=branch, tries=options.max_update_tries) from error
 
     def _asked(self, change: Change, found: FoundBranch) -> BranchRecord | None:
         """What `change` makes of the record; `None` for "leave it".
 
         Raises:
-            _MovedOn: it refused, but the record is another one by now: what it read may have been half cleaned up.
+            PredicateFailed: it refused, but the record is another one by now: what it read may have been half cleaned
+                up.
         """
         try:
             record = change(found.record)
         except (StorageError, SlowDown, BeingCollected):
             raise
-        except CompactlibError as error:
-            if self.read(found.branch).record != found.record:
-                raise _MovedOn from error
+        except CompactlibError:
+            self._require_unchanged(found)
             raise
         return None if record == found.record else record
+
+    def _require_unchanged(self, found: FoundBranch) -> None:
+        if self.read(found.branch).record != found.record:
+            partition, key = self._cell(found.branch)
+            raise PredicateFailed(partition=partition, key=key)
 
     def fence(self, found: Iterable[FoundBranch]) -> Iterator[FoundBranch]:
         """Make sure that no change of these branches can be made any more that was begun before they were read.
@@ -409,36 +371,12 @@ class BranchStore:
             OutcomeUnknown: a try got no answer, and its outcome could not be seen. If the branch has another
                 record then, it may have been made anew, and is left alone.
         """
-        backoff = self.backoff()
-        maybe_deleted: BranchRecord | None = None
-        unknown: OutcomeUnknown | None = None
-        for tries in range(self._options.max_update_tries + 1):
-            if unknown is None:
-                found: FoundBranch | None = self.read(branch)
-            else:
-                found = self.seen_after(branch, unknown)
-            if found is None:
-                assert maybe_deleted is not None, "after an unanswered delete"
-                return maybe_deleted
-            if unknown is not None and (found.record != maybe_deleted or tries == self._options.max_update_tries):
-                raise unknown
-            if tries == self._options.max_update_tries:
-                break
-            if unknown is None:
-                expected(found.record)
-            try:
-                self._store.delete_if(self._partition, branch_key(branch), found.predicate)
-            except OutcomeUnknown as error:
-                maybe_deleted, unknown = found.record, error
-            except (PredicateFailed, SlowDown):
-                pass
-            except CompactlibError as error:
-                # It failed for certain, but an earlier one may still have happened.
-                raise unknown or error from error
-            else:
-                return found.record
-            backoff.wait()
-        raise TooManyTries(operation="delete", branch=branch, tries=self._options.max_update_tries)
+        def decide(cells: Found) -> Swap[BranchRecord]:
+            found = self._found_in(branch, cells)
+            expected(found.record)
+            return Swap(found.record, {self._cell(branch): None})
+
+        return self._swap(branch, decide, "delete", may_repeat=False)
 
     def list(self, prefix: str = "") -> Iterator[FoundBranch]:
         """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""

@@ -25,7 +25,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import Stale
 from compactlib.kv import KeyNotFound, KVStore, PredicateFailed
-from compactlib.kv.store import Predicate, place_of
+from compactlib.kv.store import Predicate
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.errors import RangesNotOwned
@@ -181,10 +181,10 @@ class RangeOwner:
         if version is None or identity is None:
             return False
         owner = decode_owner(version.value, self._path)
-        return (owner.id, owner.place) == (identity.id, place_of(self._store))
+        return (owner.id, owner.place) == (identity.id, self._store.place())
 
     def _require(self) -> None:
-        place = place_of(self._store)
+        place = self._store.place()
         identity, predicate = self._identity()
         version = self._register().read()
         if version is None and place is not None and (identity is None or identity.ranges is None) \
@@ -232,7 +232,7 @@ class RangeOwner:
         if identity is None:
             raise Stale("the identity of the repository went as soon as it was there")
         version = self._register().replace(encode_owner(Owner(
-            id=identity.id, repository=self._repository, place=place_of(self._store), since=self._clock.now())), seen)
+            id=identity.id, repository=self._repository, place=self._store.place(), since=self._clock.now())), seen)
         self._join(identity, predicate, version)
 
     def _join(self, identity: Identity | None, predicate: Predicate | None, version: Version | None) -> None:

@@ -23,9 +23,7 @@ from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,
     HardDeleteState,
-    decode_state,
-    encode_state,
-    read_state,
+    state_in,
 )
 from compactlib.blobstore.store import hard_delete
 from compactlib.blobstore.store.hard_delete import HardDeleter, HardDeleteSlices
@@ -94,7 +92,7 @@ def test_the_contents_of_deleted_blobs_are_gone_and_all_else_stays(folder: Path,
         assert report.records == 15
         assert on_disk(folder) == 15
         # The note of what was to be overwritten is cleared: opening the store has nothing to make good.
-        state = read_state(folder)
+        state = state_in(folder).read()
         assert state is not None
         assert (state.sequence, state.erasures) == (report.sequence, ())
         assert answers(store, 30) == plain
@@ -468,16 +466,20 @@ STATE = HardDeleteState(b"an incarnation..", 99, (Erasure(SegmentName(1, 2), 80,
 
 
 def test_the_state_survives_its_file_and_each_damage_is_found(tmp_path: Path) -> None:
-    data = encode_state(STATE)
-    assert decode_state(data, "x") == STATE
-    assert read_state(tmp_path) is None
+    kept = state_in(tmp_path)
+    assert kept.read() is None
+    kept.write(STATE)
+    assert kept.read() == STATE
+    data = (tmp_path / STATE_NAME).read_bytes()
     for place in range(len(data)):
         broken = bytearray(data)
         broken[place] ^= 1
+        (tmp_path / STATE_NAME).write_bytes(broken)
         with pytest.raises((CorruptData, Unsupported)):
-            decode_state(bytes(broken), "x")
+            kept.read()
+        (tmp_path / STATE_NAME).write_bytes(data[:place])
         with pytest.raises(CorruptData):
-            decode_state(data[:place], "x")
+            kept.read()
 
 
 def test_the_recorder_sees_every_change(tmp_path: Path) -> None:

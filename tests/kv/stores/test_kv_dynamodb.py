@@ -186,16 +186,16 @@ def test_a_read_of_many_that_dynamodb_leaves_for_later_waits_as_what_it_refuses(
     table, clock = new_table(), ManualClock()
     direct = make(table)
     direct.set(P, b"k", b"v")
-    left = {table: {"Keys": [{"p": {"B": "cA=="}, "k": {"B": "aw=="}}]}}
+    left = {table: {"Keys": [{"p": {"B": "cA=="}, "k": {"B": "aw=="}}, {"p": {"B": "cA=="}, "k": {"B": "bA=="}}]}}
     later = 200, "application/x-amz-json-1.0", json.dumps({"Responses": {}, "UnprocessedKeys": left}).encode()
     with FaultyProxy(servers.moto(), throttled=later, failed=later) as proxy:
         store = make(table, proxy.address, busy_seconds=10.0, clock=clock, rng=random.Random(1))
         proxy.choose = lambda body: Fault.THROTTLE if b"RequestItems" in body and clock.monotonic() < 20.0 else None
-        with pytest.raises(SlowDown, match="all 1 keys for later"):
-            store.get_many([(P, b"k")])
+        with pytest.raises(SlowDown, match="all 2 keys for later"):
+            store.get_many([(P, b"k"), (P, b"l")])
         assert 8.0 < clock.monotonic() <= 10.0
         clock.advance(9.0)
-        assert [found.value for found in store.get_many([(P, b"k")]) if found is not None] == [b"v"]
+        assert [found.value for found in store.get_many([(P, b"k"), (P, b"l")]) if found is not None] == [b"v"]
         assert clock.monotonic() >= 20.0
         store.close()
     direct.close()

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from sortedcontainers import SortedList
 
-from compactlib.errors import InvalidInput
 from compactlib.kv import Delete, KVStore, MemoryStore, Put
-from compactlib.kv.batches import change_many
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
 from compactlib.testing.interrupts import Interrupted, interruptions
@@ -44,20 +41,6 @@ def test_an_audit_finds_a_version_given_out_twice() -> None:
     store._partitions[b"p"][b"b"] = store.get(b"p", b"a")  # noqa: SLF001
     with pytest.raises(AssertionError, match="two keys share one version"):
         store.audit()
-
-
-def test_a_buffer_that_was_released_is_refused_by_name() -> None:
-    store, view = MemoryStore(), memoryview(b"k")
-    view.release()
-    released: Any = view
-    calls: list[Callable[[], object]] = [
-        lambda: store.set(b"p", b"k", released), lambda: store.get(b"p", released),
-        lambda: store.delete(released, b"k"), lambda: store.scan(b"p", released),
-        lambda: store.transact(puts=[Put(b"p", b"k", released)]),
-        lambda: change_many(store, b"p", {b"k": released})]
-    for call in calls:
-        with pytest.raises(InvalidInput, match="released"):
-            call()
 
 
 def test_a_transaction_that_is_interrupted_is_carried_out_whole_or_not() -> None:

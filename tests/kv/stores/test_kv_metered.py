@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput
 from compactlib.kv import Condition, KeyNotFound, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Versioned
 from compactlib.runtime import Observer, RecordingObserver
@@ -43,11 +42,6 @@ def test_requests_outcomes_and_bytes_are_told() -> None:
     assert told(seen, "kv_read_bytes") == {("get",): 5}
     assert {labels for _, labels in seen.measured} == {
         (("operation", each), ("store", "a")) for each in ("set", "get", "set_if", "delete_if", "transact", "delete")}
-
-
-def test_puts_that_are_no_list_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="give a list of Put"):
-        MeteredStore(MemoryStore(), RecordingObserver(), name="s").transact(puts=5)  # type: ignore[arg-type]
 
 
 def test_a_transaction_of_any_buffer_is_counted_in_bytes_and_not_in_elements() -> None:

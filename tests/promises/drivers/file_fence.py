@@ -11,8 +11,8 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData
+from compactlib.fences import FencedOff, FileFence, KVFence
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.scheduler import FencedOff, FileFence, KVFence
 from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.outcomes import Denied, standing
 

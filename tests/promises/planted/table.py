@@ -381,23 +381,23 @@ MISTAKES: Sequence[Mistake] = (
         ("scheduler_host-threads",),
         "The log forgets commands that the snapshot does not hold."),
     Mistake(
-        "fence-floor-after-records", "compactlib/scheduler/fences/fence_file.py",
-        "            if floor:\n",
+        "fence-floor-after-records", "compactlib/fences/file_fence.py",
+        "            if floor.token:\n",
         "            if False:\n",
         ("file_fence-kills",),
         "A worker with an old token is admitted once its record is forgotten."),
     Mistake(
-        "fence-admits-lower-tokens", "compactlib/scheduler/fences/fence.py",
+        "fence-admits-lower-tokens", "compactlib/fences/fence.py",
         "    if token < highest:\n",
         "    if False:\n",
         ("file_fence-kills",),
         "A late worker commits over its successor."),
     Mistake(
-        "fence-commits-twice", "compactlib/scheduler/fences/fence.py",
+        "fence-commits-twice", "compactlib/fences/fence.py",
         "        if done.value != value:\n"
         "            raise CommittedOtherwise(resource=resource, token=token)\n"
         "        return record\n",
         "        pass\n",
-        ("tests/promises/scheduler/test_scheduler_fence_conformance.py",),
+        ("tests/promises/test_promise_fence_conformance.py",),
         "One token commits two values: readers of the first one have what is not there."),
 )

@@ -10,15 +10,14 @@ import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
+from compactlib.fences import FencedOff, MemoryFence
 from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
     CompactedBlocks,
     Configure,
-    FencedOff,
     JobStatus,
-    MemoryFence,
     NoOutput,
     PollRequest,
     PollResponse,

@@ -12,12 +12,12 @@ from typing import Any, Final
 import attrs
 import pytest
 
+from compactlib.fences import Admission, LockingFence, MemoryFence
 from compactlib.scheduler import (
     BlockMeta,
     Command,
     JobPlan,
     JobStatus,
-    MemoryFence,
     PollRequest,
     PollResponse,
     RunningJob,
@@ -26,7 +26,6 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.apply import apply as apply_module, complete as complete_module
 from compactlib.scheduler.apply.effects import Effects
-from compactlib.scheduler.fences.fence import Admission, LockingFence
 from compactlib.scheduler.model.poll import Assignment, Verdict
 from compactlib.scheduler.model.update import ApplyResult, Operation, PlanUpdate
 from compactlib.scheduler.model.values import BlockTombstones

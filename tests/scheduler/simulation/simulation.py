@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 import attrs
 
 from compactlib.errors import CompactlibError
+from compactlib.fences import LockingFence, MemoryFence
 from compactlib.report import Printed, Table
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.fences.fence import LockingFence, MemoryFence
 from compactlib.scheduler.model.values import JobPhase
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService

@@ -8,10 +8,9 @@ from functools import partial
 import attrs
 
 from compactlib.clock import ManualClock
+from compactlib.fences import FencedOff, LockingFence
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import (
     AddBlocks,

@@ -14,6 +14,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
+from compactlib.fences import FencedOff
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.runtime.services.work_service import Stopped
@@ -28,7 +29,7 @@ from compactlib.scheduler import (
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
+from compactlib.scheduler.errors import JobLost, ReleaseJob
 from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 from compactlib.scheduler.workers.running_job import Execute

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
+from compactlib.fences import FencedOff, FileFence, MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done
 from compactlib.scheduler import (
@@ -19,11 +20,8 @@ from compactlib.scheduler import (
     BlockMeta,
     Command,
     CompactedBlocks,
-    FencedOff,
-    FileFence,
     JobStatus,
     LevelConfig,
-    MemoryFence,
     NoOutput,
     PollRequest,
     PollResponse,

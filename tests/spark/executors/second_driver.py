@@ -18,6 +18,7 @@ from typing import Any
 
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Busy
+from compactlib.fences import FileFence, LockingFence, TokenFence
 from compactlib.hosting import RaftlogExecute
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
@@ -25,15 +26,12 @@ from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
-    FileFence,
     PollRequest,
     PollResponse,
     RunningJob,
-    TokenFence,
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.fences.fence import LockingFence
 from tests.blobstore.compaction_stores import RETENTION, START, open_store
 from tests.spark.store_jobs import LIMITS
 

@@ -23,13 +23,13 @@ from compactlib.blobstore import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull
 from compactlib.executors import Executor, RewriteResult, RewriteTask
+from compactlib.fences import FencedOff, FileFence, TokenFence
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import GroupFailed
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
-from compactlib.scheduler import FencedOff, FileFence, TokenFence
 from compactlib.spark import SparkExecutor
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 SECOND_DRIVER = """
 import sys
-from compactlib.scheduler import FileFence
+from compactlib.fences import FileFence
 FileFence(sys.argv[1]).admit(sys.argv[2], int(sys.argv[3]))
 """
 

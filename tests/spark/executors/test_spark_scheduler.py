@@ -22,23 +22,14 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.executors import Executor, LocalExecutor, RewriteResult, RewriteTask
+from compactlib.fences import FencedOff, FileFence, TokenFence
 from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, segment_block_id
 from compactlib.hosting.raftlog_execute import TheseSegments
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogOptions, LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.scheduler import (
-    BlockMeta,
-    CompactedBlocks,
-    FencedOff,
-    FileFence,
-    LevelConfig,
-    RunningJob,
-    SchedulerConfig,
-    TokenFence,
-    Worker,
-)
+from compactlib.scheduler import BlockMeta, CompactedBlocks, LevelConfig, RunningJob, SchedulerConfig, Worker
 from compactlib.spark import SparkExecutor
 from tests.blobstore.compaction_stores import START, answers, garbage_store, open_store, plan_of, strays
 from tests.spark.executors.second_driver import KEY

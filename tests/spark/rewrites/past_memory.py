@@ -18,9 +18,10 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
+from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects
 from compactlib.runtime import Budget
-from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, ship_library
 from compactlib.staging import CommittedRanges, ParquetFormat, Record

@@ -16,10 +16,11 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
+from compactlib.fences import FencedOff, MemoryFence
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.runtime import Budget
-from compactlib.scheduler import BlockMeta, FencedOff, JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
 from tests.tools.faults.objects_faults import FaultyObjects

@@ -21,24 +21,14 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
+from compactlib.fences import FencedOff, KVFence, MemoryFence
 from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions
 from compactlib.runtime import Budget
-from compactlib.scheduler import (
-    BlockMeta,
-    FencedOff,
-    JobPlan,
-    KVFence,
-    LevelConfig,
-    MemoryFence,
-    NoOutput,
-    RunningJob,
-    SchedulerConfig,
-    Worker,
-)
+from compactlib.scheduler import BlockMeta, JobPlan, LevelConfig, NoOutput, RunningJob, SchedulerConfig, Worker
 from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions

@@ -28,9 +28,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
+from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore, RemoteObjects
 from compactlib.runtime import Budget
-from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule

@@ -16,13 +16,13 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput
+from compactlib.fences import TokenFence
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget
-from compactlib.scheduler import TokenFence
 from compactlib.staging import (
     BranchNotFound,
     CommittedRanges,

@@ -6,23 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from compactlib.errors import CompactlibError
-from compactlib.kv.parts.arguments import checked_cells, checked_partition
-from compactlib.kv.parts.entries import PagedEntries
+from compactlib.kv.scan import PagedEntries
 from compactlib.kv.store import (
-    Cell,
+    Address,
     Condition,
     Delete,
     KVEntry,
     KVLimits,
     KVStore,
-    MultiGet,
     Predicate,
     Put,
     Versioned,
-    place_of,
+    checked_partition,
 )
 from compactlib.objects.in_front import ObjectsInFront
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
@@ -37,7 +35,7 @@ ResultT = TypeVar("ResultT")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 
-class SteppedStore:
+class SteppedStore(KVStore):
     """A `KVStore` in front of another one; each operation, and each page of a scan, is one step of the actor.
 
     Args:
@@ -55,47 +53,38 @@ class SteppedStore:
 
     @property
     def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
         return self._store.limits
 
     def place(self) -> str | None:
-        """See `Placed.place`: that of the store behind."""
-        return place_of(self._store)
+        return self._store.place()
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`."""
         access = Access("get", (self._cell(partition, key, writes=False),))
         return self._step(access, lambda: self._store.get(partition, key))
 
-    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
-        """See `MultiGet.get_many`."""
-        checked = checked_cells(cells, self.limits)
+    def get_many(self, cells: Iterable[Address]) -> Sequence[Versioned | None]:
+        checked = list(cells)
         access = Access("get_many", tuple(self._cell(*each, writes=False) for each in checked))
-        return self._step(access, lambda: cast("MultiGet", self._store).get_many(checked))
+        return self._step(access, lambda: self._store.get_many(checked))
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`."""
         access = Access("set", (self._cell(partition, key),))
         self._step(access, lambda: self._store.set(partition, key, value), bytes(value))
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`."""
         access = Access("set_if", (self._cell(partition, key),))
         self._step(access, lambda: self._store.set_if(partition, key, value, predicate), bytes(value))
 
     def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`."""
         access = Access("delete", (self._cell(partition, key),))
         self._step(access, lambda: self._store.delete(partition, key))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`."""
         access = Access("delete_if", (self._cell(partition, key),))
         self._step(access, lambda: self._store.delete_if(partition, key, predicate))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
              page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
-        """See `KVStore.scan`."""
         partition = checked_partition(partition, self.limits)
 
         def read(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
@@ -113,7 +102,6 @@ class SteppedStore:
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`."""
         held, written, removed = tuple(conditions), tuple(puts), tuple(deletes)
         changed: tuple[Put | Delete, ...] = (*written, *removed)
         access = Access("transact", (*(self._cell(each.partition, each.key) for each in changed),
@@ -124,7 +112,6 @@ class SteppedStore:
         """The store behind stays open."""
 
     def audit(self) -> None:
-        """See `KVStore.audit`; no step."""
         self._store.audit()
 
     def __repr__(self) -> str:

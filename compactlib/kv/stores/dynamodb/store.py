@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_id, require_seconds
@@ -21,7 +21,6 @@ from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
-    KeyNotFound,
     NotAStore,
     OutcomeUnknown,
     PredicateFailed,
@@ -29,21 +28,19 @@ from compactlib.kv.errors import (
     StoreFailed,
     TooLarge,
 )
-from compactlib.kv.parts.arguments import (
+from compactlib.kv.store import (
+    Address,
+    KVEntry,
+    KVLimits,
+    KVStore,
+    Predicate,
     Transaction,
+    Versioned,
     checked_cell,
-    checked_cells,
-    checked_largest_page,
-    checked_partition,
-    checked_present,
     checked_put,
-    checked_transaction,
 )
-from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 from compactlib.kv.stores.dynamodb import wire
 from compactlib.kv.stores.dynamodb.errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
-from compactlib.runtime.open_state import OpenState
 
 if TYPE_CHECKING:
     import boto3
@@ -66,7 +63,7 @@ _CONNECTIONS = 50
 ReadT = TypeVar("ReadT")
 
 
-class DynamoStore:
+class DynamoStore(KVStore):
     """A `KVStore` in a table of Amazon DynamoDB (extra `compactlib[dynamodb]`).
 
     A predicate is the token of the write that it came from, 16 bytes that no other write has, so it never holds again
@@ -109,13 +106,12 @@ class DynamoStore:
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         require_seconds("busy_seconds", busy_seconds)
+        super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
         self._table = table
         self._busy_seconds = busy_seconds
-        self._page_size = checked_largest_page(page_size)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng: random.Random = random.Random() if rng is None else rng
         self._new_version: Callable[[], bytes] = lambda: require_id("new_version", new_version(), wire.VERSION_BYTES)
-        self._state = OpenState(f"the store table {table}")
         self._exceptions: Any = exceptions
         self._garbled: Any = parsers.ResponseParserError
         settings = config.Config(retries={"total_max_attempts": 1, "mode": "standard"},
@@ -141,48 +137,21 @@ class DynamoStore:
         self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))
 
     @property
-    def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
-        return _LIMITS
-
-    @property
     def table(self) -> str:
         """The table's name."""
         return self._table
 
     def place(self) -> str | None:
-        """See `Placed.place`: the table's ARN and id, from when it was opened. No request."""
+        """Return the table's ARN and id, from when it was opened. No request."""
         self._state.require()
         return self._place or None
 
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`. One consistent read."""
-        partition, key = checked_cell(partition, key, _LIMITS)
-        reply = self._ask("get", "get_item", Key=wire.key_of(partition, key), ConsistentRead=True)
-        if "Item" not in reply:
-            raise KeyNotFound(partition=partition, key=key)
-        return self._read(wire.cell_in, reply["Item"])
-
-    def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
-        """See `MultiGet.get_many`. One BatchGetItem; another for what passes 16 MB, or DynamoDB leaves for later."""
-        checked = checked_cells(cells, _LIMITS)
-        self._state.require()
-        found: dict[Cell, Versioned] = {}
-        keys: Sequence[Any] = [wire.key_of(*cell) for cell in checked]
-        while keys:
-            reply = self._ask("get_many", "batch_get_item", of_table=False, RequestItems={
-                self._table: {"Keys": keys, "ConsistentRead": True}})
-            for item in reply["Responses"].get(self._table, ()):
-                found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._read(wire.cell_in, item)
-            keys = self._keys_in(reply.get("UnprocessedKeys"))
-        return [found.get(cell) for cell in checked]
-
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`. One write."""
+        """Write a value, whatever was there. One write."""
         self._put("set", checked_put(partition, key, value, _LIMITS), ())
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`. One conditional write.
+        """Write a value if the key is in the expected state. One conditional write.
 
         If DynamoDB's own front end repeats it after it had counted, and another write came between, that is
         `PredicateFailed`; a `transact` with one `Condition` and one `Put`, at twice the price, has no such moment.
@@ -190,56 +159,19 @@ class DynamoStore:
         self._put("set_if", checked_put(partition, key, value, _LIMITS), (predicate,))
 
     def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`. One write."""
-        cell = checked_cell(partition, key, _LIMITS)
-        self._ask("delete", "delete_item", writes=True, Key=wire.key_of(*cell))
-
-    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`. One transactional write, which costs twice what a single one does.
+        """Remove a key. One write; `delete_if` is a transaction, which costs twice what a single write does.
 
         What is gone does not say who took it away: only a transaction's token tells one that DynamoDB's front end has
         repeated from one that came too late.
         """
         cell = checked_cell(partition, key, _LIMITS)
-        self.transact([Condition(*cell, checked_present(predicate))], (), [Delete(*cell)])
+        self._ask("delete", "delete_item", writes=True, Key=wire.key_of(*cell))
 
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
-        """See `KVStore.scan`. One consistent query a page."""
-        partition = checked_partition(partition, _LIMITS)
-        self._state.require()
-
-        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-            return self._load_page(partition, position, limit, keys_only)
-
-        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`. One transactional write, which costs twice what the single ones do.
-
-        Raises:
-            TooLarge: its items have more than 4 MiB together.
-        """
-        transaction = checked_transaction(conditions, puts, deletes, _LIMITS)
-        size = sum(len(partition) + len(key) + len(value or b"") + _OVERHEAD_BYTES
-                   for partition, key, value in transaction.changes)
-        if size > _TRANSACTION_BYTES:
-            raise TooLarge(what="transaction", size_bytes=size, limit_bytes=_TRANSACTION_BYTES)
-        request = wire.Request.of(transaction, self._table, self._versions())
-        if request.items:
-            self._transact(transaction, request)
-        else:
-            self._state.require()
-
-    def close(self) -> None:
-        """See `KVStore.close`."""
-        if not self._state.is_inherited:
-            self._state.close()
-            self._client.close()
+    def _close(self) -> None:
+        self._client.close()
 
     def audit(self) -> None:
-        """See `KVStore.audit`: every item of the table is one of a store, and no token was given out twice."""
+        """Check that every item of the table is one of a store, and no token was given out twice."""
         versions: set[Predicate] = set()
         for item in self._all_items():
             version = self._read(wire.cell_in, item).predicate
@@ -252,8 +184,23 @@ class DynamoStore:
 
     # -- reading
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
-        request: dict[str, Any] = {**wire.from_position(partition, position), "ConsistentRead": True, "Limit": limit}
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        """One BatchGetItem, another for what passes 16 MB, or DynamoDB leaves for later; for one cell one GetItem."""
+        if len(cells) == 1:
+            reply = self._ask("get", "get_item", Key=wire.key_of(*cells[0]), ConsistentRead=True)
+            return [self._read(wire.cell_in, reply["Item"]) if "Item" in reply else None]
+        found: dict[Address, Versioned] = {}
+        keys: Sequence[Any] = [wire.key_of(*cell) for cell in cells]
+        while keys:
+            reply = self._ask("get_many", "batch_get_item", of_table=False, RequestItems={
+                self._table: {"Keys": keys, "ConsistentRead": True}})
+            for item in reply["Responses"].get(self._table, ()):
+                found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._read(wire.cell_in, item)
+            keys = self._keys_in(reply.get("UnprocessedKeys"))
+        return [found.get(cell) for cell in cells]
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        request: dict[str, Any] = {**wire.from_position(partition, start), "ConsistentRead": True, "Limit": limit}
         if keys_only:
             request["ProjectionExpression"] = "k, n"
         while True:
@@ -291,7 +238,12 @@ class DynamoStore:
         if reply.get("Item", {}).get("n", {}).get("B") != version:
             raise PredicateFailed(partition=put[0], key=put[1])
 
-    def _transact(self, transaction: Transaction, request: wire.Request) -> None:
+    def _transact(self, transaction: Transaction) -> None:
+        size = sum(len(partition) + len(key) + len(value or b"") + _OVERHEAD_BYTES
+                   for partition, key, value in transaction.changes)
+        if size > _TRANSACTION_BYTES:
+            raise TooLarge(what="transaction", size_bytes=size, limit_bytes=_TRANSACTION_BYTES)
+        request = wire.Request.of(transaction, self._table, self._versions())
         # The token makes what DynamoDB's front end repeats one transaction.
         reply = self._ask("transact", "transact_write_items", writes=bool(transaction.changes), of_table=False,
                           TransactItems=request.items, ClientRequestToken=self._new_version().hex())

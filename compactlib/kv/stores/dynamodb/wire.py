@@ -14,8 +14,7 @@ from typing import Any
 import attrs
 
 from compactlib.files.checksum import crc32
-from compactlib.kv.parts.arguments import Transaction
-from compactlib.kv.store import EXISTS, KVEntry, Predicate, Versioned
+from compactlib.kv.store import EXISTS, KVEntry, Predicate, Transaction, Versioned
 
 KEY_SCHEMA = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k", "KeyType": "RANGE"}]
 ATTRIBUTES = [{"AttributeName": "p", "AttributeType": "B"}, {"AttributeName": "k", "AttributeType": "B"}]

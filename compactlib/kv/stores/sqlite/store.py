@@ -22,11 +22,10 @@ from compactlib._arguments import require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
-from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed, StoreFailed
-from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_largest_page
+from compactlib.kv.errors import DamagedStore, NotAStore, OutcomeUnknown, PredicateFailed, StoreFailed
 from compactlib.kv.parts.connections import Connections
-from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
+from compactlib.kv.parts.group_commit import GroupCommit
+from compactlib.kv.store import Address, KVEntry, KVLimits, KVStore, Transaction, Versioned, holds
 from compactlib.kv.stores.sqlite.errors import named, named_errors, primary_code
 from compactlib.kv.stores.sqlite.place import place_of_file
 from compactlib.kv.stores.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_names, require_sound
@@ -58,7 +57,7 @@ Synchronous: TypeAlias = Literal["full", "normal"]
 failure may take back the last writes, all or none of each, in order."""
 
 
-class SqliteStore(TransactionalStore):
+class SqliteStore(KVStore):
     """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
 
     A predicate is the number of the write that it came from, so it never holds again once the key was written. Every
@@ -107,10 +106,11 @@ class SqliteStore(TransactionalStore):
         self._folder = os.path.dirname(self._path)
         self._fold_bytes, self._fold_in = _WAL_BYTES, _FOLD_EVERY
         # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
+        super().__init__(f"the store {self._path}", _LIMITS, page_size=page_size)
+        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
         self._connections: Connections[FileConnection] = Connections(
-            self._path, self._connect,
+            self._state, self._connect,
             lambda connection: not connection.in_transaction and connection.file == self._file)
-        super().__init__(_LIMITS, checked_largest_page(page_size))
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
@@ -118,7 +118,8 @@ class SqliteStore(TransactionalStore):
             sync_names(disk, self._folder)
         self._file = _identity_of(self._path)
         for inherited in _opened.valuerefs():
-            if (other := inherited()) is not None and other._file == self._file and other._connections.is_foreign:
+            if (other := inherited()) is not None and other._file == self._file and other._state.is_foreign \
+                    and not other._state.is_closed:
                 raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
                              f"the store before the fork")
         _opened[id(self)] = self
@@ -127,27 +128,10 @@ class SqliteStore(TransactionalStore):
         try:
             self._set_up(create=create and not read_only)
         except BaseException:
-            self._connections.close()
+            self.close()
             raise
         # A file system of layers may have made another one as it was opened for writing.
         self._file = _identity_of(self._path)
-
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        """See `KVStore.get`. About 15 microseconds."""
-        partition, key = checked_cell(partition, key, _LIMITS)
-        with self._reading("get") as connection:
-            row = connection.execute(_GET, (partition, key)).fetchone()
-            found = self._versioned((partition, key), row)
-        if found is None:
-            raise KeyNotFound(partition=partition, key=key)
-        return found
-
-    def _versioned(self, cell: Cell, row: tuple[bytes, int, int] | None) -> Versioned | None:
-        if row is None:
-            return None
-        value, version, checksum = row
-        require_sound(self._path, *cell, value, version, checksum)
-        return Versioned(value, version)
 
     def partitions(self) -> Iterator[bytes]:
         """The partitions that hold anything, ascending. A look at the file for each."""
@@ -159,7 +143,7 @@ class SqliteStore(TransactionalStore):
                 yield found
 
     def place(self) -> str:
-        """See `Placed.place`: the file's inode and, where the file system says it, when it was made.
+        """Return the file's inode and, where the file system says it, when it was made.
 
         A copy has others; a file that was renamed or mounted elsewhere has the same, and so has the snapshot of a whole
         volume.
@@ -167,15 +151,12 @@ class SqliteStore(TransactionalStore):
         with self._reading("place"):
             return place_of_file(self._path)
 
-    def _require_open(self) -> None:
-        self._connections.require_open()
-
-    def close(self) -> None:
-        """See `KVStore.close`. The last one to close the file folds SQLite's `-wal` into it."""
+    def _close(self) -> None:
+        # The last one to close the file folds SQLite's `-wal` into it.
         self._connections.close()
 
     def audit(self) -> None:
-        """See `KVStore.audit`: SQLite's own integrity check, every row's checksum, and the write counter."""
+        """Check SQLite's own integrity, every row's checksum, and the write counter."""
         with self._reading("audit") as connection, _rolled_back(connection):
             connection.execute("BEGIN")
             findings = [text for text, in connection.execute("PRAGMA integrity_check").fetchall()]
@@ -232,19 +213,27 @@ class SqliteStore(TransactionalStore):
         elif not is_wal_gone and now - connection.since >= _SETTLED_SECONDS and connection.tells_moments:
             connection.is_settled = True
 
-    def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
-        # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
-        with self._reading("get_many") as connection, _rolled_back(connection):
-            connection.execute("BEGIN")
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        with self._reading("get") as connection, _rolled_back(connection):
+            if len(cells) > 1:
+                # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
+                connection.execute("BEGIN")
             return [self._versioned(cell, connection.execute(_GET, cell).fetchone()) for cell in cells]
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+    def _versioned(self, cell: Address, row: tuple[bytes, int, int] | None) -> Versioned | None:
+        if row is None:
+            return None
+        value, version, checksum = row
+        require_sound(self._path, *cell, value, version, checksum)
+        return Versioned(value, version)
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
         if keys_only:
-            return self._load_names(partition, position, limit)
+            return self._page_of_names(partition, start, limit)
         page: list[KVEntry] = []
         size = 0
         with self._reading("scan") as connection:
-            cursor = connection.execute(_SCAN, (partition, position, limit))
+            cursor = connection.execute(_SCAN, (partition, start, limit))
             try:
                 for key, value, version, checksum in cursor:
                     require_sound(self._path, partition, key, value, version, checksum)
@@ -256,13 +245,16 @@ class SqliteStore(TransactionalStore):
                 cursor.close()
         return page, len(page) < limit
 
-    def _load_names(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+    def _page_of_names(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         with self._reading("scan") as connection:
-            rows = connection.execute(_SCAN_KEYS, (partition, position, limit)).fetchall()
+            rows = connection.execute(_SCAN_KEYS, (partition, start, limit)).fetchall()
         require_names(self._path, partition, rows)
         return [KVEntry(key, b"", version) for key, version in rows], len(rows) < limit
 
     # -- writing
+
+    def _transact(self, transaction: Transaction) -> None:
+        self._writes.submit(transaction)
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
         """Carry out what several threads asked for in one SQLite transaction; each may fail its own conditions."""
@@ -430,7 +422,7 @@ class _Work:
     def carry_out(self, transaction: Transaction) -> PredicateFailed | None:
         for partition, key, predicate in transaction.conditions:
             row = self.connection.execute(_STATE, (partition, key)).fetchone()
-            if not _holds(predicate, None if row is None else row[0]):
+            if not holds(predicate, None if row is None else row[0]):
                 # Nothing of it was written yet, so there is nothing to take back.
                 return PredicateFailed(partition=partition, key=key)
         # No key is named twice, so the order of the changes does not matter.
@@ -443,12 +435,6 @@ class _Work:
             if value is not None:
                 self.version += 1
                 yield partition, key, value, self.version, checksum_of(partition, key, value, self.version)
-
-
-def _holds(predicate: Predicate | None, version: int | None) -> bool:
-    if version is None:
-        return predicate is None
-    return predicate is EXISTS or (type(predicate) is int and predicate == version)
 
 
 def _require_file(path: str, files: Files | None) -> None:

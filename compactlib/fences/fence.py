@@ -19,7 +19,8 @@ Use `commit` where the published thing is a value (the names of the new files, a
 then commit their names. Use `guard` where it is a change of files in place, on one machine.
 
 Tokens are those of the scheduler: indexes of one log, so they ascend over all resources. That allows a floor: below
-`raise_floor(token)` nothing is admitted to any resource, and what was recorded below is forgotten.
+`raise_floor(token)` nothing is admitted to any resource, and what was recorded below is forgotten. A fence that lasts
+keeps the id of its log beside the floor, and refuses every other one: a log that was begun anew counts from 1 again.
 """
 
 from __future__ import annotations
@@ -32,18 +33,14 @@ from typing import Protocol
 import attrs
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import Busy, CorruptData, InvalidInput
-from compactlib.files.record_frame import RecordFrame
+from compactlib.errors import Busy, InvalidInput
+from compactlib.fences.errors import CommittedOtherwise, FencedOff, OtherLog
+from compactlib.files.json_record import JsonRecord
 from compactlib.runtime.owned_lock import take_within
-from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
 
 MAX_TOKEN = (1 << 64) - 1
 MAX_RESOURCE_BYTES = 1000
 MAX_VALUE_BYTES = 256 * 1024
-
-_FRAME = RecordFrame("fence record", b"CLFENCE\0", 1, "<HHIQQI")
-_COMMITTED = 1
-
 
 @attrs.frozen
 class Commitment:
@@ -123,7 +120,7 @@ class TokenFence:
 
     Give it to any store's `compact`: a holder that came too late gets `Failed(FencedOff)`, and has committed nothing.
 
-    >>> from compactlib.scheduler import MemoryFence, TokenFence
+    >>> from compactlib.fences import MemoryFence, TokenFence
     >>> fence = MemoryFence()
     >>> with TokenFence(fence, "log 7", 57).guard() as admitted:
     ...     admitted.token
@@ -132,7 +129,7 @@ class TokenFence:
     ...     pass
     Traceback (most recent call last):
         ...
-    compactlib.scheduler.errors.FencedOff: token 41 is stale: 'log 7' has seen 57; its job went to another worker, so
+    compactlib.fences.errors.FencedOff: token 41 is stale: 'log 7' has seen 57; its job went to another worker, so
     ...
 
     Attributes:
@@ -225,32 +222,34 @@ def checked_value(value: object) -> bytes:
     return bytes(value)
 
 
-def encode_record(record: Admission) -> bytes:
-    """The stored form of a record (`docs/formats/scheduler-fence.md`)."""
-    resource, done = record.resource.encode(), record.committed
-    return _FRAME.encode(0 if done is None else _COMMITTED, len(resource), record.token,
-                         0 if done is None else done.token, 0 if done is None else len(done.value),
-                         body=resource + (b"" if done is None else done.value))
+@attrs.frozen
+class Floor:
+    """What is stored once for a whole fence.
+
+    Attributes:
+        log: the id of the log whose tokens these are.
+        token: the floor.
+    """
+
+    log: str
+    token: int = 0
 
 
-def decode_record(data: bytes, place: str) -> Admission:
-    """The inverse of `encode_record`; `place` is for the errors.
+RECORDS: JsonRecord[Admission] = JsonRecord("fence record", b"CLFENCE\0", 2, Admission)
+FLOORS: JsonRecord[Floor] = JsonRecord("fence floor", b"CLFLOOR\0", 1, Floor)
+
+
+def check_log(floor: Floor | None, log: str, place: str) -> Floor:
+    """Return the floor of a fence for this log, the lowest if none is stored yet.
 
     Raises:
-        CorruptData: any check fails.
-        Unsupported: written by a later release.
+        OtherLog: it is another log's.
     """
-    flags, resource_size, token, committed_token, value_size, body = _FRAME.decode(data, place)
-    if flags not in (0, _COMMITTED) or resource_size + value_size != len(body):
-        raise CorruptData(path=place, offset=10, expected="flags 0 or 1, and lengths that fill the record",
-                          found=f"flags {flags}, lengths {resource_size} and {value_size}")
-    try:
-        resource = body[:resource_size].decode()
-    except UnicodeDecodeError as error:
-        raise CorruptData(path=place, offset=_FRAME.header_bytes, expected="a name in UTF-8",
-                          found=str(error)) from error
-    done = Commitment(committed_token, body[resource_size:]) if flags else None
-    return Admission(resource, token, done)
+    if floor is None:
+        return Floor(log)
+    if floor.log != log:
+        raise OtherLog(place=place, log=log, kept=floor.log)
+    return floor
 
 
 # --------------------------------------------------------------------------------------------------- in memory

@@ -13,11 +13,10 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
+from compactlib.fences import Admission, Commitment, FencedOff, ObjectFence
+from compactlib.fences.fence import RECORDS
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.objects.register import ObjectRegister
-from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fences.fence import Admission, Commitment, decode_record
-from compactlib.scheduler.fences.fence_objects import ObjectFence
 from tests.harness.objects.unsure_objects import UnsureObjects
 
 
@@ -37,7 +36,7 @@ OTHERS: dict[str, Callable[[ObjectFence], Any]] = {
 def records_of(objects: MemoryObjects) -> list[Admission | None]:
     """All that the resource's record ever was, the first one first."""
     place = f"fences/resource/{hashlib.sha256(b'job').hexdigest()[:32]}"
-    return [decode_record(version.value, place) if version.value else None
+    return [RECORDS.decode(version.value, place) if version.value else None
             for version in reversed(ObjectRegister(objects, place).versions())]
 
 

@@ -10,12 +10,73 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+
+import attrs
 
 from compactlib._closing import Closing
+from compactlib.errors import InvalidInput
 from compactlib.kv.errors import ClosedEntries
-from compactlib.kv.parts.arguments import checked_bytes, checked_page_size
-from compactlib.kv.store import KVEntry
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@attrs.frozen
+class KVEntry:
+    """One key of a scan.
+
+    Attributes:
+        key: the key.
+        value: its value.
+        predicate: as that of `Versioned`.
+    """
+
+    key: bytes
+    value: bytes
+    predicate: object
+
+
+class Entries(Protocol):
+    """The entries of one partition, ascending by key byte by byte; for one thread at a time.
+
+    Each page is one consistent read. Keys written or deleted while the scan goes on may be in it or not; all others
+    are, once each. Close it, or use it in a `with`.
+    """
+
+    @property
+    def page_loads(self) -> int:
+        """How many times the store was asked so far. Making the scan asks nothing."""
+
+    def __iter__(self) -> Self:
+        """Itself."""
+
+    def __next__(self) -> KVEntry:
+        """The next entry. After `StopIteration` a `seek` starts anew.
+
+        Raises:
+            ClosedEntries: the scan was closed.
+            CompactlibError: as `KVStore.get`; the same call may be made again and goes on where the last one ended.
+        """
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key` (within the prefix), forwards or backwards.
+
+        No page is loaded here, and none later if the place lies inside the page at hand.
+
+        Raises:
+            ClosedEntries: the scan was closed.
+        """
+
+    def close(self) -> None:
+        """Give up what the scan holds; closing again does nothing."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+
 
 PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[KVEntry], bool]]
 """`load(start, limit)`: the entries with a key >= `start`, at most `limit`, at least one if there is any; and whether
@@ -25,7 +86,7 @@ _KEY = attrgetter("key")
 
 
 class PagedEntries(Closing):
-    """The entries of one scan; see `compactlib.kv.store.Entries`.
+    """The entries of one scan; see `Entries`.
 
     Args:
         load: loads one page; may be asked for the same page again after it has raised.
@@ -39,9 +100,9 @@ class PagedEntries(Closing):
     def __init__(self, load: PageLoader, start: bytes, *, prefix: bytes, after: bytes | None, page_size: int | None,
                  largest_page: int) -> None:
         self._load = load
-        self._prefix = checked_bytes("prefix", prefix)
+        self._prefix = own_bytes(prefix)
         self._largest_page = largest_page
-        self._first_page = checked_page_size(page_size, largest_page)
+        self._first_page = _first_page(page_size, largest_page)
         self._page_size = self._first_page
         self._page_loads = 0
         self._closed = False
@@ -50,9 +111,9 @@ class PagedEntries(Closing):
         self._page_start: bytes | None = None
         self._is_last_page = False
         self._at = 0
-        self._position = max(checked_bytes("start", start), self._prefix)
+        self._position = max(own_bytes(start), self._prefix)
         if after is not None:
-            self._position = max(self._position, _successor(checked_bytes("after", after)))
+            self._position = max(self._position, _successor(own_bytes(after)))
 
     @property
     def page_loads(self) -> int:
@@ -79,7 +140,7 @@ class PagedEntries(Closing):
     def seek(self, key: bytes) -> None:
         """Go on with the first key >= `key`; see `Entries.seek`."""
         self._require_open()
-        wanted = max(checked_bytes("key", key), self._prefix)
+        wanted = max(own_bytes(key), self._prefix)
         if self._covers(wanted):
             self._at = bisect_left(self._page, wanted, key=_KEY)
             return
@@ -118,3 +179,20 @@ class PagedEntries(Closing):
 def _successor(key: bytes) -> bytes:
     """The smallest key above `key`."""
     return key + b"\0"
+
+
+def own_bytes(value: Buffer) -> bytes:
+    """Return a buffer's bytes, which its owner cannot change any more.
+
+    Raises:
+        TypeError: it is no buffer of bytes.
+    """
+    return value if type(value) is bytes else memoryview(value).tobytes()
+
+
+def _first_page(page_size: int | None, largest: int) -> int:
+    if page_size is None:
+        return largest
+    if page_size < 1:
+        raise InvalidInput(f"a page of {page_size!r} entries was asked for; give at least 1")
+    return min(page_size, largest)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from compactlib.fences import FileFence, KVFence, MemoryFence
 from compactlib.kv import MemoryStore, SqliteStore
-from compactlib.scheduler import FileFence, KVFence, MemoryFence
 from compactlib.testing import FenceConformance
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
-from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SlowDown
-from compactlib.scheduler import KVFence
-from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fences.fence import Admission, Commitment, encode_record
+from compactlib.fences import Admission, Commitment, FencedOff, KVFence
+from compactlib.fences.fence import Floor
+from compactlib.kv import Condition, KVStore, MemoryStore, OutcomeUnknown, Put, SlowDown
+from compactlib.kv.cell import CellState, Found, Swap
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
 
@@ -67,7 +68,7 @@ def run_in_order(store: KVStore, actors: Sequence[Actor], order: Sequence[int]) 
             turns.request(number)
 
         try:
-            actors[number](KVFence(FaultyStore(store, wait)), notes[number])
+            actors[number](KVFence(FaultyStore(store, wait), clock=ManualClock()), notes[number])
         except CompactlibError as error:
             notes[number].append(type(error))
         finally:
@@ -161,17 +162,17 @@ def test_a_record_that_the_rising_floor_removes_lets_nobody_in_who_was_too_late_
 
 
 def test_a_fence_that_checks_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: KVFence, key: bytes, record: Admission, predicate: object) -> bool:
-        self._store.set(self._partition, key, encode_record(record))
-        return True
+    def careless(self: Any, found: Found, wanted: Swap[Any]) -> None:
+        self.store.transact((), [Put(*each, data) for each, data in wanted.writes.items() if data is not None])
 
-    monkeypatch.setattr(KVFence, "_write", careless)
+    monkeypatch.setattr("compactlib.kv.cell._Swapping._write", careless)
     with pytest.raises(AssertionError):
         test_two_workers_in_every_order()
 
 
 def test_a_fence_that_forgets_the_floor_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KVFence, "_floor", lambda self: 0)
+    unfloored = CellState[Floor](None, Condition(b"fences", b"unused", None))
+    monkeypatch.setattr(KVFence, "_floor", lambda self: unfloored)
     with pytest.raises((AssertionError, pytest.fail.Exception, InvalidInput)):
         test_a_worker_and_a_rising_floor_in_every_order(old_worker)
 
@@ -210,8 +211,8 @@ def check(store: KVStore, run: KVRun) -> None:
     if "floor" in run.acknowledged:
         with pytest.raises(FencedOff):
             fence.admit("new job", 3)
-    if run.operation.name == "set_if" and run.fault in (KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST,
-                                                        KVFault.UNKNOWN_LATE):
+    is_unsure = run.fault in (KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
+    if run.operation.name == "transact" and run.operation.key == b"resource/job" and is_unsure:
         assert run.error is None, "somebody else was first, or perhaps not: to be tried again"
     # Whatever happened, the same again succeeds, and changes nothing more.
     work(FaultyStore(store))
@@ -224,10 +225,11 @@ def test_the_store_may_fail_at_any_request() -> None:
 
 
 def test_a_store_that_always_conflicts_ends_the_patience() -> None:
+    fence = KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.CONFLICT), clock=ManualClock())
     with pytest.raises(Busy, match="100 times"):
-        KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.CONFLICT)).admit("job", 5)
+        fence.admit("job", 5)
     with pytest.raises(Busy, match="floor"):
-        KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.CONFLICT)).raise_floor(5)
+        fence.raise_floor(5)
 
 
 def test_a_store_that_never_tells_is_told_of() -> None:
@@ -235,7 +237,7 @@ def test_a_store_that_never_tells_is_told_of() -> None:
         return KVFault.UNKNOWN_LOST if operation.changes else None
 
     with pytest.raises(OutcomeUnknown):
-        KVFence(FaultyStore(MemoryStore(), unknown)).admit("job", 5)
+        KVFence(FaultyStore(MemoryStore(), unknown), clock=ManualClock()).admit("job", 5)
 
 
 def test_other_errors_of_the_store_come_through() -> None:
@@ -249,11 +251,9 @@ def test_a_record_that_is_wanted_again_is_not_forgotten() -> None:
     fence.admit("job", 3)
 
     class NewerComesFirst(FaultyStore):
-        def delete_if(self, partition: bytes, key: bytes, predicate: object) -> None:
+        def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
             fence.admit("job", 9)
-            with pytest.raises(PredicateFailed):
-                super().delete_if(partition, key, predicate)
-            raise PredicateFailed(partition=partition, key=key)
+            super().transact(conditions, puts, deletes)
 
     assert KVFence(NewerComesFirst(store)).raise_floor(7) == 0
     assert fence.admit("job", 9).token == 9

@@ -4,25 +4,39 @@
 One file a resource, named by the SHA-256 of the resource's name; one for the floor; and `LOCK`, locked by the process
 that changes anything or runs a guarded step. The system gives the lock back when its holder dies. Records are replaced
 as a whole and durably, so that a crash at any point leaves the old one or the new one
-(`docs/formats/scheduler-fence.md`). A record that another process wrote may not be durable yet: that process may have
+(`docs/formats/fence.md`). A record that another process wrote may not be durable yet: that process may have
 been killed before its sync. So whatever is found is synced before anything is answered on top of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from compactlib._arguments import require_seconds
 from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
+from compactlib.errors import Busy, CorruptData, ReadOnly, StorageError, Unsupported
+from compactlib.fences.fence import (
+    FLOORS,
+    RECORDS,
+    Admission,
+    Commitment,
+    Floor,
+    check_admission,
+    check_commit,
+    check_log,
+    check_names,
+    check_token,
+    checked_value,
+    noted,
+    refuse_above_guard,
+)
 from compactlib.files.disk import (
     Files,
     LocalFiles,
@@ -32,23 +46,12 @@ from compactlib.files.disk import (
     make_missing_folder,
     require_folder,
     sync_names,
-    write_durably,
 )
+from compactlib.files.durable_record import DurableRecord
 from compactlib.files.folder_lock import FolderLock
 from compactlib.runtime.owned_lock import take_within
-from compactlib.scheduler.fences.fence import (
-    Admission,
-    Commitment,
-    check_admission,
-    check_commit,
-    check_names,
-    check_token,
-    checked_value,
-    decode_record,
-    encode_record,
-    noted,
-    refuse_above_guard,
-)
+
+RecordT = TypeVar("RecordT", Admission, Floor)
 
 SUFFIX = ".fence"
 FLOOR_NAME = "FLOOR"
@@ -61,13 +64,13 @@ class FileFence(OfOneProcess):
 
     Not for network file systems, whose locks may end while their holder goes on. An admission or commit that changes
     something costs two syncs, one that finds what another process wrote costs one. Beside what `Fence` names, the
-    methods raise `StorageError` when the disk refuses, after which the record is as before or as wanted: call again;
-    and `InvalidInput` for a record or a `LOCK` that is no ordinary file: links are never followed.
+    methods raise `StorageError` when the disk refuses, after which the record is as before or as wanted: call again.
 
     Any process may make one for a folder, and a fork may go on with that of its parent.
 
     Args:
-        folder: made if it is not there; for fences alone.
+        folder: made if it is not there; for this fence alone.
+        log: the id of the log whose tokens it admits, which it stores; those of another one are `OtherLog`.
         files: how the disk is changed.
         clock: for the waiting.
         wait_seconds: how long a call waits for others, in this process or another.
@@ -79,15 +82,16 @@ class FileFence(OfOneProcess):
         StorageError: the folder cannot be made.
     """
 
-    def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
+    def __init__(self, folder: StrPath, *, log: str = "", files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0, create: bool = True) -> None:
         require_seconds("wait_seconds", wait_seconds)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
+        self._log = log
         self._clock: Clock = SystemClock() if clock is None else clock
         self._wait_seconds = wait_seconds
         # What is known to be durable, and what may be half so because this process's own sync failed.
-        self._durable: dict[str, Admission] = {}
+        self._durable: dict[str, Admission | Floor] = {}
         self._doubtful: set[str] = set()
         require_folder(self._folder, "the fence's tokens", create=create)
         super().__init__()
@@ -95,6 +99,7 @@ class FileFence(OfOneProcess):
         make_missing_folder(self._files, self._folder)
         # Also if it was there: its maker may have died before this.
         sync_names(self._files, self._folder)
+        self._floors = DurableRecord(self._files, os.path.join(self._folder, FLOOR_NAME), FLOORS)
 
     def _inherit(self) -> None:
         # A fork may use it: locks that its parent's threads hold are not its own, and are never released here.
@@ -110,62 +115,62 @@ class FileFence(OfOneProcess):
         check_names(resource, token)
         with self._held():
             refuse_above_guard(self._guarded, resource, token)
-            path = self._path(resource)
-            before = self._record(path)
-            record = check_admission(resource, token, before, self._floor())
-            self._write(path, record, before)
+            kept = self._kept(resource)
+            before, floor = kept.read(), self._stored_floor()
+            record = check_admission(resource, token, before, floor.token)
+            self._write(kept, record, before)
             return record
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
         """See `Fence.commit`."""
         check_names(resource, token)
         with self._held():
-            path = self._path(resource)
-            before = self._record(path)
-            record = check_commit(resource, token, checked_value(value), before, self._floor())
-            self._write(path, record, before)
+            kept = self._kept(resource)
+            before, floor = kept.read(), self._stored_floor()
+            record = check_commit(resource, token, checked_value(value), before, floor.token)
+            self._write(kept, record, before)
             return record
 
     def committed(self, resource: str) -> Commitment | None:
         """See `Fence.committed`. Takes no lock, except after a write that the disk refused."""
         check_names(resource, 0)
-        path = self._path(resource)
-        is_doubtful = path in self._doubtful
+        kept = self._kept(resource)
+        is_doubtful = kept.path in self._doubtful
         with self._held() if is_doubtful else contextlib.nullcontext():
-            record = self._record(path)
+            record = kept.read()
             if record is None:
                 return None
             if is_doubtful:
-                self._write(path, record, record)
+                self._write(kept, record, record)
             else:
                 # A disk that is mounted for reading keeps what it has.
                 with contextlib.suppress(ReadOnly):
-                    self._make_durable(path, record)
+                    self._make_durable(kept.path, record)
             return record.committed
 
     def raise_floor(self, token: int) -> int:
         """See `Fence.raise_floor`. Reads every record; may be interrupted and called again.
 
         Raises:
-            CorruptData, Unsupported, InvalidInput: a record cannot be read; the others are done with.
+            CorruptData, Unsupported: a record cannot be read; the others are done with.
         """
         check_token(token)
         wrong: list[Exception] = []
         forgotten = 0
         with self._held():
-            before = self._floor()
-            path = os.path.join(self._folder, FLOOR_NAME)
-            floor = max(token, before)
-            if floor:
-                # Before any record goes: below a floor that a power failure takes back, they are wanted.
-                self._write(path, Admission("", floor, None), Admission("", before, None) if before else None)
+            before = self._floors.read()
+            floor = check_log(before, self._log, self._folder)
+            floor = Floor(floor.log, max(token, floor.token))
+            # Before any record goes: below a floor that a power failure takes back, they are wanted.
+            if floor.token:
+                self._write(self._floors, floor, before)
             for path in self._paths():
                 try:
-                    record = self._record(path)
-                except (CorruptData, Unsupported, InvalidInput) as error:
+                    record = DurableRecord(self._files, path, RECORDS).read()
+                except (CorruptData, Unsupported) as error:
                     wrong.append(error)
                     continue
-                if record is not None and record.token < floor:
+                if record is not None and record.token < floor.token:
                     self._files.unlink(path)
                     self._durable.pop(path, None)
                     forgotten += 1
@@ -181,19 +186,19 @@ class FileFence(OfOneProcess):
             with noted(self._guarded, resource, token):
                 yield record
 
-    def _write(self, path: str, record: Admission, before: Admission | None) -> None:
-        if record == before and path not in self._doubtful:
-            self._make_durable(path, record)
+    def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None) -> None:
+        if record == before and kept.path not in self._doubtful:
+            self._make_durable(kept.path, record)
             return
         try:
-            write_durably(self._files, path, [encode_record(record)])
+            kept.write(record)
         except BaseException:
-            self._doubtful.add(path)
+            self._doubtful.add(kept.path)
             raise
-        self._doubtful.discard(path)
-        self._note_durable(path, record)
+        self._doubtful.discard(kept.path)
+        self._note_durable(kept.path, record)
 
-    def _make_durable(self, path: str, record: Admission) -> None:
+    def _make_durable(self, path: str, record: Admission | Floor) -> None:
         """The record was found: its writer may have been killed before the name was durable."""
         if self._durable.get(path) == record:
             return
@@ -207,25 +212,25 @@ class FileFence(OfOneProcess):
             raise
         self._note_durable(path, record)
 
-    def _note_durable(self, path: str, record: Admission) -> None:
+    def _note_durable(self, path: str, record: Admission | Floor) -> None:
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
         self._durable[path] = record
 
-    @staticmethod
-    def _record(path: str) -> Admission | None:
-        data = _contents(path)
-        return None if data is None else decode_record(data, path)
-
     def _paths(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
 
-    def _floor(self) -> int:
-        record = self._record(os.path.join(self._folder, FLOOR_NAME))
-        return 0 if record is None else record.token
+    def _kept(self, resource: str) -> DurableRecord[Admission]:
+        name = hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX
+        return DurableRecord(self._files, os.path.join(self._folder, name), RECORDS)
 
-    def _path(self, resource: str) -> str:
-        return os.path.join(self._folder, hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX)
+    def _stored_floor(self) -> Floor:
+        """Return the floor. It names the log, and is stored before the first token of a log that has an id."""
+        before = self._floors.read()
+        floor = check_log(before, self._log, self._folder)
+        if self._log:
+            self._write(self._floors, floor, before)
+        return floor
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -270,26 +275,3 @@ class FileFence(OfOneProcess):
 
     def __repr__(self) -> str:
         return f"FileFence({self._folder!r})"
-
-
-def _contents(path: str) -> bytes | None:
-    try:
-        # Without waiting, in case the name is a pipe's.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _foreign(path)
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise _foreign(path) from None
-        raise StorageError.from_os(error, "read", path) from error
-
-
-def _foreign(path: str) -> InvalidInput:
-    return InvalidInput(f"{path} is not an ordinary file, and a fence's record is one; see what it is, and remove it")

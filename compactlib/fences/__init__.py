@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fences: what keeps a worker that comes too late from changing anything, where the data lies.
+
+>>> from compactlib.fences import FencedOff, MemoryFence
+>>> fence = MemoryFence()
+>>> fence.admit("log 7", 57).token
+57
+>>> try:
+...     fence.admit("log 7", 41)
+... except FencedOff as late:
+...     late.highest
+57
+"""
+
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import offer
+
+if TYPE_CHECKING:
+    from compactlib.fences.cell_fence import KVFence as KVFence, ObjectFence as ObjectFence
+    from compactlib.fences.errors import (
+        CommittedOtherwise as CommittedOtherwise,
+        FencedOff as FencedOff,
+        OtherLog as OtherLog,
+    )
+    from compactlib.fences.fence import (
+        Admission as Admission,
+        Commitment as Commitment,
+        Fence as Fence,
+        LockingFence as LockingFence,
+        MemoryFence as MemoryFence,
+        TokenFence as TokenFence,
+    )
+    from compactlib.fences.file_fence import FileFence as FileFence
+else:
+    offer(__name__, {
+        "compactlib.fences.cell_fence": "KVFence ObjectFence",
+        "compactlib.fences.errors": "CommittedOtherwise FencedOff OtherLog",
+        "compactlib.fences.fence": "Admission Commitment Fence LockingFence MemoryFence TokenFence",
+        "compactlib.fences.file_fence": "FileFence",
+    })

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DurableRecord`: a value in a small file of its own, which is replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+from typing import Generic, TypeVar
+
+from compactlib.files.disk import Files, StrPath, may_be_there, read_if_there, write_durably
+from compactlib.files.json_record import JsonRecord
+
+T = TypeVar("T")
+
+
+class DurableRecord(Generic[T]):
+    """A value in a file. After a crash the file holds the value before or the one that was being written, whole.
+
+    One writer at a time. Of a writer that was killed the value may be there without being durable: an owner syncs its
+    folder when it opens (`sync_names`), before it answers anything on top of what it found.
+
+    Args:
+        files: the disk.
+        path: the file.
+        record: the form of the value.
+        temporary_suffix: of the name beside it under which a new value is written first.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, files: Files, path: StrPath, record: JsonRecord[T], *, temporary_suffix: str = ".tmp") -> None:
+        self.path: str = os.fspath(path)
+        self._files = files
+        self._record = record
+        self._suffix = temporary_suffix
+
+    def read(self) -> T | None:
+        """Return the value; `None` if there is no file.
+
+        Raises:
+            CorruptData: the file is damaged.
+            Unsupported: another release wrote it.
+            StorageError: it cannot be read.
+        """
+        data = read_if_there(self.path)
+        return None if data is None else self._record.decode(data, self.path)
+
+    def write(self, value: T) -> None:
+        """Replace the value, durably. Two syncs.
+
+        Raises:
+            StorageError: the disk refused; the value before is there, or the new one, which a crash may take back.
+        """
+        write_durably(self._files, self.path, [self._record.encode(value)], temporary_suffix=self._suffix)
+
+    def remove(self) -> None:
+        """Remove the file, durably; none that is there is no error.
+
+        Raises:
+            StorageError: the disk refused; call again.
+        """
+        if may_be_there(self.path):
+            self._files.unlink(self.path)
+        self._files.sync_folder(os.path.dirname(self.path) or ".")
+
+    def clear_leftover(self) -> None:
+        """Remove what a writer that was killed has left under the temporary name.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if may_be_there(self.path + self._suffix):
+            self._files.unlink(self.path + self._suffix)
+
+    def __repr__(self) -> str:
+        return f"DurableRecord({self.path!r})"
