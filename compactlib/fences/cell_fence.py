@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
@@ -26,14 +25,11 @@ from compactlib.fences.fence import (
     FLOORS,
     RECORDS,
     Admission,
-    Commitment,
     Floor,
+    Rule,
+    RuledFence,
     check_admission,
-    check_commit,
     check_log,
-    check_names,
-    check_token,
-    checked_value,
 )
 from compactlib.files.json_record import JsonRecord
 from compactlib.kv import Condition, Delete, KVEntry, KVStore, PredicateFailed
@@ -41,9 +37,6 @@ from compactlib.kv.cell import Cell, CellState
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.objects.store import delete_many
-
-Rule: TypeAlias = Callable[[Admission | None, int], Admission]
-"""Makes the next record of a resource of its present one and the floor; see `check_admission`."""
 
 ValueT = TypeVar("ValueT", Admission, Floor)
 
@@ -54,55 +47,7 @@ _FORGOTTEN = b""
 """In an object store, the value of a record that was removed."""
 
 
-class _CellFence(ABC):
-    """A `Fence` over cells: what a store has to do for it."""
-
-    @abstractmethod
-    def _change(self, resource: str, rule: Rule) -> Admission:
-        """Replace a resource's record by what the rule makes of it, with the floor as it is at that moment."""
-
-    @abstractmethod
-    def _record(self, resource: str) -> Admission | None:
-        """Return the record of a resource."""
-
-    @abstractmethod
-    def _raise_floor(self, token: int) -> int:
-        """Raise the floor unless it is higher; returns it as it is then."""
-
-    @abstractmethod
-    def _forget_below(self, floor: int) -> int:
-        """Remove the records below the floor; returns how many."""
-
-    def admit(self, resource: str, token: int) -> Admission:
-        """Record the token, unless a higher one was seen; see `Fence.admit`."""
-        check_names(resource, token)
-        return self._change(resource, lambda record, floor: check_admission(resource, token, record, floor))
-
-    def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        """Publish a value, if the token is still the highest; see `Fence.commit`."""
-        check_names(resource, token)
-        wanted = checked_value(value)
-        return self._change(resource, lambda record, floor: check_commit(resource, token, wanted, record, floor))
-
-    def committed(self, resource: str) -> Commitment | None:
-        """Return what was committed last, by whatever token. Admits nothing."""
-        check_names(resource, 0)
-        record = self._record(resource)
-        return None if record is None else record.committed
-
-    def raise_floor(self, token: int) -> int:
-        """Refuse tokens below this one everywhere, and forget what lies below; see `Fence.raise_floor`.
-
-        Reads every record. May be interrupted and called again.
-
-        Raises:
-            CorruptData, Unsupported: a record cannot be read; in a key-value store the others are done with.
-        """
-        check_token(token)
-        return self._forget_below(self._raise_floor(token))
-
-
-class KVFence(_CellFence):
+class KVFence(RuledFence):
     """A `Fence` whose records are cells of a `KVStore`; as durable and as shared as the store.
 
     An admission or commit costs three requests, and three more for each time that another writer was faster. Besides
@@ -126,7 +71,7 @@ class KVFence(_CellFence):
         self._rng = rng
         self._floors: Cell[Floor] = Cell(store, partition, b"floor", JsonCodec(Floor), clock=clock, rng=rng)
 
-    def _change(self, resource: str, rule: Rule) -> Admission:
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
         floors: list[CellState[Floor]] = []
 
         def changed(record: Admission | None) -> Admission:
@@ -199,7 +144,7 @@ class KVFence(_CellFence):
         return f"KVFence(partition {self._partition!r})"
 
 
-class ObjectFence(_CellFence):
+class ObjectFence(RuledFence):
     """A `Fence` whose records are objects; as durable and as shared as the store.
 
     An admission or commit costs eight requests, and as many again for each time that another writer was faster.
@@ -221,7 +166,7 @@ class ObjectFence(_CellFence):
         self._keep_seconds = keep_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
 
-    def _change(self, resource: str, rule: Rule) -> Admission:
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
         def changed(record: Admission | None) -> Admission:
             after = rule(record, self._floor().token)
             is_new.append(record is None)

@@ -26,9 +26,10 @@ keeps the id of its log beside the floor, and refuses every other one: a log tha
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 
@@ -252,82 +253,78 @@ def check_log(floor: Floor | None, log: str, place: str) -> Floor:
     return floor
 
 
-# --------------------------------------------------------------------------------------------------- in memory
+# ------------------------------------------------------------------------------------------- what all fences share
 
 
-class MemoryFence:
-    """A `LockingFence` for the threads of one process; remembers nothing after it.
+Rule: TypeAlias = Callable[[Admission | None, int], Admission]
+"""Makes the next record of a resource of its present one and the floor; see `check_admission`."""
 
-    Args:
-        wait_seconds: how long a call waits for guarded steps of others.
 
-    Raises:
-        InvalidInput: that is negative, or no finite number.
-    """
+class RuledFence(ABC):
+    """The methods of a `Fence` over four steps of a store."""
 
-    def __init__(self, *, wait_seconds: float = 30.0) -> None:
-        require_seconds("wait_seconds", wait_seconds)
-        self._records: dict[str, Admission] = {}
-        self._floor = 0
-        self._wait_seconds = wait_seconds
-        self._lock = threading.RLock()
-        self._guarded: dict[str, int] = {}
+    @abstractmethod
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        """Replace a resource's record by what the rule makes of it, with the floor as it is at that moment."""
+
+    @abstractmethod
+    def _record(self, resource: str) -> Admission | None:
+        """Return the record of a resource."""
+
+    @abstractmethod
+    def _raise_floor(self, token: int) -> int:
+        """Raise the floor unless it is higher; returns it as it is then."""
+
+    @abstractmethod
+    def _forget_below(self, floor: int) -> int:
+        """Remove the records below the floor; returns how many."""
 
     def admit(self, resource: str, token: int) -> Admission:
-        """See `Fence.admit`."""
+        """Record the token, unless a higher one was seen; see `Fence.admit`."""
         check_names(resource, token)
-        with self._held():
-            refuse_above_guard(self._guarded, resource, token)
-            record = check_admission(resource, token, self._records.get(resource), self._floor)
-            self._records[resource] = record
-            return record
+        return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        """See `Fence.commit`."""
+        """Publish a value, if the token is still the highest; see `Fence.commit`."""
         check_names(resource, token)
-        with self._held():
-            record = check_commit(resource, token, checked_value(value), self._records.get(resource), self._floor)
-            self._records[resource] = record
-            return record
+        wanted = checked_value(value)
+        return self._change(resource, token, lambda record, floor: check_commit(resource, token, wanted, record, floor))
 
     def committed(self, resource: str) -> Commitment | None:
-        """See `Fence.committed`."""
+        """Return what was committed last, by whatever token. Admits nothing."""
         check_names(resource, 0)
-        record = self._records.get(resource)
+        record = self._record(resource)
         return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
-        """See `Fence.raise_floor`."""
+        """Refuse tokens below this one everywhere, and forget what lies below; see `Fence.raise_floor`.
+
+        Reads every record. May be interrupted and called again.
+
+        Raises:
+            CorruptData, Unsupported: a record cannot be read; but in an object store, the others are done with.
+        """
         check_token(token)
-        with self._held():
-            self._floor = max(self._floor, token)
-            old = [name for name, record in self._records.items() if record.token < self._floor]
-            for name in old:
-                del self._records[name]
-            return len(old)
+        return self._forget_below(self._raise_floor(token))
+
+
+class GuardingFence(RuledFence):
+    """The methods of a `LockingFence` over a lock."""
+
+    _guarded: dict[str, int]
+    """The token of each resource for which a guarded step runs; changed by who holds the lock."""
+
+    @abstractmethod
+    def _held(self) -> AbstractContextManager[None]:
+        """Hold the fence's lock; by the thread that holds it already, once more."""
 
     @contextmanager
     def guard(self, resource: str, token: int) -> Iterator[Admission]:
-        """See `LockingFence.guard`. Guarded steps of all resources of this fence run one at a time."""
+        """Run the body as a guarded step; see `LockingFence.guard`. Steps of all resources run one at a time."""
         with self._held():
             record = self.admit(resource, token)
             with noted(self._guarded, resource, token):
                 yield record
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        taken: list[bool] = []
-        try:
-            take_within(self._wait_seconds, self._lock, taken)
-            if taken != [True]:
-                raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
-            yield
-        finally:
-            if taken == [True]:
-                self._lock.release()
-
-    def __repr__(self) -> str:
-        return f"MemoryFence({len(self._records)} resources, floor {self._floor})"
 
 
 @contextmanager
@@ -354,3 +351,61 @@ def refuse_above_guard(guarded: dict[str, int], resource: str, token: int) -> No
     if token > inside:
         raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for token "
                            f"{inside}; leave the step first")
+
+
+# --------------------------------------------------------------------------------------------------- in memory
+
+
+class MemoryFence(GuardingFence):
+    """A `LockingFence` for the threads of one process; remembers nothing after it.
+
+    Args:
+        wait_seconds: how long a call waits for guarded steps of others.
+
+    Raises:
+        InvalidInput: that is negative, or no finite number.
+    """
+
+    def __init__(self, *, wait_seconds: float = 30.0) -> None:
+        require_seconds("wait_seconds", wait_seconds)
+        self._records: dict[str, Admission] = {}
+        self._floor = 0
+        self._wait_seconds = wait_seconds
+        self._lock = threading.RLock()
+        self._guarded: dict[str, int] = {}
+
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        with self._held():
+            refuse_above_guard(self._guarded, resource, token)
+            record = self._records[resource] = rule(self._records.get(resource), self._floor)
+            return record
+
+    def _record(self, resource: str) -> Admission | None:
+        return self._records.get(resource)
+
+    def _raise_floor(self, token: int) -> int:
+        with self._held():
+            self._floor = max(self._floor, token)
+            return self._floor
+
+    def _forget_below(self, floor: int) -> int:
+        with self._held():
+            old = [name for name, record in self._records.items() if record.token < floor]
+            for name in old:
+                del self._records[name]
+            return len(old)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        taken: list[bool] = []
+        try:
+            take_within(self._wait_seconds, self._lock, taken)
+            if taken != [True]:
+                raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
+            yield
+        finally:
+            if taken == [True]:
+                self._lock.release()
+
+    def __repr__(self) -> str:
+        return f"MemoryFence({len(self._records)} resources, floor {self._floor})"

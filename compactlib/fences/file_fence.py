@@ -26,15 +26,10 @@ from compactlib.fences.fence import (
     FLOORS,
     RECORDS,
     Admission,
-    Commitment,
     Floor,
-    check_admission,
-    check_commit,
+    GuardingFence,
+    Rule,
     check_log,
-    check_names,
-    check_token,
-    checked_value,
-    noted,
     refuse_above_guard,
 )
 from compactlib.files.disk import (
@@ -59,7 +54,11 @@ _LOOK_AGAIN_SECONDS = 0.01
 _MAX_KNOWN = 10_000
 
 
+<<<<<<< HEAD
 class FileFence(OfOneProcess):
+=======
+class FileFence(GuardingFence):
+>>>>>>> h/kvcell
     """A `LockingFence` whose records are files in a folder of their own, on a local disk.
 
     Not for network file systems, whose locks may end while their holder goes on. An admission or commit that changes
@@ -110,53 +109,30 @@ class FileFence(OfOneProcess):
         self._depth = 0
         self._guarded: dict[str, int] = {}
 
-    def admit(self, resource: str, token: int) -> Admission:
-        """See `Fence.admit`."""
-        check_names(resource, token)
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
         with self._held():
             refuse_above_guard(self._guarded, resource, token)
             kept = self._kept(resource)
-            before, floor = kept.read(), self._stored_floor()
-            record = check_admission(resource, token, before, floor.token)
+            before = kept.read()
+            record = rule(before, self._stored_floor().token)
             self._write(kept, record, before)
             return record
 
-    def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        """See `Fence.commit`."""
-        check_names(resource, token)
-        with self._held():
-            kept = self._kept(resource)
-            before, floor = kept.read(), self._stored_floor()
-            record = check_commit(resource, token, checked_value(value), before, floor.token)
-            self._write(kept, record, before)
-            return record
-
-    def committed(self, resource: str) -> Commitment | None:
-        """See `Fence.committed`. Takes no lock, except after a write that the disk refused."""
-        check_names(resource, 0)
+    def _record(self, resource: str) -> Admission | None:
+        """Return the record, made durable. Takes no lock, except after a write that the disk refused."""
         kept = self._kept(resource)
         is_doubtful = kept.path in self._doubtful
         with self._held() if is_doubtful else contextlib.nullcontext():
             record = kept.read()
-            if record is None:
-                return None
-            if is_doubtful:
+            if record is not None and is_doubtful:
                 self._write(kept, record, record)
-            else:
+            elif record is not None:
                 # A disk that is mounted for reading keeps what it has.
                 with contextlib.suppress(ReadOnly):
                     self._make_durable(kept.path, record)
-            return record.committed
+            return record
 
-    def raise_floor(self, token: int) -> int:
-        """See `Fence.raise_floor`. Reads every record; may be interrupted and called again.
-
-        Raises:
-            CorruptData, Unsupported: a record cannot be read; the others are done with.
-        """
-        check_token(token)
-        wrong: list[Exception] = []
-        forgotten = 0
+    def _raise_floor(self, token: int) -> int:
         with self._held():
             before = self._floors.read()
             floor = check_log(before, self._log, self._folder)
@@ -164,27 +140,25 @@ class FileFence(OfOneProcess):
             # Before any record goes: below a floor that a power failure takes back, they are wanted.
             if floor.token:
                 self._write(self._floors, floor, before)
+            return floor.token
+
+    def _forget_below(self, floor: int) -> int:
+        wrong: list[Exception] = []
+        forgotten = 0
+        with self._held():
             for path in self._paths():
                 try:
                     record = DurableRecord(self._files, path, RECORDS).read()
                 except (CorruptData, Unsupported) as error:
                     wrong.append(error)
                     continue
-                if record is not None and record.token < floor.token:
+                if record is not None and record.token < floor:
                     self._files.unlink(path)
                     self._durable.pop(path, None)
                     forgotten += 1
         if wrong:
             raise wrong[0]
         return forgotten
-
-    @contextmanager
-    def guard(self, resource: str, token: int) -> Iterator[Admission]:
-        """See `LockingFence.guard`. Guarded steps of all resources of this folder run one at a time."""
-        with self._held():
-            record = self.admit(resource, token)
-            with noted(self._guarded, resource, token):
-                yield record
 
     def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None) -> None:
         if record == before and kept.path not in self._doubtful:

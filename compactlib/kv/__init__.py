@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable key-value stores with ordered scans and compare-and-set: one protocol, and its implementations.
+"""Durable key-value stores with ordered scans and compare-and-set: one base class, and its stores.
 
 >>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()

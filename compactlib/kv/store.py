@@ -357,7 +357,7 @@ class KVStore:
 
         In a child process it does nothing: what is open belongs to the parent.
         """
-        if not self._state.is_closed and not self._state.is_foreign:
+        if not self._state.is_closed and not self._state.is_inherited:
             self._state.close()
             self._close()
 

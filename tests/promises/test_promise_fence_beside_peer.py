@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.scheduler import FencedOff, FileFence
+from compactlib.fences import FencedOff, FileFence
 from compactlib.testing import FilesInFront, Killed, RecordingFiles, Request, explore_crashes, record
 
 

@@ -59,7 +59,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
             rate of one that is given counts, above the configured ones as well; on a disk that answers too slowly,
             each store's configured pace holds for either.
         observer: notified, besides the stores' own.
-        fence: entered around each commit, `compactlib.scheduler.TokenFence` for example. One of the library's errors
+        fence: entered around each commit, `compactlib.fences.TokenFence` for example. One of the library's errors
             that it raises fails the store whose commit it was.
 
     Returns:

@@ -118,7 +118,7 @@ class SqliteStore(KVStore):
             sync_names(disk, self._folder)
         self._file = _identity_of(self._path)
         for inherited in _opened.valuerefs():
-            if (other := inherited()) is not None and other._file == self._file and other._state.is_foreign \
+            if (other := inherited()) is not None and other._file == self._file and other._state.is_inherited \
                     and not other._state.is_closed:
                 raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
                              f"the store before the fork")
