@@ -54,11 +54,7 @@ _LOOK_AGAIN_SECONDS = 0.01
 _MAX_KNOWN = 10_000
 
 
-<<<<<<< HEAD
-class FileFence(OfOneProcess):
-=======
-class FileFence(GuardingFence):
->>>>>>> h/kvcell
+class FileFence(OfOneProcess, GuardingFence):
     """A `LockingFence` whose records are files in a folder of their own, on a local disk.
 
     Not for network file systems, whose locks may end while their holder goes on. An admission or commit that changes
