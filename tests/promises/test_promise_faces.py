@@ -18,8 +18,6 @@ STILL_INSIDE = {
     "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
     "tests/promises/contract/catalog.py": "messages and the transport in memory, for a service without a network",
     "tests/promises/contract/runtime.py": "the base of all services, which has no face",
-    "compactlib/spark/rewrites/blocks.py": "`Fence`, which has no face yet",
-    "compactlib/spark/stores/whole_stores.py": "`Fence`, which has no face yet",
     "compactlib/testing/fences.py": "the contract of a fence, which has no face yet",
     "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
     "benchmarks/growth.py": "steps of a poll, a recovery and a table's plan, each by itself",
