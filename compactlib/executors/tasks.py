@@ -190,7 +190,7 @@ class LocalExecutor:
         """
         listed = checked_names(tasks)
         # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
-        lent = (Budget() if budget is None else budget).lend()
+        lent = (Budget() if budget is None else budget).child()
         told = telling(observer)
 
         turn = threading.Lock()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,11 +88,11 @@ def test_a_worker_that_is_interrupted_between_an_answer_and_its_job_keeps_no_job
     class Interrupting(Budget):
         is_armed = False
 
-        def lend(self) -> Budget:
+        def child(self, **limits: Any) -> Budget:
             if self.is_armed:
                 self.is_armed = False
                 raise KeyboardInterrupt
-            return super().lend()
+            return super().child(**limits)
 
     class Arming:
         def poll(self, request: PollRequest) -> PollResponse:

@@ -93,11 +93,9 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
     erased: HardDeleteReport | None = None
     if erases:
         limit = Budget(clock=store.clock) if budget is None else budget
-        left = limit.remaining
-        own = limit.beside(attrs.evolve(
-            left, bytes_per_second=left.bytes_per_second or store.config.hard_delete_bytes_per_second))
+        own = limit.child(bytes_per_second=None if limit.remaining.bytes_per_second
+                          else store.config.hard_delete_bytes_per_second)
         outcome = hard_delete(store, own)
-        limit.charge(own.spent_bytes)
         match outcome:
             case Done(stats):
                 erased = stats
@@ -190,7 +188,7 @@ class HardDeleter:
                        clock=store.clock) if budget is None else budget
         records = written = batches = 0
         is_unsure = False
-        lent = limit.lend()
+        lent = limit.child()
         try:
             store.require_mine()
             with compactions.ownership.cancels(lent):
