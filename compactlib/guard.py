@@ -26,6 +26,13 @@ A closed object keeps its files and the lock of its folder while threads still u
 these uses and then closes the files. It is called by the object's `close()`, and by `lock_folder` of the next object on
 the same folder in this process, so that "open it again" works while the failed object still exists.
 
+A compaction is a `Run`: one of a kind at a time, cancelled when the object is closed, and waited for by `release`:
+
+    run = Run(self._guard, budget)
+    with run.held:
+        run.begin("compaction")
+        ...                        # run.budget; each switch is a change with the guard's lock
+
 In a forked child all guards are closed by name. Their locks are replaced, because another thread may have held them,
 and the child's copies of the descriptors of folder locks are closed, so that the child does not keep a folder locked.
 """
@@ -37,6 +44,7 @@ import threading
 import weakref
 from typing import Protocol
 
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, Closed
 from compactlib.files.disk import StrPath
@@ -84,6 +92,7 @@ class Guard:
         self._reason: str | None = None  # why it is closed, and what to do
         self._uses: set[weakref.ref[threading.RLock]] = set()
         self._of_thread = threading.local()
+        self._runs: dict[str, Run] = {}  # the last one of each kind
         self._releasing = threading.RLock()
         self._kept: list[Closable] = []
         self._folder: str | None = None
@@ -145,13 +154,20 @@ class Guard:
         return None if self.is_open else self._reason
 
     def close(self, reason: str = "was closed") -> None:
-        """Refuse all later calls; the first reason stays. Needs no lock, and waits for nothing.
+        """Refuse all later calls, and cancel the runs; the first reason stays. Needs no lock, and waits for nothing.
 
         Args:
             reason: the predicate of a sentence that begins with the name.
         """
         if self._reason is None:
             self._reason = f"{reason}; open it again"
+        for run in list(self._runs.values()):
+            run.budget.cancel()
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """What runs now: the kinds of runs, such as `"compaction"`."""
+        return tuple(kind for kind, run in list(self._runs.items()) if run.is_running)
 
     def _was_left(self) -> bool:
         taken: list[bool] = []
@@ -186,13 +202,13 @@ class Guard:
         return held
 
     def wait_idle(self, timeout: float = RELEASE_SECONDS) -> bool:
-        """Wait until no other thread is in `lock`, and no thread in `use()`.
+        """Wait until no other thread is in `lock`, and no thread in `use()` or in a run.
 
         Args:
             timeout: in seconds.
 
         Returns:
-            Whether all have ended; `False` at once if the caller itself is in `use()`.
+            Whether all have ended; `False` at once if the caller itself is in `use()` or a run.
         """
         now = SystemClock().monotonic
         end = now() + timeout
@@ -272,7 +288,7 @@ class Guard:
     def _in_child(self) -> None:
         self.lock, self._releasing = threading.RLock(), threading.RLock()
         self._changing = None
-        self._uses, self._of_thread = set(), threading.local()
+        self._uses, self._of_thread, self._runs = set(), threading.local(), {}
         if self._reason is None:
             self._reason = (f"was opened by process {self._pid}, and this is process {os.getpid()}; a fork must not "
                             f"use what its parent has open, open it here when it is closed there")
@@ -280,6 +296,59 @@ class Guard:
         self._kept = []
         while self._folder_locks:
             self._folder_locks.pop().release()
+
+
+class Run:
+    """One piece of work on an object, such as a compaction, of which one runs at a time.
+
+    Args:
+        guard: of the object.
+        budget: of the caller; default one without limits.
+
+    Attributes:
+        held: for `with run.held:` alone; the run ends with the block, however it is left.
+        budget: a child of the caller's; cancelled when the object is closed.
+    """
+
+    def __init__(self, guard: Guard, budget: Budget | None = None) -> None:
+        self.held: threading.RLock = threading.RLock()
+        self.budget: Budget = (Budget() if budget is None else budget).child()
+        self._guard = guard
+
+    def begin(self, kind: str = "compaction") -> None:
+        """Begin, first thing in `with run.held:`.
+
+        Args:
+            kind: runs of different kinds may go on at once.
+
+        Raises:
+            Busy: one of this kind runs.
+            Closed: the object is closed.
+        """
+        guard = self._guard
+        with guard.lock:
+            guard.require_open()
+            other = guard._runs.get(kind)
+            if other is not None and other is not self and other.is_running:
+                raise Busy(f"a {kind} of {guard.name} is under way; wait for its end, or cancel its budget")
+            guard._uses.add(weakref.ref(self.held, guard._uses.discard))
+            guard._runs[kind] = self
+        if not guard.is_open:
+            # Closed just now, without the lock, perhaps before this run was known.
+            self.budget.cancel()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any thread is in `with run.held:`."""
+        if self.held._is_owned():  # type: ignore[attr-defined]  # as in `wait_idle`
+            return True
+        taken: list[bool] = []
+        try:
+            _take(self.held, 0.0, taken)
+            return not taken[0]
+        finally:
+            if taken and taken[0]:
+                self.held.release()
 
 
 def _take(lock: threading.RLock, seconds: float, taken: list[bool]) -> None:

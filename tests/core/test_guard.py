@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from compactlib import guard as guard_module
-from compactlib.errors import Busy, Closed, InvalidInput
-from compactlib.guard import Guard
+from compactlib.budget import Budget
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
+from compactlib.guard import Guard, Run
 from compactlib.testing.interrupts import Interrupted, interruptions
 from tests.core import toy_store
 from tests.core.toy_store import ToyLog, ToyStore
@@ -262,6 +263,81 @@ def test_closing_within_a_use_is_refused() -> None:
     with guard.use(), guard.use(), pytest.raises(Busy):
         guard.release()
     guard.release(timeout=0)
+
+
+def compact(guard: Guard, work: Callable[[Run], object], budget: Budget | None = None,
+            kind: str = "compaction") -> None:
+    run = Run(guard, budget)
+    with run.held:
+        run.begin(kind)
+        work(run)
+
+
+def test_one_run_of_a_kind_at_a_time() -> None:
+    guard = Guard("the log in /data")
+    refused: list[str] = []
+
+    def again(run: Run) -> None:
+        assert guard.running == ("compaction",)
+
+        def other() -> None:
+            compact(guard, lambda run: None, kind="verification")
+            try:
+                compact(guard, lambda run: None)
+            except Busy as error:
+                refused.append(str(error))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        with pytest.raises(Busy):
+            compact(guard, lambda run: None)
+        with pytest.raises(Busy):
+            guard.release()
+
+    guard_before = Guard("another")
+    compact(guard_before, lambda run: guard_before.require_open())
+    compact(guard, again)
+    assert refused == ["a compaction of the log in /data is under way; wait for its end, or cancel its budget"]
+    assert guard.running == ()
+    with pytest.raises(Closed):
+        compact(guard, lambda run: None)
+
+
+def test_closing_cancels_a_run_and_waits_for_its_end() -> None:
+    guard, budget = Guard("the log in /data"), Budget()
+    begun, ended = threading.Event(), []
+
+    def work(run: Run) -> None:
+        begun.set()
+        try:
+            while True:
+                run.budget.spend(1)
+        except BudgetSpent as error:
+            ended.append(error.reason)
+
+    thread = threading.Thread(target=compact, args=(guard, work, budget))
+    thread.start()
+    begun.wait()
+    guard.release()
+    assert ended == ["cancelled"]
+    assert not budget.cancelled
+    thread.join()
+
+
+def test_an_interrupt_at_any_place_of_a_run_ends_it() -> None:
+    guard = Guard("the log in /data")
+    kept = []
+    for interrupted in interruptions(lambda: compact(guard, lambda run: run.budget.spend(1)), EVERY, (__file__,)):
+        try:
+            with interrupted:
+                compact(guard, lambda run: run.budget.spend(1))
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        assert guard.running == ()
+        assert guard.wait_idle(0.1)
+        compact(guard, lambda run: run.budget.spend(1))
+    assert len(kept) > 20
 
 
 def test_one_failed_log_of_a_thousand_closes_no_other(tmp_path: Path) -> None:
