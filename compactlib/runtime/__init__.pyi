@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+from compactlib.observer import (
+    LoggingObserver as LoggingObserver,
+    PrometheusObserver as PrometheusObserver,
+    TqdmObserver as TqdmObserver,
+)
 from compactlib.runtime.budget import Budget as Budget, BudgetLimits as BudgetLimits
 from compactlib.runtime.observe import (
-    LoggingObserver as LoggingObserver,
     Observer as Observer,
     Progress as Progress,
-    PrometheusObserver as PrometheusObserver,
     RecordingObserver as RecordingObserver,
-    TqdmObserver as TqdmObserver,
 )
 from compactlib.runtime.services.manager import (
     CompactionManager as CompactionManager,
