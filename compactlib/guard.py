@@ -172,7 +172,7 @@ class Guard:
     def _was_left(self) -> bool:
         taken: list[bool] = []
         try:
-            _take(self.lock, 0.0, taken)
+            take_within(self.lock, 0.0, taken)
             # Nobody else is in a change now; it may have ended before the lock was taken.
             return taken[0] and self._changing is not None
         finally:
@@ -218,7 +218,7 @@ class Guard:
         for lock in [self.lock, *uses]:
             taken: list[bool] = []
             try:
-                _take(lock, max(0.0, end - now()), taken)
+                take_within(lock, max(0.0, end - now()), taken)
                 if not taken[0]:
                     return False
             finally:
@@ -344,15 +344,18 @@ class Run:
             return True
         taken: list[bool] = []
         try:
-            _take(self.held, 0.0, taken)
+            take_within(self.held, 0.0, taken)
             return not taken[0]
         finally:
             if taken and taken[0]:
                 self.held.release()
 
 
-def _take(lock: threading.RLock, seconds: float, taken: list[bool]) -> None:
-    # One call of a function of C takes the lock and notes it: an interrupt comes before both or after both.
+def take_within(lock: threading.RLock, seconds: float, taken: list[bool]) -> None:
+    """Wait so long for a lock, and note in `taken` whether it came, for a `finally` that has to release it.
+
+    One call of a function of C takes the lock and notes it: an interrupt comes before both or after both.
+    """
     taken.extend(map(lock.acquire, (seconds > 0,), (seconds if seconds > 0 else -1,)))
 
 

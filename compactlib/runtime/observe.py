@@ -132,7 +132,8 @@ def telling(observer: Observer | EventObserver | None) -> Observer:
     if observer is None:
         return Observer()
     if not isinstance(observer, Observer):
-        observer = observer if hasattr(observer, "progress") else FourMethods(observer)
+        # One of no method at all fails, and is kept quiet, as one that raises.
+        observer = FourMethods(observer)
     if type(observer) is Observer or isinstance(observer, TellingObserver):
         return observer
     return TellingObserver(observer)

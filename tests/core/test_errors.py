@@ -78,7 +78,7 @@ def builtin_fields(error: BaseException) -> dict[str, Any]:
     return {name: getattr(error, name) for name in ("errno", "name", "path", "filename") if hasattr(error, name)}
 
 
-def subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for below in kind.__subclasses__():
         yield below
         yield from subclasses(below)
@@ -137,7 +137,7 @@ def test_the_leaves_that_packages_add_keep_the_same_promises() -> None:
 
 
 def test_no_error_that_may_have_changed_something_is_a_rejection() -> None:
-    unsure = [StorageError, CorruptData, Closed, AuditFailed, TaskFailed, CompactionFailed,
+    unsure: list[Any] = [StorageError, CorruptData, Closed, AuditFailed, TaskFailed, CompactionFailed,
               *(kind for kind in subclasses(CompactlibError) if kind._may_have_happened)]  # noqa: SLF001
     assert not [kind for kind in unsure if issubclass(kind, Rejected)]
     assert all(issubclass(kind, Rejected) for kind in (InvalidInput, NotFound, Conflict, Stale, Busy, Unsupported))
