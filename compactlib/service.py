@@ -64,6 +64,11 @@ class PeriodicService:
         """Whether it was started, and has not ended."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the service's thread, and not a host's that called `run_pending`."""
+        return threading.current_thread() is self._thread
+
     def start(self) -> None:
         """Begin in a daemon thread; starting again does nothing.
 

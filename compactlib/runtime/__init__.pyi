@@ -1,4 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+from compactlib.manager import (
+    CompactionManager as CompactionManager,
+    LowSpace as LowSpace,
+    OnRequest as OnRequest,
+    Periodic as Periodic,
+)
 from compactlib.observer import (
     LoggingObserver as LoggingObserver,
     PrometheusObserver as PrometheusObserver,
@@ -9,12 +15,6 @@ from compactlib.runtime.observe import (
     Observer as Observer,
     Progress as Progress,
     RecordingObserver as RecordingObserver,
-)
-from compactlib.runtime.services.manager import (
-    CompactionManager as CompactionManager,
-    LowSpace as LowSpace,
-    OnRequest as OnRequest,
-    Periodic as Periodic,
 )
 from compactlib.runtime.steady_clock import SteadyClock as SteadyClock
 from compactlib.runtime.throttle import Throttle as Throttle
