@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import attrs
@@ -253,7 +254,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
             times.append(time.perf_counter() - began)
         return 1e3 * statistics.quantiles(times, n=100)[98]
 
-    with ProcessExecutor(1) as executor:
+    with nullcontext(ProcessExecutor(1)) as executor:
         def while_compacting() -> float:
             version = next(numbers)
             stage(store, branch, ((key(number), Staged(Record.of(b"%d" % version))) for number in range(0, count, 2)))
