@@ -30,7 +30,6 @@ from compactlib.raftlog import (
     EveryNMinors,
     LogChoice,
     LogOptions,
-    LogPlan,
     LogReader,
     LogView,
     RaftLogStore,
@@ -42,7 +41,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.compaction.plan.plan import PlannedGroup
-from compactlib.raftlog.compaction.report import CompactionFailed, LogCompactionReport, LogReclaimReport, report_of
+from compactlib.raftlog.compaction.report import CompactionFailed, report_of
 from compactlib.raftlog.compaction.sense.trigger import DeadBytes, Elapsed, Manual, Trigger
 from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.names import segment_name
@@ -65,7 +64,7 @@ from tests.raftlog.compaction_logs import (
 )
 from tests.raftlog.wrapped_files import WatchedFiles
 
-OffersLog: TypeAlias = Compaction[LogView, LogChoice, LogPlan, LogCompactionReport, LogReclaimReport]
+OffersLog: TypeAlias = Compaction
 PAIRS = SeedPolicy(max_sources=2)
 LIVE = [1, 2, 24, 49, 50, 70, 91]
 
