@@ -17,7 +17,6 @@ from compactlib.errors import BudgetSpent, Busy, Closed, CorruptData, InvalidInp
 from compactlib.manager import CompactionManager, LowSpace, OnRequest, Periodic, disk_of
 from compactlib.observer import EventRecorder
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.testing.interrupts import interruptions
 
 
 @attrs.frozen
@@ -465,24 +464,3 @@ def test_a_stopped_manager_can_be_started_again() -> None:
         manager.request("store")
         manager.wait_until_idle()
     assert store.calls == ["compact", "reclaim"]
-
-
-def test_an_interrupt_at_any_place_of_adding_and_removing_leaves_no_half() -> None:
-    def act(manager: CompactionManager) -> None:
-        manager.add("store", Store())
-        manager.run_pending()
-        manager.remove("store")
-
-    for interrupted in interruptions(lambda: act(managing(ManualClock())), 2_000):
-        manager = managing(ManualClock())
-        try:
-            with interrupted:
-                act(manager)
-        except KeyboardInterrupt:
-            pass
-        if manager.report().rows:
-            manager.remove("store", wait_seconds=0)
-        store = Store()
-        manager.add("store", store)
-        manager.run_pending()
-        assert store.calls == ["compact", "reclaim"]

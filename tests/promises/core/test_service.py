@@ -13,7 +13,6 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy
 from compactlib.service import PeriodicService
-from compactlib.testing.interrupts import interruptions
 
 
 class Work:
@@ -204,33 +203,6 @@ def test_it_is_not_stopped_or_run_from_within() -> None:
     service = PeriodicService(work, name="work")
     service.run_pending()
     assert len(refused) == 2
-
-
-def test_an_interrupt_at_any_place_loses_no_call() -> None:
-    def make(work: Work) -> PeriodicService:
-        return PeriodicService(work, name="work", clock=ManualClock())
-
-    def act(service: PeriodicService) -> None:
-        service.wake()
-        service.run_pending()
-        service.stop()
-
-    for interrupted in interruptions(lambda: act(make(Work())), 1000):
-        work = Work()
-        service = make(work)
-        try:
-            with interrupted:
-                act(service)
-        except KeyboardInterrupt:
-            pass
-        service.stop()
-        while service.run_pending():
-            pass
-        assert work.calls >= 1
-        calls = work.calls
-        service.start()  # a lock that stayed held would hold it up
-        work.wait(calls + 1)
-        service.stop()
 
 
 def test_threads_share_one() -> None:
