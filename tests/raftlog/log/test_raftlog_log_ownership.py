@@ -96,7 +96,7 @@ class _OwnThreads:
 def test_closing_from_an_observer_is_busy_on_whichever_thread(tmp_path: Path, executor: Executor) -> None:
     """It hung for good on a worker's thread: the lock knew only the thread that had begun."""
     logs: list[SegmentLog] = []
-    observer = _Inside(lambda: logs[0].close(), own_thread=repr(executor) == repr(LocalExecutor()))
+    observer = _Inside(lambda: logs[0].close(), own_thread=isinstance(executor, LocalExecutor))
     log = opened(tmp_path, observer=observer)
     logs.append(log)
     assert isinstance(log.compact(policy=_EachAlone(), executor=executor), Done)
@@ -106,7 +106,7 @@ def test_closing_from_an_observer_is_busy_on_whichever_thread(tmp_path: Path, ex
 
 def test_a_second_compaction_is_skipped_also_from_inside(tmp_path: Path) -> None:
     logs: list[SegmentLog] = []
-    observer = _Inside(lambda: (logs[0].compact(policy=logs[0].policy), logs[0].reclaim()))
+    observer = _Inside(lambda: (logs[0].compact(policy=logs[0].policy), logs[0].reclaim()), own_thread=True)
     log = opened(tmp_path, observer=observer)
     logs.append(log)
     assert isinstance(log.compact(policy=_EachAlone(), executor=LocalExecutor(workers=2)), Done)
