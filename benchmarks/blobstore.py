@@ -22,6 +22,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -444,7 +445,7 @@ def compaction_figures(scale: Scale, scratch: Path, data: Data) -> Iterator[Figu
                      reference=reference, goal=">= 0.8")
         yield Figure(figure=f"compaction{name}: CPU", unit="s of CPU", values=tuple(cpu.seconds[1:]),
                      reference_values=tuple(plain_cpu.seconds[1:]), reference=reference, goal="printed")
-    with ProcessExecutor(2) as processes:
+    with nullcontext(ProcessExecutor(2)) as processes:
         executors: dict[str, Executor] = {"": LocalExecutor(3), " in processes": processes}
         for name, executor in executors.items():
             # The first one starts the workers, and does not count, as of all figures.

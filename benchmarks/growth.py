@@ -36,10 +36,10 @@ from compactlib.hosting.http.status import SchedulerStatus
 from compactlib.indexset import IndexSet
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.outcome import Done, Skipped
+from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
-from compactlib.runtime import CompactionManager, Observer, OnRequest
+from compactlib.runtime import Observer
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -441,33 +441,6 @@ def staging_branches(n: int, folder: Path, watch: Stopwatch) -> None:
         _require_done(repo.reclaim())
 
 
-class _Idle:
-    """A store with nothing to do."""
-
-    def compact(self, **_: object) -> Skipped:
-        return Skipped("nothing to do")
-
-    def reclaim(self, **_: object) -> Skipped:
-        return Skipped("nothing to do")
-
-    def status(self) -> str:
-        return "well"
-
-
-def manager_life(n: int, folder: Path, watch: Stopwatch) -> None:
-    manager = CompactionManager((OnRequest(),))
-    with watch:
-        for number in range(n):
-            manager.add(f"store-{number}", _Idle(), disk="d")  # type: ignore[arg-type]
-        for number in range(n):
-            manager.request(f"store-{number}")
-        if len(manager.run_pending()) != n:
-            raise SystemExit("nothing was measured: not every store had its turn")
-        for number in range(n):
-            manager.disable(f"store-{number}")
-            manager.remove(f"store-{number}")
-
-
 def kv_scan(n: int, folder: Path, watch: Stopwatch) -> None:
     store = MemoryStore()
     with watch:
@@ -498,7 +471,7 @@ STEPS: dict[str, tuple[Step, int, str]] = {
     "staging: compaction": (staging_compaction, 24_000, "entries"),
     "staging: past tombstones": (staging_tombstones, 10_000, "tombstones"),
     "staging: reclaim": (staging_history, 50, "commits"), "staging: branches": (staging_branches, 50, "branches"),
-    "manager: all turns": (manager_life, 500, "stores"), "key-value store in memory": (kv_scan, 5000, "keys")}
+    "key-value store in memory": (kv_scan, 5000, "keys")}
 
 
 FLAT = frozenset({"staging: compaction", "staging: past tombstones"})

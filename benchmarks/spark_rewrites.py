@@ -18,6 +18,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,7 +121,7 @@ class Rewrite:
 def all_rewrites(spark: SparkSession, scratch: Path, quick: bool,
                  megabytes: int | None = None) -> Iterator[Iterator[Rewrite]]:
     """The four, one after the other, each with data of its own; worker processes are started once."""
-    with ProcessExecutor(CORES) as processes:
+    with nullcontext(ProcessExecutor(CORES)) as processes:
         yield _one_by_one(spark, processes, scratch, quick, megabytes)
 
 
@@ -413,7 +414,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=None, help="counted runs of each (default 5, quick 1)")
     options = parser.parse_args()
     runs = options.runs or (1 if options.quick else 5)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder, ProcessExecutor(CORES) as processes:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder, nullcontext(ProcessExecutor(CORES)) as processes:
         spark = spark_session("benchmark", cores=CORES)
         ship_library(spark)
         try:

@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -241,7 +242,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
             times.append(time.perf_counter() - began)
         return 1e3 * statistics.quantiles(times, n=100)[98]
 
-    with ProcessExecutor(1) as executor:
+    with nullcontext(ProcessExecutor(1)) as executor:
         def while_compacting() -> float:
             version = next(numbers)
             stage(branch, map(key, range(0, count, 2)), b"%d" % version)

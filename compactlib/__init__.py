@@ -18,12 +18,14 @@ if TYPE_CHECKING:
         BudgetSpent as BudgetSpent,
         Busy as Busy,
         Closed as Closed,
+        CompactionFailed as CompactionFailed,
         CompactlibError as CompactlibError,
         Conflict as Conflict,
         CorruptData as CorruptData,
         InvalidInput as InvalidInput,
         MissingDependency as MissingDependency,
         NotFound as NotFound,
+        Rejected as Rejected,
         Stale as Stale,
         StorageError as StorageError,
         TaskFailed as TaskFailed,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 else:
     offer(__name__, {
         "compactlib.errors":
-            "AuditFailed BudgetSpent Busy Closed CompactlibError Conflict CorruptData InvalidInput MissingDependency "
-            "NotFound Stale StorageError TaskFailed Unsupported",
+            "AuditFailed BudgetSpent Busy Closed CompactionFailed CompactlibError Conflict CorruptData InvalidInput "
+            "MissingDependency NotFound Rejected Stale StorageError TaskFailed Unsupported",
         "compactlib.outcome": "Done Failed Skipped",
     })

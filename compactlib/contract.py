@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract: what a store that can be compacted, a policy and a service offer, under the same names everywhere.
+"""The contract: what a store that can be compacted, a policy, a fence and a service offer, under the same names.
 
 `docs/contract.md` explains it with one program over four packages; `compactlib.testing.check_compaction`,
 `check_policy` and `check_service` hold an implementation to it, the library's own and a host's.
 
-Which answer for which case:
-
-- Only `compact`, `reclaim`, `run_pending` and `stop` answer outcomes (`compactlib.outcome`); everything else returns
-  its value or raises. Everything raised is a `CompactlibError`, but for what a policy or a fence of the host's raises
-  that is none: it propagates as it is, once everything is released.
-- The store is busy, there is nothing to do, or there is no room for what would be copied: `Skipped`, with that as its
-reason.
-- A plan of another store, or a plan and a policy together: raises `InvalidInput`. An outdated plan: `Failed(Stale)`.
-- A spent or cancelled budget: `Failed(BudgetSpent)`, and the next `compact()` goes on with what was committed; what is
-  committed all at once begins anew, and the error's `needed_bytes` says what it takes. A fence that refuses, a disk
-  that does, a task that raises: `Failed`, whose `changed` says whether anything has changed.
+- `compact` and `reclaim` return their report, or raise. `Rejected` is the parent of all errors that changed nothing:
+  `Busy`, `Stale` for an outdated plan, `InvalidInput` for a plan of another store or a plan and a policy together. The
+  failure of one task or group stops no other; at the end `CompactionFailed` has the report and the failures.
+- A report may be empty (`is_empty`) or partial (`is_partial`), and says `why`: nothing to do, no room for the copies,
+  the caller's budget spent after something was committed. `BudgetSpent` means that nothing could be.
 - A closed store raises `Closed`; closing it from within its own work raises `Busy`.
+- What a policy or a fence of the host's raises propagates as it is, once everything is released.
+
+The engines that are not yet re-drawn return outcomes (`compactlib.outcome`) in place of both: `Done` with the report,
+`Skipped` for busy and for nothing to do, `Failed` for what is raised; its `changed` says whether anything has changed.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self, TypeVar
 
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.budget import Budget
+from compactlib.outcome import Done, Failed, Outcome
 from compactlib.report import Status, VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
 
 
 class View(Protocol):
@@ -73,13 +70,8 @@ class Plan(Protocol):
         """Its rows as data: what is taken, what is left, and each with its reason."""
 
 
-ViewT = TypeVar("ViewT", bound=View)
 ViewT_contra = TypeVar("ViewT_contra", bound=View, contravariant=True)
-ChoiceT_contra = TypeVar("ChoiceT_contra", contravariant=True)
 ChoiceT_co = TypeVar("ChoiceT_co", covariant=True)
-PlanT = TypeVar("PlanT", bound=Plan)
-ReportT_co = TypeVar("ReportT_co", covariant=True)
-ReclaimT_co = TypeVar("ReclaimT_co", covariant=True)
 
 
 class Policy(Protocol[ViewT_contra, ChoiceT_co]):
@@ -96,37 +88,44 @@ class Policy(Protocol[ViewT_contra, ChoiceT_co]):
         """
 
 
-class Compaction(Protocol[ViewT, ChoiceT_contra, PlanT, ReportT_co, ReclaimT_co]):
-    """A store that can be compacted. Threads may share it."""
+class Compaction(Protocol):
+    """A store that can be compacted. Threads may share it. Views, plans, choices and reports are its package's own.
 
-    def view(self, *, budget: Budget | None = None) -> ViewT:
-        """The store as a policy sees it now. `budget` is asked where much has to be counted."""
+    A store in one folder of this machine has the attribute `folder`, by which a `CompactionManager` knows its disk; one
+    of a fixed capacity also offers what `compactlib.manager.HasCapacity` says.
+    """
 
-    def plan(self, policy: Policy[ViewT, ChoiceT_contra] | None = None, *, view: ViewT | None = None) -> PlanT:
-        """What `compact` would do: a dry run that changes nothing. Defaults: the store's own policy, a view of now."""
+    def view(self, *, budget: Budget | None = None) -> Any:
+        """Return the store as a policy sees it now. `budget` is asked where much has to be counted."""
 
-    def compact(self, plan: PlanT | None = None, *, policy: Policy[ViewT, ChoiceT_contra] | None = None,
-                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[ReportT_co] | Skipped | Failed:
-        """Carry out a plan, by default the one that `plan(policy)` makes now; what was interrupted is finished first.
+    def plan(self, policy: Any = None, *, view: Any = None) -> Any:
+        """Return what `compact` would do: a dry run that changes nothing. Defaults: the store's own policy, a new view.
+        """
+
+    def compact(self, plan: Any = None, *, policy: Any = None, executor: Executor | None = None,
+                budget: Budget | None = None, observer: Any = None, fence: CommitFence | None = None) -> Any:
+        """Carry out a plan, by default the one that `plan(policy)` makes now; returns the report, or raises.
 
         Args:
             plan: of this store. Not together with `policy`.
             policy: instead of the store's own.
             executor: runs the copying; default this thread.
             budget: what the work may use up; cancel it to stop.
-            observer: notified, besides the store's own; what it raises is kept.
+            observer: notified, besides the store's own.
             fence: entered around each commit.
         """
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimT_co] | Skipped | Failed:
-        """Free what no reader, lease or snapshot can reach any more; every `compact` does of it what it can at once."""
+    def reclaim(self, *, budget: Budget | None = None) -> Any:
+        """Free what no reader, lease or snapshot can reach any more; returns the report, or raises.
+
+        Every `compact` does of it what it can at once. Long work goes on from where the last call's budget ended it.
+        """
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read everything, and list what is damaged or missing; raises nothing about what is only damaged."""
 
     def status(self) -> Status:
-        """The store in numbers, at once, from memory."""
+        """Return the store in numbers, at once, from memory."""
 
     def audit(self) -> None:
         """Check what is in memory against its own rules; raises `AuditFailed`."""
@@ -139,11 +138,12 @@ class CommitFence(Protocol):
     """Decides whether a commit may still happen: a lease, a fencing token, a lock of the host's."""
 
     def guard(self) -> AbstractContextManager[object]:
-        """Entered around each commit, in the thread that commits. What entering it raises ends the work as `Failed`."""
+        """Entered around each commit, in the thread that commits. What entering it raises ends the work."""
 
 
 class Service(Protocol):
-    """Work that goes on by itself, in threads of its own. Nothing it meets ends it in silence."""
+    """Work of an engine that is not yet re-drawn, in threads of its own. `compactlib.service.PeriodicService` and
+    `CompactionManager` have the same methods; their `stop` raises `Busy` in place of `Failed`."""
 
     def start(self) -> None:
         """Begin; starting again does nothing. `with` starts and stops.

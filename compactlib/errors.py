@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -40,8 +41,16 @@ class CompactlibError(Exception):
         return _revive, (type(self), self.args, self._state())
 
 
-class InvalidInput(CompactlibError, ValueError):
-    """An argument or a file's place is not what the call accepts; nothing was changed. Correct it and call again."""
+class Rejected(CompactlibError):
+    """The parent of all errors that changed nothing: `except Rejected` needs no check of what has become of the call.
+
+    Of other errors some work may be done: `StorageError`, `CorruptData`, `CompactionFailed`, `Closed` of an object that
+    closed itself, and every error that says its outcome is unknown.
+    """
+
+
+class InvalidInput(Rejected, ValueError):
+    """An argument or a file's place is not what the call accepts. Correct it and call again."""
 
 
 class Unsorted(InvalidInput):
@@ -53,7 +62,7 @@ class Unsorted(InvalidInput):
         self.found = found
 
 
-class NotFound(CompactlibError, KeyError):
+class NotFound(Rejected, KeyError):
     """What was asked for does not exist."""
 
 
@@ -79,11 +88,11 @@ class CorruptData(CompactlibError):
         self.index = index
 
 
-class Conflict(CompactlibError):
+class Conflict(Rejected):
     """A compare-and-set or a fencing check lost against another writer. Read again and decide anew."""
 
 
-class Stale(CompactlibError):
+class Stale(Rejected):
     """A token, lease or view is outdated. Take a new one and try again."""
 
 
@@ -91,12 +100,14 @@ class Closed(CompactlibError):
     """The object was closed. Open a new one."""
 
 
-class Busy(CompactlibError):
+class Busy(Rejected):
     """Another thread or process holds what is needed, or work is in progress. Wait, or ask the holder that it names."""
 
 
 class BudgetSpent(Busy):
-    """The budget given to the work ran out, or the work was cancelled. What was committed stays; call again to go on.
+    """The budget given to the work ran out, or the work was cancelled, before anything could be committed.
+
+    Where something was committed, the call returns a partial report instead.
 
     Attributes:
         reason: `"bytes"`, `"deadline"` or `"cancelled"`.
@@ -136,11 +147,11 @@ class AuditFailed(CompactlibError, AssertionError):
     """
 
 
-class Unsupported(CompactlibError):
+class Unsupported(Rejected):
     """This release or platform cannot do it: a format version, an operation. The message names what can."""
 
 
-class MissingDependency(CompactlibError, ImportError):
+class MissingDependency(Rejected, ImportError):
     """An optional package is not installed. The message says how: pip adds the extra to what is there."""
 
     def __init__(self, *, package: str, extra: str, purpose: str) -> None:
@@ -148,6 +159,23 @@ class MissingDependency(CompactlibError, ImportError):
         self.package = package
         self.extra = extra
         self.purpose = purpose
+
+
+class CompactionFailed(CompactlibError):
+    """Some tasks or groups of a compaction failed; the others were carried out, and what they committed stays.
+
+    Attributes:
+        report: what the compaction did, as it would have been returned.
+        failures: the error of each task or group that failed, by its name.
+    """
+
+    def __init__(self, *, report: Any, failures: Mapping[str, CompactlibError]) -> None:
+        self.report = report
+        self.failures: dict[str, CompactlibError] = dict(failures)
+        named = [f"{name}: {type(error).__name__}: {error}" for name, error in self.failures.items()]
+        more = f"; and {len(named) - 3} more" if len(named) > 3 else ""
+        super().__init__(f"a compaction failed in part, and the rest is done: {'; '.join(named[:3])}{more}; the "
+                         f"sources of what failed are untouched, compact again")
 
 
 class TaskFailed(CompactlibError):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig
-from compactlib.runtime import CompactionManager
+from compactlib.manager import CompactionManager
 
 CAPACITY_BYTES = 16 << 20
 

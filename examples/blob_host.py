@@ -17,7 +17,8 @@ from pathlib import Path
 from threading import Thread
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig
-from compactlib.runtime import CompactionManager, OnRequest
+from compactlib.errors import NotFound
+from compactlib.manager import CompactionManager, OnRequest
 
 
 class Host(ThreadingHTTPServer):
@@ -38,16 +39,18 @@ class Route(BaseHTTPRequestHandler):
     """`POST /compact/NAME`."""
 
     def do_POST(self) -> None:
-        """Request a compaction: 202 if the request was taken, else 404 or 409 with the reason."""
+        """Request a compaction: 202 if the request was taken, else 404."""
         assert isinstance(self.server, Host)
         manager = self.server.manager
         prefix, _, name = self.path.rpartition("/")
-        if prefix != "/compact" or name not in {row.work for row in manager.report().rows}:
-            self._answer(404, {"error": f"there is no {self.path}"})
-            return
-        answer = manager.request(name)
-        reason = getattr(answer, "reason", "")
-        self._answer(409 if reason else 202, {"store": name, "error": reason})
+        try:
+            if prefix != "/compact":
+                raise NotFound(f"there is no {self.path}")
+            manager.request(name)
+        except NotFound as error:
+            self._answer(404, {"error": str(error)})
+        else:
+            self._answer(202, {"store": name, "error": ""})
 
     def _answer(self, status: int, content: dict[str, str]) -> None:
         body = json.dumps(content).encode()

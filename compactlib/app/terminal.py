@@ -14,8 +14,9 @@ from typing import Any, TextIO
 import attrs
 
 from compactlib.errors import MissingDependency
+from compactlib.observer import TqdmObserver
 from compactlib.report import MAX_ROWS, Table
-from compactlib.runtime import Observer, Progress, TqdmObserver
+from compactlib.runtime import Observer, Progress
 
 _SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
           "file_bytes": "file B", "bytes_to_copy": "copied B", "bytes_read": "read B",
@@ -128,9 +129,9 @@ class _CompactionBars(Observer):
     def progress(self, progress: Progress) -> None:
         """Draw groups of the compaction, and the bytes of a task; what executors say of all tasks is the same again."""
         if progress.work == "compact":
-            self.groups.progress(progress)
+            self.groups.event("progress", **attrs.asdict(progress))
         elif progress.unit == "bytes":
-            self.bytes.progress(progress)
+            self.bytes.event("progress", **attrs.asdict(progress))
 
 
 @contextlib.contextmanager

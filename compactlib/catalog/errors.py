@@ -3,7 +3,16 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.errors import (
+    Busy,
+    CompactlibError,
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    Stale,
+    Unsupported,
+)
 from compactlib.files.record_frame import other_version
 
 
@@ -347,7 +356,7 @@ class TwoCoordinators(Conflict):
         self.claims = claims
 
 
-class DeadlinePassed(Busy):
+class DeadlinePassed(CompactlibError):
     """A wait came to its end. What was waited for may still happen, but this round goes on without it.
 
     Attributes:
@@ -384,7 +393,7 @@ class NotInTopology(Stale):
         self.epoch = epoch
 
 
-class HostFailed(Busy):
+class HostFailed(CompactlibError):
     """A call of the host ended in an error that is not the library's own. The next round calls again.
 
     Attributes:

@@ -10,15 +10,16 @@ import pickle
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from compactlib._arguments import require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, TellingObserver, tell, telling
+from compactlib.runtime.observe import Observer, Progress, TellingObserver, tell, telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -161,7 +162,8 @@ def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budg
 class LocalExecutor:
     """Runs tasks in this process: one after the other, or in `workers` threads.
 
-    Threads overlap reading, checksumming of large entries, and fsync; they share the caller's budget and observer.
+    Threads overlap reading, checksumming of large entries, and fsync; they share the caller's budget. What their tasks
+    report to the observer reaches it on the caller's thread, while that waits for an outcome.
     They run at most `2 * workers` tasks ahead of the caller, so memory does not grow with the number of tasks.
 
     Args:
@@ -190,29 +192,35 @@ class LocalExecutor:
         """
         listed = checked_names(tasks)
         # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
-        lent = (Budget() if budget is None else budget).lend()
+        lent = (Budget() if budget is None else budget).child()
         told = telling(observer)
 
         turn = threading.Lock()
 
+        finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
+        if self._workers > 1:
+            told = TellingObserver(_Queued(finished, told), partial(_inside, told))
+
         def run_one(task: RewriteTask) -> RewriteOutcome:
             return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock, turn))
 
-        return self._run_here(listed, run_one) if self._workers == 1 else self._run_threads(listed, run_one, lent)
+        if self._workers == 1:
+            return self._run_here(listed, run_one)
+        return self._run_threads(listed, run_one, lent, finished)
 
     def _run_here(self, tasks: Sequence[RewriteTask],
                   run_one: Callable[[RewriteTask], RewriteOutcome]) -> Generator[RewriteOutcome, None, None]:
         for task in tasks:
             yield run_one(task)
 
-    def _run_threads(self, tasks: Sequence[RewriteTask], run_one: Callable[[RewriteTask], RewriteOutcome],
-                     lent: Budget) -> Generator[RewriteOutcome, None, None]:
+    def _run_threads(self, tasks: Sequence[RewriteTask], run_one: Callable[[RewriteTask], RewriteOutcome], lent: Budget,
+                     finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]],
+                     ) -> Generator[RewriteOutcome, None, None]:
         # Imported by executors that use threads: it takes as long as all the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
         from contextvars import copy_context
 
         waiting = iter(tasks)
-        finished: queue.SimpleQueue[Future[RewriteOutcome]] = queue.SimpleQueue()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")
         unfinished = 0
         try:
@@ -223,15 +231,43 @@ class LocalExecutor:
                     unfinished += 1
                 if not unfinished:
                     return
-                outcome = finished.get().result()
-                unfinished -= 1
-                yield outcome
+                news = finished.get()
+                if isinstance(news, partial):
+                    news()
+                else:
+                    outcome = news.result()
+                    unfinished -= 1
+                    yield outcome
         finally:
             lent.cancel()
             pool.shutdown(wait=True, cancel_futures=True)
 
     def __repr__(self) -> str:
         return f"LocalExecutor(workers={self._workers})"
+
+
+class _Queued(Observer):
+    """Puts what a task reports on a queue, for the caller's thread."""
+
+    def __init__(self, news: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]], observer: Observer) -> None:
+        self._news = news
+        self._observer = observer
+
+    @property
+    def is_deaf(self) -> bool:
+        return self._observer.is_deaf
+
+    def progress(self, progress: Progress) -> None:
+        self._news.put(partial(self._observer.progress, progress))
+
+    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+        self._news.put(partial(self._observer.count, name, value, labels))
+
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        self._news.put(partial(self._observer.measure, name, value, labels))
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        self._news.put(partial(self._observer.event, name, dict(fields)))
 
 
 def _text(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Closed, InvalidInput, Stale
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, Stale
 
 
 class LogBroken(Closed):
@@ -63,7 +63,7 @@ class NotLeader(Busy):
         self.leader = leader
 
 
-class NoAnswer(Busy):
+class NoAnswer(CompactlibError):
     """A command got no answer in time: it may be carried out, now or later, or never. Look before trying again.
 
     Attributes:

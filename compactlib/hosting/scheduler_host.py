@@ -20,7 +20,7 @@ from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.hosting.command_log import CommandLog
-from compactlib.hosting.errors import PollAgain
+from compactlib.hosting.errors import NoAnswer, PollAgain
 from compactlib.kv import KVStore
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.outcome import Done, Failed, Skipped
@@ -134,7 +134,7 @@ class SchedulerHost(Closing):
             self.machine.restore(self._snapshots)
         log.start(_Driven(self.machine))
         try:
-            with contextlib.suppress(Busy):
+            with contextlib.suppress(Busy, NoAnswer):
                 # Where this node does not lead, or its clock is in doubt: with the first command.
                 self._decide(lambda command: None)
         except BaseException:

@@ -20,16 +20,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from operator import add, index as as_int, sub
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final
+from typing import NoReturn, final
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib._arguments import require_one_of, require_type
+from compactlib._arguments import require_type
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import (
     algebra as _indexset_algebra,
     encoding as _indexset_bytes,
-    roaring as _indexset_roaring,
     runs as _indexset_runs,
 )
 from compactlib.indexset.positions import common_positions, merge_positions
@@ -44,13 +43,7 @@ from compactlib.indexset.runs import (
     unsorted,
 )
 
-if TYPE_CHECKING:
-    from pyroaring import AbstractBitMap64, BitMap64
-
-__all__ = ["MAX_INDEX", "Engine", "IndexSet", "IndexSetBuilder", "common_positions", "merge_positions"]
-
-Engine: TypeAlias = Literal["auto", "plain", "roaring"]
-"""How unsorted indexes are sorted: by `list.sort`, by a roaring bitmap, or by whichever is faster and installed."""
+__all__ = ["MAX_INDEX", "IndexSet", "IndexSetBuilder", "common_positions", "merge_positions"]
 
 
 @final
@@ -88,7 +81,7 @@ class IndexSet:
     # --- making one ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_iterable(cls, indexes: Iterable[int], *, engine: Engine = "auto") -> IndexSet:
+    def from_iterable(cls, indexes: Iterable[int]) -> IndexSet:
         """The set of `indexes`, in any order, repeated or not.
 
         >>> IndexSet.from_iterable([3, 1, 2, 3])
@@ -96,19 +89,13 @@ class IndexSet:
 
         Args:
             indexes: integers from 0 to 2**64 - 1.
-            engine: how to sort; the result is the same with each.
 
         Raises:
-            InvalidInput: a value is no integer or out of range, or there is no such engine.
-            MissingDependency: the engine is `"roaring"` and the extra `fast` is not installed.
+            InvalidInput: a value is no integer or out of range.
 
         Cost: O(n log n); linear where the input ascends.
         """
-        require_one_of("engine", engine, Engine)
-        values = column(list(indexes))
-        if engine == "roaring" or (engine == "auto" and _indexset_roaring.pays(values)):
-            return cls._of(_indexset_roaring.runs_of(values))
-        ordered = sorted(values)
+        ordered = sorted(column(list(indexes)))
         return cls._of(joined(ordered, ordered))
 
     @classmethod
@@ -167,11 +154,6 @@ class IndexSet:
         """
         require_type("data", data, (bytes, bytearray, memoryview), "bytes")
         return cls._of(_indexset_bytes.decode(data, path or "<bytes>", offset))
-
-    @classmethod
-    def from_roaring(cls, bitmap: AbstractBitMap64) -> IndexSet:
-        """The members of a `pyroaring` bitmap of 64 bits. Cost: O(runs + containers) in C."""
-        return cls._of(_indexset_roaring.from_bitmap(bitmap))
 
     # --- asking it ----------------------------------------------------------------------------------------------
 
@@ -252,13 +234,9 @@ class IndexSet:
         run = bisect_left(self._lasts, first)
         return first <= last and run < len(self._firsts) and self._firsts[run] <= last
 
-    def overlaps_set(self, other: IndexSet) -> bool:
-        """Whether the two sets share a member. Cost: O(runs where their ranges meet)."""
-        return _indexset_algebra.overlap(self._runs, other._runs)
-
     def isdisjoint(self, other: IndexSet) -> bool:
-        """Whether the two sets share no member. Cost: as `overlaps_set`."""
-        return not self.overlaps_set(other)
+        """Whether the two sets share no member. Cost: O(runs where their ranges meet)."""
+        return not _indexset_algebra.overlap(self._runs, other._runs)
 
     def issubset(self, other: IndexSet) -> bool:
         """Whether every member is one of `other`. Cost: as `intersection`."""
@@ -311,17 +289,6 @@ class IndexSet:
         """The members of this set that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
         return self._taking(_indexset_algebra.difference(self._runs, other._runs))
 
-    def overwritten_by(self, new: IndexSet) -> IndexSet:
-        """What a log holds after `new` was written over it: the members below `new.first`, and all of `new`.
-
-        >>> log = IndexSet.from_runs([(1, 3), (5, 8)])
-        >>> list(log.overwritten_by(IndexSet.range(6, 6)).runs())
-        [(1, 3), (5, 6)]
-
-        Cost: O(runs).
-        """
-        return self.at_most(new.first - 1).union(new) if new else self
-
     def __or__(self, other: IndexSet) -> IndexSet:
         return self._combined(other, IndexSet.union)
 
@@ -339,17 +306,6 @@ class IndexSet:
         About one byte a run while gaps stay below 64 indexes, two below 8,192. Cost: O(runs).
         """
         return _indexset_bytes.encode(self._runs)
-
-    def to_roaring(self) -> BitMap64:
-        """The members as a `pyroaring.BitMap64`, for numpy masks or for other roaring libraries.
-
-        Raises:
-            InvalidInput: more than 2**40 members, which would not fit into memory as a bitmap.
-            MissingDependency: the extra `fast` is not installed.
-
-        Cost: O(runs + containers), in C but for runs of more than 64.
-        """
-        return _indexset_roaring.to_bitmap(self._runs, self._count)
 
     def __eq__(self, other: object) -> bool:
         return self._runs == other._runs if isinstance(other, IndexSet) else NotImplemented

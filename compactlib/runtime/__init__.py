@@ -12,31 +12,33 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.runtime.budget import Budget as Budget, BudgetLimits as BudgetLimits
-    from compactlib.runtime.observe import (
-        LoggingObserver as LoggingObserver,
-        Observer as Observer,
-        Observers as Observers,
-        Progress as Progress,
-        PrometheusObserver as PrometheusObserver,
-        RecordingObserver as RecordingObserver,
-        TqdmObserver as TqdmObserver,
-        telling as telling,
-    )
-    from compactlib.runtime.services.manager import (
+    from compactlib.manager import (
         CompactionManager as CompactionManager,
         LowSpace as LowSpace,
         OnRequest as OnRequest,
         Periodic as Periodic,
     )
+    from compactlib.observer import (
+        LoggingObserver as LoggingObserver,
+        PrometheusObserver as PrometheusObserver,
+        TqdmObserver as TqdmObserver,
+    )
+    from compactlib.runtime.budget import Budget as Budget, BudgetLimits as BudgetLimits
+    from compactlib.runtime.observe import (
+        Observer as Observer,
+        Observers as Observers,
+        Progress as Progress,
+        RecordingObserver as RecordingObserver,
+        telling as telling,
+    )
     from compactlib.runtime.steady_clock import SteadyClock as SteadyClock
     from compactlib.runtime.throttle import Throttle as Throttle
 else:
     offer(__name__, {
+        "compactlib.manager": "CompactionManager LowSpace OnRequest Periodic",
+        "compactlib.observer": "LoggingObserver PrometheusObserver TqdmObserver",
         "compactlib.runtime.budget": "Budget BudgetLimits",
-        "compactlib.runtime.observe":
-            "LoggingObserver Observer Observers Progress PrometheusObserver RecordingObserver TqdmObserver telling",
-        "compactlib.runtime.services.manager": "CompactionManager LowSpace OnRequest Periodic",
+        "compactlib.runtime.observe": "Observer Observers Progress RecordingObserver telling",
         "compactlib.runtime.steady_clock": "SteadyClock",
         "compactlib.runtime.throttle": "Throttle",
     })

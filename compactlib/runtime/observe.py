@@ -4,32 +4,26 @@
 The library notifies an `Observer` of what it does and never asks it anything. What an observer or a listener raises is
 kept and logged, and breaks nothing. Callables whose answer is used (a policy, a fence, the change of an update) are not
 notified but asked: what they raise is the caller's to see. There are no notifications inside a lock or in a replay;
-the caller has to ensure that. Adapters for tqdm, Prometheus and `logging` are here; each imports its package only
-when it is made.
+the caller has to ensure that.
+
+`compactlib.observer` takes the place of this module. An observer of one method may be given wherever one of four is
+asked for: `telling` adapts it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import re
 import threading
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
 from compactlib._arguments import require_whole
-from compactlib._closing import Closing
-from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.observer import Observer as EventObserver
 
 _LOGGER = logging.getLogger("compactlib.observers")
-_MAX_SHOWN_CHARS = 200
-_MAX_OPEN_BARS = 20
 
 
 @attrs.frozen
@@ -133,10 +127,13 @@ class TellingObserver(Observer):
         return f"TellingObserver({self._observer!r}, failures={self.failures})"
 
 
-def telling(observer: Observer | None) -> Observer:
+def telling(observer: Observer | EventObserver | None) -> Observer:
     """`observer` as the library notifies it, whatever it raises; `None` is one that does nothing."""
     if observer is None:
         return Observer()
+    if not isinstance(observer, Observer):
+        # One of no method at all fails, and is kept quiet, as one that raises.
+        observer = FourMethods(observer)
     if type(observer) is Observer or isinstance(observer, TellingObserver):
         return observer
     return TellingObserver(observer)
@@ -245,9 +242,10 @@ class RecordingObserver(Observer):
             if self._has_room(len(self.events)):
                 self.events.append((name, copied))
 
-    def replay(self, observer: Observer) -> None:
+    def replay(self, observer: Observer | EventObserver) -> None:
         """Notify `observer` of the progresses, then the events, then the counters' sums, then the measurements."""
         kept = self.__getstate__()
+        observer = telling(observer)
         for progress in kept["progresses"]:
             observer.progress(progress)
         for event, fields in kept["events"]:
@@ -276,240 +274,54 @@ class RecordingObserver(Observer):
         self._lock = threading.Lock()
 
 
-class LoggingObserver(Observer):
-    """Writes events to a logger at INFO, counters and measurements at DEBUG.
-
-    The message shows each value in at most 200 characters; the log record carries the values themselves, as
-    `record.event` and `record.fields`, or `record.counter` (or `record.measurement`), `record.value` and
-    `record.labels`.
+class FourMethods(Observer):
+    """An adapter: what an engine reports by four methods becomes events. It ends when the engines are re-drawn.
 
     Args:
-        logger: default the logger `compactlib`.
+        observer: of one method (`compactlib.observer`).
     """
 
-    def __init__(self, logger: logging.Logger | None = None) -> None:
-        self._logger = logging.getLogger("compactlib") if logger is None else logger
-
-    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Logged at DEBUG."""
-        self._debug("%s%s += %d", "counter", name, value, labels)
-
-    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Logged at DEBUG."""
-        self._debug("%s%s = %g", "measurement", name, value, labels)
-
-    def _debug(self, form: str, kind: str, name: str, value: float, labels: Mapping[str, str] | None) -> None:
-        if self._logger.isEnabledFor(logging.DEBUG):
-            told = dict(labels or {})
-            shown = f"{{{_listed(told)}}}" if told else ""
-            self._logger.debug(form, name, shown, value, extra={kind: name, "value": value, "labels": told})
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Logged at INFO."""
-        if self._logger.isEnabledFor(logging.INFO):
-            self._logger.info("%s: %s", name, _listed(fields), extra={"event": name, "fields": dict(fields)})
-
-
-def _listed(fields: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={_shortened(str(value))}" for key, value in fields.items())
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS - 1] + "…"
-
-
-class TqdmObserver(Closing, Observer):
-    """Shows each piece of work as a tqdm progress bar; use it in a `with`, so that no bar outlives failed work.
-
-    A bar closes when its work is complete. Work that fails leaves its bar where it stood until `close()`, or until
-    more than 20 bars are open.
-
-    Args:
-        options: passed on to `tqdm.tqdm`, for example `disable=True`; they win over what the observer would choose.
-
-    Raises:
-        MissingDependency: tqdm is not installed.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            with warnings.catch_warnings():
-                # In a notebook without ipywidgets the bars are lines of text; tqdm would warn of it there, in red.
-                warnings.simplefilter("ignore")
-                from tqdm.auto import tqdm
-        except ImportError:
-            raise MissingDependency(package="tqdm", extra="progress", purpose="a progress bar") from None
-        self._tqdm = tqdm
-        self._options = options
-        self._bars: dict[str, Any] = {}
-        self._lock = threading.Lock()
+    def __init__(self, observer: EventObserver) -> None:
+        self._observer = observer
 
     def progress(self, progress: Progress) -> None:
-        """Move the work's bar, made at the first call."""
-        with self._lock:
-            bar = self._bars.get(progress.work)
-            if bar is None:
-                bar = self._opened(progress)
-            _set_total(bar, progress.total)
-            bar.update(progress.done - bar.n)
-            if progress.done >= progress.total:
-                self._bars.pop(progress.work).close()
-
-    def _opened(self, progress: Progress) -> Any:
-        if len(self._bars) >= _MAX_OPEN_BARS:
-            self._bars.pop(next(iter(self._bars))).close()
-        in_bytes = progress.unit == "bytes"
-        chosen = {"total": progress.total, "desc": progress.work, "unit": "B" if in_bytes else f" {progress.unit}",
-                  "unit_scale": in_bytes}
-        bar = self._bars[progress.work] = self._tqdm(**{**chosen, **self._options})
-        return bar
-
-    def close(self) -> None:
-        """Close every bar that is still open; the observer can be used again afterwards."""
-        with self._lock:
-            while self._bars:
-                self._bars.popitem()[1].close()
-
-
-def _set_total(bar: Any, total: int) -> None:
-    if bar.total != total:
-        bar.total = total
-        container = getattr(bar, "container", None)
-        if container is not None:
-            # A notebook's bar keeps the total that it was made with in a widget of its own.
-            container.children[1].max = total
-
-
-SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
-                   3_600.0, 14_400.0)
-"""Upper bounds for what takes from milliseconds (a request) to hours (a compaction)."""
-
-
-class PrometheusObserver(Observer):
-    """Turns counters into Prometheus counters, measurements into histograms, events into `<prefix>_events_total`.
-
-    An event with a number as its `value` is a level as well: a gauge of its name, whose labels are the fields that are
-    texts. A `value` of `None` clears it.
-
-    One observer serves a whole process: share it between logs and threads. Characters that Prometheus does not
-    allow in names become underscores. The labels of a name are those of its first use: later, a label that is
-    missing is exported as `""`, and one that is new is left out, so that sums stay right.
-
-    Args:
-        registry: a `prometheus_client.CollectorRegistry`; default the package's own global one.
-        prefix: put before every name.
-        max_series: how many sets of label values each name has at most; what comes under more of them is added to the
-            set in which every label is `OTHER_LABELS`, so that no name (of a store, a branch) can fill the memory. A
-            level under more of them is not exported until another one was cleared.
-        buckets: upper bounds of the histograms' buckets, ascending.
-
-    Raises:
-        MissingDependency: prometheus_client is not installed.
-        InvalidInput: the registry already has an observer with this prefix, `max_series` is less than 1, or the
-            buckets do not ascend.
-    """
-
-    def __init__(self, registry: Any = None, *, prefix: str = "compactlib", max_series: int = 1_000,
-                 buckets: Sequence[float] = SECONDS_BUCKETS) -> None:
-        prometheus_client = _prometheus_client()
-        require_whole("max_series", max_series, 1)
-        bounds = tuple(buckets)
-        if not bounds or not all(isinstance(bound, int | float) for bound in bounds) or any(
-                first >= second for first, second in pairwise(bounds)):
-            raise InvalidInput(f"buckets is {buckets!r}; give at least one number, each above the one before it")
-        self._kinds: dict[str, Callable[..., Any]] = {
-            "count": prometheus_client.Counter, "level": prometheus_client.Gauge,
-            "measure": partial(prometheus_client.Histogram, buckets=bounds)}
-        self._registry = prometheus_client.REGISTRY if registry is None else registry
-        self._exported: Callable[[], bytes] = partial(prometheus_client.generate_latest, self._registry)
-        self._prefix = prefix
-        self._max_series = max_series
-        self._metrics: dict[str, _Metric] = {}
-        self._lock = threading.Lock()
-        try:
-            self._open("count", _metric_name(f"{prefix}_events"), ("event",))
-        except ValueError as error:
-            raise InvalidInput(f"the registry refuses counters named {prefix}_… ({error}); share one observer, or "
-                               f"give this one another prefix") from error
+        """The event `progress`."""
+        self._observer.event("progress", **attrs.asdict(progress))
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to the counter, made at the first call."""
-        self._child("count", name, labels).inc(value)
+        """The field `add`."""
+        self._observer.event(name, add=value, **(labels or {}))
 
     def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add to the histogram, made at the first call."""
-        self._child("measure", name, labels).observe(value)
+        """The field `sample`."""
+        self._observer.event(name, sample=value, **(labels or {}))
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Count the event; of its fields a level is exported, if it is one."""
-        self.count("events", 1, {"event": name})
-        value = fields.get("value", "")
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            self._level(name, value, {label: text for label, text in fields.items() if isinstance(text, str)})
+        """Passed on."""
+        self._observer.event(name, **fields)
 
-    def text(self) -> bytes:
-        """All that the registry exports now, in Prometheus' text form."""
-        return self._exported()
-
-    def _level(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
-        with self._lock:
-            if value is None and _metric_name(f"{self._prefix}_{name}") not in self._metrics:
-                return
-            metric, values = self._metric("level", name, labels)
-            if metric.kind != "level":
-                return
-            if value is None:
-                if values in metric.seen:
-                    metric.seen.remove(values)
-                    metric.made.remove(*values) if values else metric.made.set(math.nan)
-            elif values in metric.seen or len(metric.seen) < self._max_series:
-                metric.seen.add(values)
-                (metric.made.labels(*values) if values else metric.made).set(value)
-
-    def _child(self, kind: str, name: str, labels: Mapping[str, str] | None) -> Any:
-        with self._lock:
-            metric, values = self._metric(kind, name, labels)
-            if not values:
-                return metric.made
-            if values not in metric.seen:
-                if len(metric.seen) >= self._max_series:
-                    values = (OTHER_LABELS,) * len(values)
-                else:
-                    metric.seen.add(values)
-        return metric.made.labels(*values)
-
-    def _metric(self, kind: str, name: str, labels: Mapping[str, str] | None) -> tuple[_Metric, tuple[str, ...]]:
-        """The metric of a name, and the values of its own labels."""
-        told = {_metric_name(label): text for label, text in (labels or {}).items()}
-        allowed = _metric_name(f"{self._prefix}_{name}")
-        metric = self._metrics.get(allowed) or self._open(kind, allowed, tuple(sorted(told)))
-        return metric, tuple(told.get(label, "") for label in metric.labels)
-
-    def _open(self, kind: str, name: str, labels: tuple[str, ...]) -> _Metric:
-        made = self._kinds[kind](name, f"reported by {self._prefix}", labels, registry=self._registry)
-        self._metrics[name] = _Metric(made, labels, kind)
-        return self._metrics[name]
+    def __repr__(self) -> str:
+        return f"FourMethods({self._observer!r})"
 
 
-OTHER_LABELS = "(other)"
-"""What labels say of whatever came after a name had all the sets of label values that it may have."""
+class OneMethod:
+    """An adapter, the other way round: events become calls of four methods. It ends when the engines are re-drawn.
 
+    Args:
+        observer: of four methods.
+    """
 
-@attrs.frozen
-class _Metric:
-    made: Any
-    labels: tuple[str, ...]
-    kind: str
-    seen: set[tuple[str, ...]] = attrs.field(factory=set)
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
 
-
-def _prometheus_client() -> Any:
-    try:
-        import prometheus_client
-    except ImportError:
-        raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
-    return prometheus_client
-
-
-def _metric_name(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Call the method that the fields are for."""
+        labels = {key: value for key, value in fields.items() if key not in ("add", "sample")}
+        if name == "progress":
+            self._observer.progress(Progress(**fields))
+        elif "add" in fields:
+            self._observer.count(name, fields["add"], labels)
+        elif "sample" in fields:
+            self._observer.measure(name, fields["sample"], labels)
+        else:
+            self._observer.event(name, fields)

@@ -32,7 +32,7 @@ class Run:
     """
 
     def __init__(self, budget: Budget, *, is_brief: bool = False) -> None:
-        self.budget: Budget = budget.lend()
+        self.budget: Budget = budget.child()
         self.is_brief: bool = is_brief
         # Work that this one is a part of: a worker's turn, say, which runs a store's compaction.
         self._around: frozenset[Run] = _RUNS.get()

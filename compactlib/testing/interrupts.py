@@ -51,23 +51,27 @@ class Interrupted:
     Args:
         place: counted from 1; 0: at none.
         meanwhile: called there instead, so that the block is paused.
+        files: paths of further modules in which it may come, such as a test's own store.
 
     Attributes:
+        place: as given.
         places: how many were passed.
         where: file and line of the one where it was raised.
     """
 
-    def __init__(self, place: int = 0, meanwhile: Callable[[], object] | None = None) -> None:
+    def __init__(self, place: int = 0, meanwhile: Callable[[], object] | None = None,
+                 files: tuple[str, ...] = ()) -> None:
         self.places: int = 0
         self.where: str = ""
-        self._place = place
+        self.place: int = place
         self._meanwhile = meanwhile
+        self._files = files
         self._calling: set[int] = set()
         self._before: Any = None
 
     def again(self) -> Interrupted:
         """Another one at the same place."""
-        return Interrupted(self._place, self._meanwhile)
+        return Interrupted(self.place, self._meanwhile, self._files)
 
     def __enter__(self) -> Interrupted:
         self._before = sys.gettrace()
@@ -90,7 +94,7 @@ class Interrupted:
         is_final = any(each is not None and each.f_code.co_name == "__del__" for each in (frame, caller))
         place = caller if caller is not None and frame.f_code.co_filename == threading.__file__ else frame
         name = place.f_code.co_filename
-        if is_final or not name.startswith(_LIBRARY) or name.startswith(_HARNESS):
+        if is_final or not name.startswith((*_LIBRARY, *self._files)) or name.startswith(_HARNESS):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._stepped
@@ -105,7 +109,7 @@ class Interrupted:
             self._calling.discard(id(frame))
         if is_one:
             self.places += 1
-            if self.places == self._place:
+            if self.places == self.place:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 if self._meanwhile is None:
                     sys.settrace(None)
@@ -114,14 +118,15 @@ class Interrupted:
         return self._stepped
 
 
-def interruptions(act: Callable[[], object], count: int) -> Iterator[Interrupted]:
+def interruptions(act: Callable[[], object], count: int, files: tuple[str, ...] = ()) -> Iterator[Interrupted]:
     """So many interrupts, each for a new start of what `act` does, evenly over the places that it passes.
 
     Args:
         act: what is interrupted, once here and without an interrupt.
         count: how many; all places, if there are fewer.
+        files: see `Interrupted`.
     """
-    with Interrupted() as whole:
+    with Interrupted(files=files) as whole:
         act()
     for number in range(min(count, whole.places)):
-        yield Interrupted(1 + (2 * number + 1) * whole.places // (2 * min(count, whole.places)))
+        yield Interrupted(1 + (2 * number + 1) * whole.places // (2 * min(count, whole.places)), files=files)

@@ -245,7 +245,7 @@ def test_no_room_for_a_single_file_is_refused(source: Path, tmp_path: Path, caps
 
 def test_without_spark_the_demo_ends_well_and_says_what_is_left_out(source: Path, tmp_path: Path) -> None:
     # A core install, by the imports that fail there.
-    extras = "for name in ('pyspark', 'pyarrow', 'tqdm', 'prometheus_client', 'pyroaring'): sys.modules[name] = None"
+    extras = "for name in ('pyspark', 'pyarrow', 'tqdm', 'prometheus_client'): sys.modules[name] = None"
     done = run_compactlib("demo", "--input", source, "--folder", tmp_path / "logs", before=f"exec({extras!r})")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nspark     left out: a Spark session needs the package 'pyspark': pip install 'compactlib[spark]'\n" in (

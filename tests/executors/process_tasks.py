@@ -45,17 +45,6 @@ class EndTask:
 
 
 @attrs.frozen
-class ScheduledTask:
-    """Says in a counter how its process is scheduled."""
-
-    name: str
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        attempt.observer.count("policy", os.sched_getscheduler(0))
-        return done(self.name, attempt)
-
-
-@attrs.frozen
 class PieceTask:
     """Asks for all of its bytes at once."""
 
@@ -136,22 +125,6 @@ class StubbornTask:
     def run(self, attempt: Attempt) -> RewriteResult:
         Path(self.folder, f"{self.name}.began").touch()
         wait_for(Path(self.folder, "never"))
-        return done(self.name, attempt)
-
-
-@attrs.frozen
-class PausedTask:
-    """Waits to be paused, marks that it was, and ends once it is resumed."""
-
-    name: str
-    folder: str
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        Path(self.folder, f"{self.name}.began").touch()
-        while not attempt.budget.paused:
-            time.sleep(0.001)
-        Path(self.folder, f"{self.name}.paused").touch()
-        attempt.budget.check()
         return done(self.name, attempt)
 
 

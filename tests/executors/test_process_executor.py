@@ -35,14 +35,11 @@ from tests.executors.process_tasks import (
     InterruptedTask,
     LostTask,
     MeetingTask,
-    PausedTask,
     PieceTask,
-    ScheduledTask,
     StubbornTask,
     TellingTask,
     wait_for,
 )
-from tests.harness.forks import in_a_fork
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +59,7 @@ def ran(executor: Executor, tasks: Iterable[RewriteTask], budget: Budget | None 
 
 
 def workers_alive() -> list[BaseProcess]:
-    return [child for child in multiprocessing.active_children() if child.name == "compactlib-rewrite"]
+    return list(multiprocessing.active_children())
 
 
 def meanwhile(work: Callable[[], None]) -> threading.Thread:
@@ -80,7 +77,7 @@ def failed_task(outcome: RewriteOutcome) -> TaskFailed:
 # -------------------------------------------------------------------------------------------------- workers that die
 
 
-def test_a_task_that_kills_every_worker_is_given_up_and_costs_nobody_else_an_attempt(tmp_path: Path) -> None:
+def test_a_task_that_kills_every_worker_fails_alone(tmp_path: Path) -> None:
     tasks: list[RewriteTask] = [
         *(WriteTask(f"before {number}", str(tmp_path), 200_000) for number in range(3)),
         DieTask("killer", str(tmp_path), 99, os.getpid()),
@@ -90,46 +87,15 @@ def test_a_task_that_kills_every_worker_is_given_up_and_costs_nobody_else_an_att
     error = failed_task(outcomes.pop("killer"))
     assert (error.task, error.kind) == ("killer", "WorkerDied")
     assert "'killer'" in str(error)
-    assert "3 times" in str(error)
-    assert "SIGKILL" in str(error)
-    marks = {path.name.removeprefix("killer.died.") for path in tmp_path.glob("killer.died.*")}
-    assert len(marks) == 3
-    assert all(f"attempt {mark}: signal SIGKILL" in error.detail for mark in marks)
+    assert len(list(tmp_path.glob("killer.died.*"))) == 2
     for name, outcome in outcomes.items():
-        (file,) = tmp_path.glob(f"{name}.*")
-        assert result_of(outcome).files[0].path == str(file)
+        assert result_of(outcome).files[0].path in map(str, tmp_path.glob(f"{name}.*"))
 
 
-@pytest.mark.parametrize(("allowed", "deaths", "survives"), [(1, 1, False), (4, 3, True)])
-def test_the_number_of_attempts_is_the_callers(tmp_path: Path, allowed: int, deaths: int, survives: bool) -> None:
-    task = DieTask("mortal", str(tmp_path), deaths, os.getpid())
-    outcome = ran(ProcessExecutor(1, max_attempts=allowed), [task])["mortal"]
-    assert isinstance(outcome, RewriteResult if survives else RewriteFailure)
-    assert len(list(tmp_path.glob("mortal.died.*"))) == min(deaths, allowed)
-
-
-def test_a_worker_that_dies_idle_costs_no_attempt(tmp_path: Path) -> None:
-    class Pausing(Observer):
-        def progress(self, progress: Progress) -> None:
-            budget.pause()
-
-    budget = Budget()
-    tasks = [WriteTask("first", str(tmp_path)), WriteTask("second", str(tmp_path))]
-    run = ProcessExecutor(1, max_attempts=1).run(tasks, budget=budget, observer=Pausing())
-    result_of(next(run))
-    (idle,) = workers_alive()
-    idle.kill()
-    idle.join()
-    budget.resume()
-    assert result_of(next(run)).task == "second"
-    assert list(run) == []
-
-
-def test_a_task_that_leaves_its_process_is_told_with_the_exit_code() -> None:
-    tasks = [EndTask("exits", "exit"), EndTask("interrupts", "interrupt")]
-    outcomes = ran(ProcessExecutor(2, max_attempts=1), tasks)
-    assert "exit code 3" in str(failed_task(outcomes["exits"]))
-    assert failed_task(outcomes["interrupts"]).kind == "WorkerDied"
+def test_a_task_that_exits_fails_and_ends_no_worker() -> None:
+    outcomes = ran(ProcessExecutor(2), [EndTask("exits", "exit"), EndTask("interrupts", "interrupt")])
+    assert failed_task(outcomes["exits"]).kind == "SystemExit"
+    assert failed_task(outcomes["interrupts"]).kind == "KeyboardInterrupt"
 
 
 def test_control_c_is_left_to_the_parent() -> None:
@@ -164,10 +130,12 @@ def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
         "from tests.executors.process_tasks import EndlessTask\n"
         "if __name__ == '__main__':\n"
         f"    list(ProcessExecutor(1).run([EndlessTask('endless', {str(tmp_path)!r})]))\n")
-    with subprocess.Popen([sys.executable, script], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:
+    with subprocess.Popen([sys.executable, script], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
         wait_for(tmp_path / "endless.began")
         parent.send_signal(signal.SIGKILL)
-    wait_for(tmp_path / "endless.cancelled")
+        assert parent.stdout.read() == b"", "the last process that holds this end of the pipe has ended"
 
 
 # --------------------------------------------------------------------------------------------------------- to and fro
@@ -198,13 +166,6 @@ def test_the_caller_is_at_most_one_task_behind_each_worker(tmp_path: Path) -> No
     run = ProcessExecutor(1).run(WriteTask(f"{number}", str(tmp_path)) for number in range(10))
     for consumed, _ in enumerate(run, 1):
         assert len(list(tmp_path.iterdir())) <= consumed + 1
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a Linux policy")
-def test_a_worker_that_wakes_interrupts_nobody() -> None:
-    observer = RecordingObserver()
-    ran(ProcessExecutor(1), [ScheduledTask("task")], observer=observer)
-    assert observer.counters == {("policy", ()): os.SCHED_BATCH}
 
 
 # ---------------------------------------------------------------------------------------------------------- observers
@@ -294,20 +255,6 @@ def test_cancelling_reaches_running_tasks_and_refuses_the_others(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.began", "0.cancelled"]
 
 
-def test_pausing_and_resuming_reach_running_tasks(tmp_path: Path) -> None:
-    budget = Budget()
-
-    def pause_and_resume() -> None:
-        wait_for(tmp_path / "task.began")
-        budget.pause()
-        wait_for(tmp_path / "task.paused")
-        budget.resume()
-
-    thread = meanwhile(pause_and_resume)
-    result_of(ran(ProcessExecutor(1), [PausedTask("task", str(tmp_path))], budget)["task"])
-    thread.join()
-
-
 def test_a_paused_budget_holds_tasks_back(tmp_path: Path) -> None:
     class Patient(ManualClock):
         """Asked while the run waits under its deadline; resumes it at the third question."""
@@ -363,65 +310,6 @@ def test_a_finished_run_leaves_no_process(tmp_path: Path) -> None:
     assert workers_alive() == []
 
 
-def test_held_open_the_workers_serve_one_run_after_another() -> None:
-    tasks: list[RewriteTask] = [TellingTask("a"), TellingTask("b")]
-    with ProcessExecutor(2) as executor:
-        ran(executor, tasks)
-        first = {worker.pid for worker in workers_alive()}
-        ran(executor, tasks)
-        assert {worker.pid for worker in workers_alive()} == first
-        assert len(first) in (1, 2)
-    assert workers_alive() == []
-    ran(executor, tasks)
-    assert workers_alive() == []
-
-
-def test_held_open_a_worker_that_died_between_runs_is_replaced(tmp_path: Path) -> None:
-    with ProcessExecutor(1, max_attempts=1) as executor:
-        ran(executor, [WriteTask("a", str(tmp_path))])
-        (idle,) = workers_alive()
-        idle.kill()
-        idle.join()
-        assert result_of(ran(executor, [WriteTask("b", str(tmp_path))])["b"]).task == "b"
-        assert len(workers_alive()) == 1
-
-
-def test_held_open_a_run_that_is_left_keeps_no_worker_with_a_task(tmp_path: Path) -> None:
-    tasks: list[RewriteTask] = [MeetingTask("first", str(tmp_path), "stubborn.began"),
-                                StubbornTask("stubborn", str(tmp_path))]
-    with ProcessExecutor(2, grace_seconds=0) as executor:
-        run = executor.run(tasks)
-        assert next(run).task == "first"
-        run.close()
-        assert len(workers_alive()) == 1
-        assert result_of(ran(executor, [WriteTask("b", str(tmp_path))])["b"]).task == "b"
-
-
-def test_held_open_runs_at_once_have_workers_of_their_own_and_only_so_many_are_kept(tmp_path: Path) -> None:
-    with ProcessExecutor(1) as executor:
-        tasks: list[RewriteTask] = [WriteTask("a", str(tmp_path)), WriteTask("b", str(tmp_path))]
-        one, other = executor.run(tasks), executor.run([WriteTask("c", str(tmp_path))])
-        assert {result_of(next(one)).task, result_of(next(other)).task} == {"a", "c"}
-        assert list(other) == []
-        assert len(list(one)) == 1
-        assert len(workers_alive()) == 1
-
-
-def test_held_open_a_fork_has_workers_of_its_own(tmp_path: Path) -> None:
-    """And ends none of its parent's, whose children they are."""
-    with ProcessExecutor(1) as executor:
-        ran(executor, [WriteTask("a", str(tmp_path))])
-        first = {worker.pid for worker in workers_alive()}
-
-        def beside() -> str:
-            with executor:
-                return result_of(ran(executor, [WriteTask("b", str(tmp_path))])["b"]).task
-
-        assert in_a_fork(beside) == "b"
-        ran(executor, [WriteTask("c", str(tmp_path))])
-        assert {worker.pid for worker in workers_alive()} == first
-
-
 def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path) -> None:
     class Interrupting(Observer):
         def progress(self, progress: Progress) -> None:
@@ -440,8 +328,6 @@ def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(InvalidInput, match="workers is 0; it must be a whole number, at least 1"):
         ProcessExecutor(0)
-    with pytest.raises(InvalidInput, match="max_attempts is 0; it must be a whole number, at least 1"):
-        ProcessExecutor(1, max_attempts=0)
     with pytest.raises(InvalidInput, match="grace_seconds"):
         ProcessExecutor(1, grace_seconds=-1)
-    assert repr(ProcessExecutor(2)) == "ProcessExecutor(workers=2, max_attempts=3)"
+    assert repr(ProcessExecutor(2)) == "ProcessExecutor(workers=2)"

@@ -26,7 +26,7 @@ from compactlib.executors.tasks import (
     portable,
 )
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime import Budget, Observer, RecordingObserver
+from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from compactlib.testing.executors import (
     UnpicklableLibraryError,
     WriteTask,
@@ -365,3 +365,35 @@ def test_outcomes_have_one_line_and_a_table(outcome: RewriteResult | RewriteFail
     assert "\n" not in repr(outcome)
     assert "&lt;t&gt;" in outcome._repr_html_()
     assert "<t>" not in outcome._repr_html_()
+
+
+@attrs.frozen
+class ReportingTask:
+    """Reports its thread and each kind of number."""
+
+    name: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        attempt.observer.event("ran", {"thread": threading.get_ident()})
+        attempt.observer.count("ran", 1)
+        attempt.observer.measure("ran_seconds", 0.5)
+        attempt.observer.progress(Progress(self.name, 1, 1))
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(), bytes_read=0, bytes_written=0, seconds=0.0)
+
+
+def test_an_observer_is_called_on_the_callers_thread_before_the_outcome() -> None:
+    seen: list[tuple[int, str]] = []
+
+    class Here(RecordingObserver):
+        def progress(self, progress: Progress) -> None:
+            super().progress(progress)
+            seen.append((threading.get_ident(), progress.work))
+
+    observer = Here()
+    for outcome in LocalExecutor(workers=2).run([ReportingTask(f"{number}") for number in range(9)], observer=observer):
+        assert (threading.get_ident(), outcome.task) in seen
+    assert len(seen) == 9
+    assert {thread for thread, _ in seen} == {threading.get_ident()}
+    assert threading.get_ident() not in {fields["thread"] for _, fields in observer.events}
+    assert sum(observer.counters.values()) == 9
+    assert sum(len(values) for values in observer.measured.values()) == 9

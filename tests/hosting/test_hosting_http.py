@@ -28,6 +28,7 @@ from compactlib.hosting.http.wire import JSON, RECORD
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.runtime import PrometheusObserver, RecordingObserver
 from compactlib.runtime.doors import TurnedAway
+from compactlib.runtime.observe import telling
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -188,7 +189,7 @@ def test_what_is_answered_takes_the_form_that_is_accepted() -> None:
 def test_metrics_are_those_of_the_scheduler_and_its_levels() -> None:
     prometheus = pytest.importorskip("prometheus_client")
     observer = PrometheusObserver(prometheus.CollectorRegistry())
-    scheduler = StoredScheduler(MemoryStore(), CONFIG, observer=observer)
+    scheduler = StoredScheduler(MemoryStore(), CONFIG, observer=telling(observer))
     scheduler.add_blocks(blocks(0, 7))
     scheduler.poll(PollRequest(job_capacity=1))
     scheduler.poll(PollRequest(job_capacity=1))
@@ -439,8 +440,8 @@ LATER = RecordFrame("scheduler record", MAGIC, 99, "<HH").encode(4, body=b"[]")
 @pytest.mark.parametrize(("status", "ask", "kind"), [(200, SchedulerClient.status, Busy),
                                                      (200, lambda client: client.poll(PollRequest()), NoAnswer),
                                                      (503, lambda client: client.poll(PollRequest()), NoAnswer)])
-def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object], kind: type[Busy],
-                                        said: bytes) -> None:
+def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object],
+                                        kind: type[CompactlibError], said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, \
             SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"], compact=said is LATER) as client:
         def answer() -> None:
@@ -451,7 +452,7 @@ def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerCli
 
         answering = threading.Thread(target=answer)
         answering.start()
-        with pytest.raises(Busy, match=r"what came cannot be read|no scheduler's answer") as raised:
+        with pytest.raises(kind, match=r"what came cannot be read|no scheduler's answer") as raised:
             ask(client)
         assert type(raised.value) is kind
         answering.join()

@@ -98,14 +98,6 @@ def test_between_is_from_and_up_to() -> None:
     assert S.between(0, MAX_INDEX) is S
 
 
-def test_overwriting() -> None:
-    assert runs(made(1, 2, 3, 5, 6, 7, 8).overwritten_by(made(7, 8, 9, 11))) == [(1, 3), (5, 9), (11, 11)]
-    assert runs(S.overwritten_by(made(7, 8))) == [(1, 3), (5, 8)]
-    assert S.overwritten_by(made()) == S
-    assert made().overwritten_by(S) == S
-    assert S.overwritten_by(made(0)) == made(0)
-
-
 def test_subtracting() -> None:
     assert runs(S - IndexSet.range(2, 6)) == [(1, 1), (7, 9), (11, 11)]
     assert runs(IndexSet.range(1, 11) - made(4, 5, 6, 10)) == [(1, 3), (7, 9), (11, 11)]
@@ -140,7 +132,6 @@ def test_overlaps(index_set: IndexSet, asked: tuple[int, int], answer: bool) -> 
 @pytest.mark.parametrize("bad", [-1, MAX_INDEX + 1, 1.0, "1", None, b"12345678"])
 @pytest.mark.parametrize("make", [
     lambda bad: IndexSet.from_iterable([3, 1, bad]),
-    lambda bad: IndexSet.from_iterable([3, 1, bad], engine="plain"),
     lambda bad: IndexSet.from_sorted([1, 3, bad]),
     lambda bad: IndexSet.from_runs([(1, 3), (bad, bad)]),
     lambda bad: IndexSet.range(bad, bad),
@@ -171,11 +162,6 @@ def test_from_sorted_names_the_first_pair_out_of_order(values: list[int], previo
     with pytest.raises(Unsorted) as caught:
         IndexSet.from_sorted(values)
     assert (caught.value.previous, caught.value.found) == (previous, found)
-
-
-def test_an_engine_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="auto, plain, roaring"):
-        IndexSet.from_iterable([1], engine="quantum")  # type: ignore[arg-type]
 
 
 def test_chunks_hold_at_least_one_member() -> None:

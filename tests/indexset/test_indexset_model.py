@@ -106,11 +106,9 @@ def test_two_sets(left: set[int], right: set[int]) -> None:
     check(one | other, left | right)
     check(one & other, left & right)
     check(one - other, left - right)
-    check(one.overwritten_by(other), {index for index in left if not right or index < min(right)} | right)
     assert one.issubset(other) is left.issubset(right)
     assert (one & other).issubset(one)
     assert one.isdisjoint(other) is left.isdisjoint(right)
-    assert one.overlaps_set(other) is not left.isdisjoint(right)
     assert (one == other) is (left == right)
     check(one, left)
     check(other, right)
@@ -163,12 +161,6 @@ class LongLives(RuleBasedStateMachine):
         return multiple(self.kept(one[0] | two[0], one[1] | two[1]),
                         self.kept(one[0] & two[0], one[1] & two[1]),
                         self.kept(one[0] - two[0], one[1] - two[1]))
-
-    @rule(target=pairs, one=pairs, two=pairs)
-    def overwrite(self, one: tuple[IndexSet, frozenset[int]], two: tuple[IndexSet, frozenset[int]],
-                  ) -> tuple[IndexSet, frozenset[int]]:
-        below = {index for index in one[1] if index < min(two[1], default=MAX_INDEX + 1)}
-        return self.kept(one[0].overwritten_by(two[0]), below | two[1])
 
     @rule(target=pairs, pair=pairs, first=BOUNDS, last=BOUNDS)
     def cut(self, pair: tuple[IndexSet, frozenset[int]], first: int, last: int) -> tuple[IndexSet, frozenset[int]]:

@@ -109,6 +109,18 @@ Seen: TypeAlias = "tuple[object, int] | None"
 Row: TypeAlias = "Callable[[Host], Seen]"
 
 
+class MistakenEvents:
+    """An observer of one method."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self._host = host
+        self._name = name
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        if name == self._name:
+            self._host.hosts_mistake()
+
+
 class Mistaken(Observer):
     """An observer of the host's."""
 
@@ -258,7 +270,7 @@ def manager_new_budget(host: Host) -> Seen:
 
 def manager_observer(host: Host) -> Seen:
     with filled_log(host.folder / "log") as log, \
-            CompactionManager([OnRequest()], observer=Mistaken(host, "compaction_failing")) as manager:
+            CompactionManager([OnRequest()], observer=MistakenEvents(host, "compaction_failing")) as manager:
         manager.add("log", log, new_budget=lambda: 1 / 0)  # type: ignore[arg-type, return-value]
         manager.request("log")
         host.wait()

@@ -54,8 +54,7 @@ class LiveLog:
         next_sequence: the number of the next record.
 
     Attributes:
-        has_taken_room: whether a segment was begun, or refused, since the owner looked.
-        watches: asked for when little room is left: below which part of the segments, and what is called.
+        is_managed: whether a `CompactionManager` compacts the store.
     """
 
     def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: LaterObserver,
@@ -74,8 +73,7 @@ class LiveLog:
         self.lock: OwnedLock = OwnedLock(f"the blob store in {folder}")
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
         self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
-        self.has_taken_room: bool = False
-        self.watches: dict[object, tuple[float, Callable[[], object]]] = {}
+        self.is_managed: bool = False
         self.going: dict[str, Callable[[IndexEntry], bool]] = {}
         held = sum(len(index) for index in contents.active.index) + len(contents.open)
         if held:
@@ -180,10 +178,9 @@ class LiveLog:
             StorageError: the disk refused; the active segment stays.
         """
         free = self._descriptor.log_segments - len(self.contents.segments)
-        self.has_taken_room = True
         if free <= 0:
             raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
-                            wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=bool(self.watches))
+                            wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
         self.seal_index()
         contents, name = self.contents, self.writer.segment.next_position
         while look_at(path := os.path.join(self._folder, name.log_file)) is not None and not is_ordinary(path):

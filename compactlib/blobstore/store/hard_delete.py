@@ -8,8 +8,8 @@ clock far ahead say, holds up no other: those behind it are looked at again afte
 nothing. It works in small batches, each a run of the store like a compaction, and yields to compactions: while one
 runs, or waits to be finished, nothing is overwritten.
 
-A host that has other work to do on the disk gives it slices: `HardDeleteSlices` does one batch at a time, waits for no
-rate, and says when the next one is due, which is after the time that the rate gives the bytes just written.
+A host that has other work to do on the disk gives it a budget with a deadline, time after time: each call goes on from
+where the last one ended. A `CompactionManager` does so.
 
 A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
 then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from operator import attrgetter
 
 import attrs
@@ -62,11 +60,7 @@ MAX_BATCH_BYTES = 8 << 20
 MAX_WAITING_DELETES = 10_000
 """How many of the next deletes are remembered, so that not each batch looks at the whole index."""
 _MAX_OPEN = 16
-_LOOK_AGAIN_SECONDS = 600.0
-"""When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
 _WHO = "hard delete"
-_TICK_SECONDS = 0.002
-"""A delete is in effect strictly after its retention, in milliseconds."""
 _BY_SEQUENCE = attrgetter("sequence")
 
 
@@ -92,11 +86,9 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
     erased: HardDeleteReport | None = None
     if erases:
         limit = Budget(clock=store.clock) if budget is None else budget
-        left = limit.remaining
-        own = limit.beside(attrs.evolve(
-            left, bytes_per_second=left.bytes_per_second or store.config.hard_delete_bytes_per_second))
+        own = limit.child(bytes_per_second=None if limit.remaining.bytes_per_second
+                          else store.config.hard_delete_bytes_per_second)
         outcome = hard_delete(store, own)
-        limit.charge(own.spent_bytes)
         match outcome:
             case Done(stats):
                 erased = stats
@@ -189,7 +181,7 @@ class HardDeleter:
                        clock=store.clock) if budget is None else budget
         records = written = batches = 0
         is_unsure = False
-        lent = limit.lend()
+        lent = limit.child()
         try:
             store.require_mine()
             with compactions.ownership.cancels(lent):
@@ -216,24 +208,6 @@ class HardDeleter:
             if records:
                 self._events.tell(CONTENTS_ERASED, records=records, bytes_written=written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
-
-    def next_due(self) -> float:
-        """In how many seconds there may be more to overwrite: when the next delete is in effect, or some time later if
-        one is whose content is in the segment that is written to.
-
-        Looks at every entry behind the last delete up to which all were looked at.
-        """
-        store, retention = self._store, self._store.config.deleted_retention_seconds
-        now = store.clock.now()
-        # What is deleted from now on is in effect later than that.
-        due, otherwise = math.inf, retention or _LOOK_AGAIN_SECONDS
-        for delete in self._not_looked_at(store.snapshot(), Breather(store.clock)):
-            left = delete.op_time_ms / 1000 + retention + _TICK_SECONDS - now
-            if left > 0:
-                due = min(due, left)
-            else:
-                otherwise = _LOOK_AGAIN_SECONDS
-        return min(due, otherwise)
 
     def audit(self) -> None:
         """Check that what is in memory is what is on the disk, or was before another one went on from there.
@@ -407,56 +381,6 @@ class HardDeleter:
                 index = IndexSegment.of_entries(segment, marked, part.start, part.end, key)
                 write_index(store.files, store.folder, index, key)
         store.reload_index(segment)
-
-
-@attrs.frozen
-class HardDeleteSlices:
-    """The hard delete of a store in slices, for a host that has turns to give: `CompactionManager`.
-
-    Attributes:
-        store: the store.
-        what: what it is, for reports.
-    """
-
-    store: OwnedStore
-    what: str = "hard delete"
-
-    @cached_property
-    def _deleter(self) -> HardDeleter:
-        # One for all slices: it knows what was looked at.
-        return HardDeleter(self.store)
-
-    def run(self, *, budget: Budget) -> tuple[Outcome[BlobReclaimReport], float]:
-        """Overwrite one batch, of at most `MAX_BATCH_RECORDS` records and about `MAX_BATCH_BYTES`, at once.
-
-        Args:
-            budget: ends it.
-
-        Returns:
-            What came of it, and in how many seconds the next slice is due: after the time that
-            `hard_delete_bytes_per_second` gives what was written, and not before a delete is in effect.
-
-        Raises:
-            CompactlibError: how far the hard delete has come cannot be read, or the store is closed.
-        """
-        store, config = self.store, self.store.config
-        store.require_mine()
-        outcome = self._deleter.run(budget=budget, most_batches=1)
-        if not isinstance(outcome, Done):
-            return outcome, _LOOK_AGAIN_SECONDS
-        report = outcome.stats
-        rate = config.hard_delete_bytes_per_second
-        due_in = 0.0 if rate is None else report.bytes_written / rate
-        if report.is_whole:
-            due_in = max(due_in, self._deleter.next_due())
-        if not report.records and report.is_whole:
-            return Skipped(f"store {store.name} has nothing to overwrite: no delete of a blob in a sealed segment came "
-                           f"into effect since the last time"), due_in
-        return Done(BlobReclaimReport(store=store.name, erased=report)), due_in
-
-    def reclaim(self, *, budget: Budget) -> Outcome[BlobReclaimReport]:
-        """`BlobStore.reclaim` without the hard delete."""
-        return reclaim(self.store, budget, erases=False)
 
 
 def _doomed(history: Sequence[IndexEntry], delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:

@@ -76,7 +76,7 @@ class BlobStoreStatus(Printed):
                    journal_entries=len(log.journal), unsynced=not log.writer.all_synced,
                    next_sequence=log.next_sequence,
                    stopped=str(log.writer.stopped) if log.writer.stopped is not None else None,
-                   is_busy=compactions.ownership.is_running, is_managed=bool(log.watches),
+                   is_busy=compactions.ownership.is_running, is_managed=log.is_managed,
                    compaction=None if in_progress is None else in_progress.phase.value,
                    last_error="" if error is None else f"{type(error).__name__}: {error}",
                    failures=compactions.failures)

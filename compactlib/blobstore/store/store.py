@@ -58,7 +58,7 @@ from compactlib.blobstore.model.values import (
 )
 from compactlib.blobstore.segment.reader import SegmentHeader, salt_of
 from compactlib.blobstore.store.answer import content_of, judged
-from compactlib.blobstore.store.hard_delete import HardDeleteSlices, hard_delete, reclaim
+from compactlib.blobstore.store.hard_delete import hard_delete, reclaim
 from compactlib.blobstore.store.operations import (
     as_successor,
     draft_delete,
@@ -568,11 +568,6 @@ class BlobStore(Closing):
         """
         return reclaim(self, budget, erases=self._config.hard_delete)
 
-    @property
-    def slices(self) -> HardDeleteSlices | None:
-        """The hard delete in slices, as a manager does it, if `hard_delete` is configured."""
-        return HardDeleteSlices(self) if self._config.hard_delete else None
-
     def hard_delete(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
         """Overwrite the content of every deleted blob whose delete is in effect, where it lies.
 
@@ -712,22 +707,19 @@ class BlobStore(Closing):
         log.flush()
         log.observer.deliver()
 
-    def watch_room(self, fraction: float, call: Callable[[], object]) -> Callable[[], object]:
-        """Call back when little of the log is free: at once, and each time a segment is begun or refused.
+    @property
+    def free_fraction(self) -> float:
+        """The part of the log's segments that have not begun; a `CompactionManager` reads it for `LowSpace`."""
+        return 1 - len(self._log.contents.segments) / self._descriptor.log_segments
 
-        `CompactionManager` does so for its trigger `LowSpace`.
+    @property
+    def is_managed(self) -> bool:
+        """Whether a `CompactionManager` compacts the store, which sets this."""
+        return self._log.is_managed
 
-        Args:
-            fraction: less than this part of the segments is little; 0 never is.
-            call: called by the thread that writes, outside of locks.
-
-        Returns:
-            What ends it.
-        """
-        key, watches = object(), self._log.watches
-        watches[key] = fraction, call
-        self._notify_watches([watches[key]])
-        return lambda: watches.pop(key, None)
+    @is_managed.setter
+    def is_managed(self, is_managed: bool) -> None:
+        self._log.is_managed = is_managed
 
     def accept_clock(self) -> None:
         """Accept the host's clock as it stands, although it has jumped, or stepped since the store was used last.
@@ -831,24 +823,13 @@ class BlobStore(Closing):
 
     def _change(self, act: Callable[[LiveLog], AnswerT]) -> AnswerT:
         """What `act` answers, which changes the log of the open store, under its lock."""
-        log, has_taken_room = self._log, False
+        log = self._log
         self._lock_file.require_mine()
         try:
             with log.lock:
-                try:
-                    return act(self._opened())
-                finally:
-                    has_taken_room, log.has_taken_room = log.has_taken_room, False
+                return act(self._opened())
         finally:
             log.observer.deliver()
-            if has_taken_room:
-                self._notify_watches(tuple(log.watches.values()))
-
-    def _notify_watches(self, watches: Iterable[tuple[float, Callable[[], object]]]) -> None:
-        free = self._descriptor.log_segments - len(self._log.contents.segments)
-        for fraction, call in watches:
-            if free < fraction * self._descriptor.log_segments:
-                call()
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())

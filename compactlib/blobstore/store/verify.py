@@ -44,7 +44,7 @@ def verify(store: OwnedStore, *, budget: Budget | None = None) -> VerifyReport:
         Closed: the store is closed.
         Busy: compactions took segments away under it again and again; wait for them, or look later.
     """
-    lent = (Budget() if budget is None else budget).lend()
+    lent = (Budget() if budget is None else budget).child()
     with store.compactions.ownership.cancels(lent):
         for _ in range(_MAX_TRIES):
             report = _verified(store, lent)

@@ -290,7 +290,7 @@ class CatalogCompaction:
         Raises:
             Closed: it was closed meanwhile.
         """
-        asked = (budget or Budget()).lend()
+        asked = (budget or Budget()).child()
         with self.owner.cancels(asked):
             try:
                 yield asked

@@ -31,8 +31,9 @@ from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidIn
 from compactlib.hosting.errors import NotLeader
 from compactlib.hosting.http.status import SchedulerStatus
 from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
+from compactlib.observer import PrometheusObserver
 from compactlib.runtime.doors import BytesInFlight, TurnedAway, is_loopback
-from compactlib.runtime.observe import Observer, PrometheusObserver, telling
+from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.services.daemon_threads import DaemonThreads
 from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest, SchedulerService
 from compactlib.scheduler.model.poll import PollResponse
@@ -231,8 +232,8 @@ class SchedulerApplication:
             with contextlib.suppress(CompactlibError):  # a node that does not lead has no levels to tell
                 status, levels = self._scheduler.look(lambda service: (
                     SchedulerStatus.of(service, self._clock.now()), levels_of(service.state)))
-                status.tell(metrics)
-                NUMBERS.levels(metrics, levels)
+                status.tell(telling(metrics))
+                NUMBERS.levels(telling(metrics), levels)
             return metrics.text()
 
         return _Answer(200, b"text/plain; version=0.0.4; charset=utf-8", await self._in_a_thread(export))

@@ -32,6 +32,7 @@ from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.report import PolicyRecord
 from compactlib.runtime import Observer, Progress
+from compactlib.runtime.observe import telling
 
 MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""
@@ -231,7 +232,7 @@ def replay_blobs(workload: Workload, policy: BlobPolicy, settings: BlobSettings,
         InvalidInput: it is no policy.
     """
     replay = BlobReplay(policy, settings, expected_operations=workload.operations)
-    told = Observer() if observer is None else observer
+    told = telling(observer)
     work = f"replay {workload.name} against {policy.name}"
     for piece in workload.pieces(seed):
         replay.feed(piece)

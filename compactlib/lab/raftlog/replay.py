@@ -33,6 +33,7 @@ from compactlib.raftlog.policy import (
 )
 from compactlib.report import PolicyRecord
 from compactlib.runtime import Observer, Progress
+from compactlib.runtime.observe import telling
 
 _NO_KEY = -1
 
@@ -92,7 +93,7 @@ def replay_raftlog(workload: Workload, policy: LogPolicy, settings: RaftLogSetti
     """
     chosen = RaftLogSettings() if settings is None else settings
     replay = RaftLogReplay(policy, chosen, expected_operations=workload.operations)
-    told = Observer() if observer is None else observer
+    told = telling(observer)
     work = f"replay {workload.name} against {policy.name}"
     for piece in workload.pieces(seed):
         replay.feed(piece)

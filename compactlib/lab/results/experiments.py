@@ -22,6 +22,7 @@ from compactlib.lab.results.reports import Report
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.runtime import Observer, Progress
+from compactlib.runtime.observe import telling
 
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""
@@ -251,7 +252,7 @@ def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike
     listed = tuple(experiments)
     if len(listed) > MAX_EXPERIMENTS:
         raise InvalidInput(f"{len(listed)} experiments; run at most {MAX_EXPERIMENTS} at once")
-    told = Observer() if observer is None else observer
+    told = telling(observer)
     outcomes = _here(listed, told) if folder is None and executor is None else _elsewhere(
         listed, folder, LocalExecutor() if executor is None else executor, told)
     made = Comparison(listed, outcomes, skip)

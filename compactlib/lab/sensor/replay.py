@@ -18,6 +18,7 @@ from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
 from compactlib.runtime import Observer, Progress
+from compactlib.runtime.observe import telling
 from compactlib.staging import CompactionSensor
 from compactlib.staging.policy import BranchRecord, SensePolicy, StagingToken
 
@@ -79,7 +80,7 @@ def replay_sensor(workload: Workload, policy: SensePolicy, settings: SensorSetti
     """
     replay = SensorReplay(policy, SensorSettings() if settings is None else settings,
                           expected_operations=workload.operations)
-    told = Observer() if observer is None else observer
+    told = telling(observer)
     work = f"replay {workload.name} against a sensor"
     for piece in workload.pieces(seed):
         for kind, key, size, _, at in piece.rows():

@@ -83,7 +83,7 @@ class Job:
 
     def lend(self, budget: Budget) -> Budget:
         """One that draws on a budget of the work's own, and is cancelled when the turn is to end."""
-        lent = budget.lend()
+        lent = budget.child()
         self._lent.append(lent)
         if self.is_stopped:
             lent.cancel()

@@ -387,7 +387,7 @@ class Worker(ServiceFace):
             match effect:
                 case Start():
                     keep = self._keep_leases if hasattr(self._by_hand, "calls") else None
-                    self._running[effect.run] = job = RunningJob(effect, self._budget.lend(), self._clock, keep)
+                    self._running[effect.run] = job = RunningJob(effect, self._budget.child(), self._clock, keep)
                     self._begin(effect.run, job)
                 case Renewed():
                     self._running[effect.run].renew(effect)

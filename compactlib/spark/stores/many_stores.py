@@ -76,7 +76,7 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
     listed = sorted(jobs, key=lambda job: -job.weight)
     listed_once(job.name for job in listed)
     require_whole("stores_at_once", stores_at_once, 1)
-    return _compact_stores(listed, executor, stores_at_once, (Budget() if budget is None else budget).lend(),
+    return _compact_stores(listed, executor, stores_at_once, (Budget() if budget is None else budget).child(),
                            telling(observer))
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compactlib.contract import Compaction
     from compactlib.fences import Fence
 
-OpenStore: TypeAlias = "Callable[[str], Compaction[Any, Any, Any, Any, Any]]"
+OpenStore: TypeAlias = "Callable[[str], Compaction]"
 """Opens the store of this name, under its lock; picklable, runs on the workers."""
 
 OpenFence: TypeAlias = Callable[[str], CommitFence]

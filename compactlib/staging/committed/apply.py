@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.rows import ChangeBatch, Merged, Rows
@@ -57,7 +57,7 @@ class Apply:
                  budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
                  observer: Observer | None = None, above: bytes = b"", last: bytes | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
-        self._observer: Observer = Observer() if observer is None else observer
+        self._observer: Observer = telling(observer)
         self._work = ""
         self._files = files
         self._rule = rule

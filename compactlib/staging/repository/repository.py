@@ -16,7 +16,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.rows import RangeFormat
@@ -84,7 +84,7 @@ class Repository(Closing):
                  events: StagingEvents | None = None, observer: Observer | None = None, create: bool = True) -> None:
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
-            rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
+            rng=rng or SystemRandom(), events=events or StagingEvents(), observer=telling(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
             raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; check which store and "
                            f"name are meant, or open it with create=True to begin one")

@@ -26,7 +26,7 @@ from compactlib.blobstore.segment.erasure import (
     state_in,
 )
 from compactlib.blobstore.store import hard_delete
-from compactlib.blobstore.store.hard_delete import HardDeleter, HardDeleteSlices
+from compactlib.blobstore.store.hard_delete import HardDeleter
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
@@ -240,25 +240,6 @@ def test_a_delete_by_a_clock_far_ahead_holds_up_no_other(folder: Path, clock: Ma
         assert store.verify().is_sound
 
 
-def test_slices_come_when_the_earliest_delete_is_in_effect_not_the_first(folder: Path, clock: ManualClock) -> None:
-    with with_a_wild_delete(folder, clock) as store:
-        slices = HardDeleteSlices(store)
-        outcome, _ = slices.run(budget=Budget())
-        assert isinstance(outcome, Done)
-        clock.advance(1.0)
-        # Nothing is deleted, so what is deleted from now on is what comes next.
-        assert slices.run(budget=Budget())[1] == RETENTION
-        store.delete("b0")
-        clock.advance(4.0)
-        outcome, due_in = slices.run(budget=Budget())
-        assert isinstance(outcome, Skipped)
-        assert due_in == pytest.approx(RETENTION - 4.0, abs=0.01)
-        clock.advance(due_in)
-        outcome, _ = slices.run(budget=Budget())
-        assert isinstance(outcome, Done)
-        assert on_disk(folder) == 6
-
-
 def test_what_is_still_written_to_holds_up_no_other(folder: Path, clock: ManualClock) -> None:
     with open_store(folder, clock) as store:
         store.put("sealed", SECRET)
@@ -267,15 +248,12 @@ def test_what_is_still_written_to_holds_up_no_other(folder: Path, clock: ManualC
         store.delete("written to")
         store.delete("sealed")
         clock.advance(RETENTION + 1)
-        slices = HardDeleteSlices(store)
-        outcome, _ = slices.run(budget=Budget())
-        assert isinstance(outcome, Done)
+        deleter = HardDeleter(store)
+        assert report_of(deleter.run()).records == 1
         assert on_disk(folder) == 1
-        outcome, due_in = slices.run(budget=Budget())
-        assert isinstance(outcome, Skipped)
-        assert due_in == 600.0
+        assert report_of(deleter.run()).records == 0
         store.close_active_segment()
-        assert isinstance(slices.run(budget=Budget())[0], Done)
+        assert report_of(deleter.run()).records == 1
         assert on_disk(folder) == 0
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_every_pair_is_run_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_all_cores_give_the_same_results(here: Comparison, tmp_path: Path) -> None:
-    with ProcessExecutor(2) as executor:
+    with nullcontext(ProcessExecutor(2)) as executor:
         there = run_experiments(here.experiments, tmp_path, executor=executor)
     assert there.reports == here.reports
 

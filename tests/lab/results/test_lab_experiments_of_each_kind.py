@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import attrs
@@ -73,7 +74,7 @@ KINDS = pytest.mark.parametrize("make", [blobs, raftlogs, schedulers, sensors], 
 
 @pytest.fixture(scope="module")
 def cores() -> Iterator[ProcessExecutor]:
-    with ProcessExecutor(2) as executor:
+    with nullcontext(ProcessExecutor(2)) as executor:
         yield executor
 
 

@@ -14,7 +14,6 @@ import pytest
 from compactlib.blobstore import BlobStore, BlobStoreConfig, StoreFull
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.outcome import Done
 from compactlib.runtime import CompactionManager, LowSpace, OnRequest, Periodic
 
 CONFIG = BlobStoreConfig(capacity_bytes=16 << 12, segment_bytes=1 << 12, deleted_retention_seconds=0.0, pace=None,
@@ -46,7 +45,7 @@ def test_low_space_compacts_under_any_triggers(triggers: Sequence[Periodic | OnR
         with pytest.raises(StoreFull):
             fill(store)
         clock.advance(0.001)
-        assert any(isinstance(outcome, Done) for outcome in manager.run_pending())
+        assert manager.run_pending() >= 1
         assert store.status().free_segments > 8
         store.put("one more", b"x" * 900)
 
@@ -73,7 +72,8 @@ def test_a_store_that_is_low_when_added_is_compacted(scratch: Path) -> None:
             fill(store)
         clock.advance(0.001)
         manager.add("store", store)
-        assert any(isinstance(outcome, Done) for outcome in manager.run_pending())
+        assert manager.run_pending() >= 1
+        assert store.status().free_segments > 8
 
 
 def test_low_space_of_nothing_compacts_nothing(scratch: Path) -> None:
@@ -84,7 +84,7 @@ def test_low_space_of_nothing_compacts_nothing(scratch: Path) -> None:
         manager.run_pending()
         with pytest.raises(StoreFull):
             fill(store)
-        assert list(manager.run_pending()) == []
+        assert manager.run_pending() == 0
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
@@ -109,7 +109,6 @@ def test_a_store_says_when_nothing_compacts_it(scratch: Path) -> None:
         with pytest.raises(StoreFull) as full:
             fill(store)
         assert lines not in str(full.value)
-        manager.disable("store")
         manager.remove("store")
         assert not store.status().is_managed
 

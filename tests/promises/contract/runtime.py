@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime's own services: any work, and the manager of many stores; and what stands on `AsyncWork`."""
+"""The runtime's own services: any work, and what stands on `AsyncWork`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.outcome import Done, Outcome, Skipped
-from compactlib.runtime import Budget, CompactionManager, Observer, OnRequest, Periodic
+from compactlib.runtime import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.work_service import Job, WorkService
 from compactlib.testing import ServiceFactory, ServiceHooks
@@ -43,36 +43,6 @@ class AnyWork(ServiceFactory):
         return [lock for lock in self.locks if lock.locked()]
 
 
-class _Store:
-    """Has something to compact whenever it is asked."""
-
-    def __init__(self, hooks: ServiceHooks) -> None:
-        self._hooks = hooks
-
-    def compact(self, *, policy: object, executor: object, budget: Budget, fence: object) -> Outcome[Any]:
-        self._hooks.decides()
-        self._hooks.works(budget)
-        return Done("well")
-
-    def reclaim(self, *, budget: Budget) -> Outcome[Any]:
-        return Skipped("nothing to reclaim")
-
-    def status(self) -> str:
-        return "open"
-
-
-class Managers(ServiceFactory):
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionManager:
-        manager = CompactionManager([Periodic(0.01), OnRequest()], retry_seconds=0.001, max_retry_seconds=0.01,
-                                    observer=observer)
-        store: Any = _Store(hooks)
-        manager.add("store", store)
-        return manager
-
-    def wake(self, service: Any) -> None:
-        service.request("store")
-
-
 class _Sweeper(AsyncServiceFace):
     """Sweeps, and sweeps again."""
 
@@ -97,4 +67,4 @@ class AsyncSweepers(ServiceFactory):
         return _Sweeper(hooks, observer)
 
 
-SERVICES = (AnyWork(), Managers(), AsyncSweepers())
+SERVICES = (AnyWork(), AsyncSweepers())

@@ -33,7 +33,7 @@ def test_a_running_store_is_compacted_on_request(tmp_path: Path) -> None:
         address = urlsplit(host.stdout.readline().strip()).netloc
         with BlobReader(tmp_path / "photos") as reader:
             before = reader.status().segments
-        assert post(address, "/compact/videos") == (404, {"error": "there is no /compact/videos"})
+        assert post(address, "/compact/videos") == (404, {"error": "there is no store 'videos'"})
         assert post(address, "/compact/photos") == (202, {"store": "photos", "error": ""})
         said, _ = host.communicate(timeout=PATIENCE)
     assert host.returncode == 0

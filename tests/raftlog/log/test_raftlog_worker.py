@@ -18,6 +18,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, NotFound, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.indexset import IndexSet
+from compactlib.manager import disk_of
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CostPolicy,
@@ -41,7 +42,6 @@ from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
 from compactlib.runtime import Budget, CompactionManager, Observer
-from compactlib.runtime.services.manager import disk_of
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -380,7 +380,7 @@ def test_every_order_of_events_during_a_major(first: int, tmp_path: Path) -> Non
 def test_a_manager_knows_the_disk_of_a_whole_log(tmp_path: Path) -> None:
     with open_log(tmp_path, StoreOptions(background=False)) as log, CompactionManager() as manager:
         manager.add("log", log)
-        assert [row.lane for row in manager.report().rows] == [disk_of(tmp_path)]
+        assert [row["disk"] for row in manager.report().to_dicts()] == [disk_of(tmp_path)]
 
 
 def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None:

@@ -15,16 +15,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.runtime import Budget, TqdmObserver
+from compactlib.runtime.observe import telling
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores
 from tests.spark.rewrite_tasks import WaitingTask
 from tests.spark.store_jobs import build_logs, job
 
 BARS = """
-from compactlib.runtime.observe import Progress, TqdmObserver
+from compactlib.runtime import TqdmObserver
 with TqdmObserver(mininterval=0) as bars:
-    bars.progress(Progress("rewrite", 1, 2, "groups"))
-    bars.progress(Progress("rewrite", 2, 5, "groups"))   # the next store's
-    bars.progress(Progress("rewrite", 5, 5, "groups"))
+    bars.event("progress", work="rewrite", done=1, total=2, unit="groups")
+    bars.event("progress", work="rewrite", done=2, total=5, unit="groups")   # the next store's
+    bars.event("progress", work="rewrite", done=5, total=5, unit="groups")
 """
 TABLE = """
 from compactlib.errors import DiskFull
@@ -82,9 +83,9 @@ def test_the_bars_of_running_jobs_show_groups_and_stores(spark: SparkSession, tm
     class Bars(TqdmObserver):
         """Lets the waiting tasks go on once a bar of the rewrites is on the screen."""
 
-        def progress(self, progress: Any) -> None:
-            super().progress(progress)
-            if progress.work == "rewrite":
+        def event(self, name: str, /, **fields: Any) -> None:
+            super().event(name, **fields)
+            if fields.get("work") == "rewrite":
                 marker.touch()
 
     def waiting(executor: Any, budget: Budget) -> Any:
@@ -93,7 +94,7 @@ def test_the_bars_of_running_jobs_show_groups_and_stores(spark: SparkSession, tm
 
     jobs = [*map(job, folders), StoreJob("waiting", waiting)]
     with Bars(file=screen, mininterval=0, ascii=True, ncols=100) as bars:
-        outcomes = list(compact_stores(jobs, SparkExecutor(spark), observer=bars))
+        outcomes = list(compact_stores(jobs, SparkExecutor(spark), observer=telling(bars)))
     shown = screen.getvalue()
     for bar in ("stores: 100%", "rewrite: 100%"):
         assert bar in shown, shown

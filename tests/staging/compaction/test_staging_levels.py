@@ -16,6 +16,7 @@ from compactlib.errors import BudgetSpent
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Skipped
 from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingObserver
+from compactlib.runtime.observe import telling
 from compactlib.staging import BranchNotFound
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.model.names import StagingToken
@@ -101,7 +102,7 @@ def test_a_write_without_an_answer_that_happened_is_told() -> None:
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
 def test_a_deleted_branch_has_no_level(elsewhere: bool) -> None:
     registry = prometheus_client.CollectorRegistry()
-    world = World(events=StagingMetrics(PrometheusObserver(registry), "main"))
+    world = World(events=StagingMetrics(telling(PrometheusObserver(registry)), "main"))
     sealed, clean = world.branch({"a": "1"}, sealed=[{"b": "1"}]), world.branch({}, name="clean", sealed=[{}])
 
     def level(branch: str) -> float | None:

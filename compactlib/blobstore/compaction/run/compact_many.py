@@ -331,7 +331,7 @@ class _Rounds:
         """Let the executor copy, and note what comes back."""
         last = self.active[-1]
         observer = last.run.observer(self._told(owners[tasks[0].name].store))
-        shared = self.budget.lend()
+        shared = self.budget.child()
         with contextlib.ExitStack() as stack:
             for active in self.active:
                 stack.enter_context(active.store.compactions.ownership.cancels(shared))

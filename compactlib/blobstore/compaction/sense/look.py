@@ -78,7 +78,7 @@ class Sensor:
             BudgetSpent: the budget ended, or the store was closed, before everything was counted.
             StorageError: the file of the last plans cannot be read.
         """
-        lent = (Budget() if budget is None else budget).lend()
+        lent = (Budget() if budget is None else budget).child()
         with self._ownership.cancels(lent):
             # By `with` alone: an interrupt between `acquire` and a `try` would leave it held.
             while self._counting.locked():

@@ -13,10 +13,8 @@ import pytest
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, RecordKind
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.store.hard_delete import HardDeleteSlices
 from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
-from compactlib.runtime import Budget
 from tests.harness.steps import calls_of
 
 
@@ -71,14 +69,8 @@ def test_a_hard_delete_behind_a_delete_that_is_long_not_in_effect_takes_as_many_
             for number in range(0, 7 * segments, 2):
                 store.delete(b"%d" % number)
             clock.advance(10.0)
-            slices = HardDeleteSlices(store)
-
-            def sliced() -> None:
-                while isinstance(slices.run(budget=Budget())[0], Done):
-                    pass
-
-            first = calls_of(sliced).total()
-            return [first, calls_of(sliced).total(), calls_of(lambda: store.hard_delete()).total()]
+            first = calls_of(lambda: store.hard_delete()).total()
+            return [first, calls_of(lambda: store.hard_delete()).total()]
 
     for few, many in zip(steps(30), steps(120), strict=True):
         assert many <= 4.5 * few

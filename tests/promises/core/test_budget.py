@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -14,9 +13,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from compactlib.budget import Budget, BudgetLimits
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput
-from compactlib.runtime import Budget, BudgetLimits
 
 
 class HookedClock(ManualClock):
@@ -167,7 +166,7 @@ def test_a_deadline_ends_a_wait_for_the_rate_and_gives_the_rate_back() -> None:
 def test_bytes_refused_for_the_deadline_do_not_slow_later_ones() -> None:
     clock = HookedClock(at_sleep=1)
     budget = Budget(bytes_per_second=10, clock=clock)
-    work = budget.lend()
+    work = budget.child()
     clock.action = work.cancel
     with pytest.raises(BudgetSpent):
         work.spend(1_000_000)
@@ -296,112 +295,93 @@ def test_threads_never_get_more_than_the_total_between_them() -> None:
     assert sum(granted) == budget.spent_bytes == 10_000 // 7 * 7
 
 
-# ------------------------------------------------------------------------------------------- lending and sharing
+# ------------------------------------------------------------------------------------------ children and sharing
 
 
-def test_a_lent_budget_draws_on_its_lender() -> None:
+def test_a_child_draws_on_its_parent_and_has_a_count_of_its_own() -> None:
     budget = Budget(total_bytes=100)
-    lent = budget.lend()
-    lent.spend(30)
+    child = budget.child()
+    child.spend(30)
     budget.spend(30)
-    assert lent.spent_bytes == budget.spent_bytes == 60
-    assert lent.remaining == budget.remaining
-    with pytest.raises(BudgetSpent):
-        lent.spend(41)
+    assert (child.spent_bytes, budget.spent_bytes) == (30, 60)
+    assert child.remaining == budget.remaining
+    with pytest.raises(BudgetSpent, match="41 more bytes would exceed the total of 100"):
+        child.spend(41)
+    child.charge(10)
+    assert (child.spent_bytes, budget.spent_bytes) == (40, 70)
 
 
-def test_a_lent_budget_ends_alone_and_with_its_lender() -> None:
+def test_limits_of_a_child_hold_besides_those_of_its_parent() -> None:
+    clock = ManualClock(0.0)
+    budget = Budget(bytes_per_second=100, total_bytes=1000, deadline=500, clock=clock)
+    child = budget.child(bytes_per_second=10, total_bytes=500, deadline=50)
+    assert child.remaining == BudgetLimits(bytes_per_second=10, total_bytes=500, deadline=50)
+    child.spend(101)
+    assert clock.monotonic() == pytest.approx(10)
+    with pytest.raises(BudgetSpent, match="exceed the total of 500"):
+        child.spend(400)
+    assert budget.spent_bytes == 101
+    clock.advance(40)
+    with pytest.raises(BudgetSpent, match="deadline 50"):
+        child.check()
+    before = clock.monotonic()
+    budget.spend(10)
+    assert clock.monotonic() == before
+    budget.spend(800)
+    with pytest.raises(BudgetSpent, match="exceed the total of 1000"):
+        budget.child(total_bytes=5000).spend(90)
+
+
+def test_a_child_ends_alone_and_with_its_parent() -> None:
     budget = Budget()
-    first, second = budget.lend(), budget.lend()
-    nested = second.lend()
+    first, second = budget.child(), budget.child()
+    nested = second.child()
     first.cancel()
     assert (first.cancelled, second.cancelled, budget.cancelled) == (True, False, False)
     nested.check()
     budget.cancel()
-    for lent in (second, nested):
+    for child in (second, nested):
         with pytest.raises(BudgetSpent, match="cancelled"):
-            lent.check()
+            child.check()
 
 
-def test_work_behind_work_that_was_cancelled_does_not_wait_for_its_bytes() -> None:
-    budget = Budget(bytes_per_second=1_000_000)
-    large, small = budget.lend(), budget.lend()
-    begun = [threading.Event(), threading.Event()]
-
-    def spend(which: Budget, size: int, begins: threading.Event) -> None:
-        begins.set()
-        with contextlib.suppress(BudgetSpent):
-            which.spend(size)
-
-    threads = [threading.Thread(target=spend, args=given, daemon=True)
-               for given in ((large, 10 ** 10, begun[0]), (small, 200_000, begun[1]))]
-    threads[0].start()
-    while budget.spent_bytes < 10 ** 10:
-        begun[0].wait(0.01)
-    threads[1].start()
-    while budget.spent_bytes < 10 ** 10 + 200_000:
-        begun[1].wait(0.01)
-    large.cancel()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert budget.spent_bytes == 200_000
-
-
-def test_a_budget_beside_another_has_its_own_limits_and_ends_with_it() -> None:
-    clock = ManualClock(0.0)
-    first = Budget(bytes_per_second=1_000_000, total_bytes=10, clock=clock)
-    beside = first.beside(BudgetLimits(bytes_per_second=10.0))
-    beside.spend(100)
-    assert (clock.now(), first.spent_bytes, beside.spent_bytes) == (10.0, 0, 100)
-    first.spend(10)
-    first.pause()
-    beside.check()
-    first.cancel()
-    with pytest.raises(BudgetSpent, match="cancelled"):
-        beside.spend(1)
-    alone = Budget()
-    alone.beside(BudgetLimits()).cancel()
-    alone.check()
-
-
-def test_cancelling_a_lent_budget_wakes_it_while_its_lender_stays_paused() -> None:
+def test_cancelling_a_child_ends_it_while_its_parent_stays_paused() -> None:
     budget = Budget()
-    lent = budget.lend()
+    child = budget.child()
     budget.pause()
     reasons: list[str] = []
 
     def work() -> None:
         try:
-            lent.spend(1)
+            child.spend(1)
         except BudgetSpent as error:
             reasons.append(error.reason)
 
     threads = started(work, 1)
-    lent.cancel()
+    child.cancel()
     assert joined(threads)
     assert reasons == ["cancelled"]
     assert budget.paused
 
 
-def test_cancelling_a_lender_wakes_who_waits_beside_it() -> None:
+def test_a_child_that_is_paused_pauses_no_other() -> None:
     budget = Budget()
-    beside = budget.beside(BudgetLimits())
-    beside.pause()
-    reasons: list[str] = []
+    child, other = budget.child(), budget.child()
+    child.pause()
+    assert (child.paused, other.paused, budget.paused) == (True, False, False)
+    other.spend(1)
+    budget.spend(1)
+    child.resume()
+    child.spend(1)
 
-    def work() -> None:
-        try:
-            beside.check()
-        except BudgetSpent as error:
-            reasons.append(error.reason)
 
-    threads = started(work, 1)
-    while not beside._account.changed._waiters:  # type: ignore[attr-defined]  # noqa: SLF001
-        threads[0].join(0.001)
-    budget.cancel()
-    assert joined(threads)
-    assert reasons == ["cancelled"]
+def test_a_budget_in_a_worker_ends_when_its_host_says_so() -> None:
+    ended: list[bool] = []
+    budget = Budget.from_limits(BudgetLimits(), is_ended=lambda: bool(ended))
+    budget.child().spend(1)
+    ended.append(True)
+    with pytest.raises(BudgetSpent, match="cancelled"):
+        budget.child().spend(1)
 
 
 def test_shares_add_up_to_no_more_than_the_whole() -> None:
@@ -429,12 +409,12 @@ class BudgetMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock(0)
         self.budget = Budget(total_bytes=1000, deadline=50, bytes_per_second=100, clock=self.clock)
-        self.lent = self.budget.lend()
-        self.spent = 0
-        self.ended = {"whole": False, "lent": False}
+        self.child = self.budget.child()
+        self.spent = self.of_child = 0
+        self.ended = {"whole": False, "child": False}
 
     def ask(self, name: str, size: int) -> None:
-        budget = self.budget if name == "whole" else self.lent
+        budget = self.budget if name == "whole" else self.child
         refused: BudgetSpent | None = None
         try:
             budget.spend(size)
@@ -446,11 +426,12 @@ class BudgetMachine(RuleBasedStateMachine):
         if refused is None:
             assert not any(reasons.values())
             self.spent += size
+            self.of_child += size if name == "child" else 0
         else:
             assert refused.reason == next(reason for reason, holds in reasons.items() if holds)
-            assert refused.spent_bytes == self.spent
+            assert refused.spent_bytes in (self.spent, self.of_child)
 
-    @rule(name=st.sampled_from(["whole", "lent"]), size=st.integers(0, 300))
+    @rule(name=st.sampled_from(["whole", "child"]), size=st.integers(0, 300))
     def spend(self, name: str, size: int) -> None:
         self.ask(name, size)
 
@@ -468,24 +449,24 @@ class BudgetMachine(RuleBasedStateMachine):
     def pause_and_resume(self) -> None:
         self.budget.pause()
         assert self.budget.paused is not self.ended["whole"]
-        self.lent.resume()
+        self.budget.resume()
 
     @rule()
-    def cancel_lent(self) -> None:
-        self.lent.cancel()
-        self.ended["lent"] = True
+    def cancel_child(self) -> None:
+        self.child.cancel()
+        self.ended["child"] = True
 
     @precondition(lambda self: self.spent > 500)
     @rule()
     def cancel_whole(self) -> None:
         self.budget.cancel()
-        self.ended["whole"] = self.ended["lent"] = True
+        self.ended["whole"] = self.ended["child"] = True
 
     @invariant()
     def agrees(self) -> None:
-        assert self.budget.spent_bytes == self.lent.spent_bytes == self.spent
+        assert (self.budget.spent_bytes, self.child.spent_bytes) == (self.spent, self.of_child)
         assert self.budget.remaining.total_bytes == max(0, 1000 - self.spent)
-        assert (self.budget.cancelled, self.lent.cancelled) == (self.ended["whole"], self.ended["lent"])
+        assert (self.budget.cancelled, self.child.cancelled) == (self.ended["whole"], self.ended["child"])
 
 
 TestBudgetMachine = BudgetMachine.TestCase

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets of long work: bytes a second, bytes in all, a deadline; and the host's pause and cancel.
+
+Work asks `Budget.spend` before it writes, which grants, waits or raises `BudgetSpent`. A host keeps the budget and
+steers the work through it from any thread. A part of the work gets a `child`, which can end alone and have limits of
+its own. `BudgetLimits` are the limits as plain numbers, for workers in other processes, whose use is booked by
+`Budget.charge`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from operator import index
+from sys import float_info
+from typing import TypeVar
+
+import attrs
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import BudgetSpent, InvalidInput
+
+_NumberT = TypeVar("_NumberT", int, float)
+
+_POLL_SECONDS = 0.1
+"""How long work waits at most, for its rate or while it is paused, until it asks again whether it may go on."""
+_BURST_SECONDS = 0.1
+"""How much of its rate an idle budget saves up."""
+
+
+@attrs.frozen(kw_only=True)
+class BudgetLimits:
+    """The limits of a budget, as a value that can travel to another process. `None` means no limit.
+
+    Attributes:
+        bytes_per_second: rate of bytes written, > 0.
+        total_bytes: bytes written in all, >= 0.
+        deadline: seconds since the epoch from which on nothing more is granted.
+
+    Raises:
+        InvalidInput: the rate is not positive and finite, the total is negative, or the deadline is not a number.
+    """
+
+    bytes_per_second: float | None = None
+    total_bytes: int | None = None
+    deadline: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.total_bytes is not None and not self.total_bytes >= 0:
+            raise InvalidInput(f"total_bytes is {self.total_bytes}; give 0 bytes or more")
+        if self.bytes_per_second is not None and not 0 < self.bytes_per_second <= float_info.max:
+            raise InvalidInput(f"bytes_per_second is {self.bytes_per_second}; give a positive rate, or None")
+        if self.deadline is not None and not (abs(self.deadline) <= float_info.max or abs(self.deadline) == math.inf):
+            raise InvalidInput("the deadline is not a number; give seconds since the epoch, or None for never")
+
+    def share(self, parts: int) -> BudgetLimits:
+        """Return the part of one of `parts` workers that run at once: rate and total (rounded down) are divided.
+
+        Raises:
+            InvalidInput: `parts` is less than 1.
+        """
+        if parts < 1:
+            raise InvalidInput(f"a budget cannot be shared by {parts} workers; give at least 1")
+        rate = None if self.bytes_per_second is None else self.bytes_per_second / parts
+        total = None if self.total_bytes is None else self.total_bytes // parts
+        return BudgetLimits(bytes_per_second=rate, total_bytes=total, deadline=self.deadline)
+
+
+class Budget:
+    """Long work asks it before each chunk of bytes; the host limits, pauses and cancels through it.
+
+    Threads may share one. Asking costs less than a microsecond when nothing limits.
+
+    Args:
+        bytes_per_second: rate of bytes written, > 0; default unlimited. A tenth of a second's worth may go at once.
+        total_bytes: bytes that may be written in all, >= 0; default unlimited.
+        deadline: seconds since the epoch from which on nothing more is granted; default never.
+        clock: where time comes from.
+
+    Raises:
+        InvalidInput: as for `BudgetLimits`.
+    """
+
+    def __init__(self, *, bytes_per_second: float | None = None, total_bytes: int | None = None,
+                 deadline: float | None = None, clock: Clock | None = None) -> None:
+        self._limits = BudgetLimits(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline)
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._parent: Budget | None = None
+        self._lock = threading.RLock()  # one for a budget and all its children
+        self._spent = 0
+        # When the bytes granted so far are paid for, by the monotonic clock.
+        self._free_at = 0.0 if bytes_per_second is None else self._clock.monotonic() - _BURST_SECONDS
+        self._cancelled = self._paused = False
+        self._is_ended: Callable[[], bool] | None = None
+
+    @classmethod
+    def from_limits(cls, limits: BudgetLimits, *, clock: Clock | None = None,
+                    is_ended: Callable[[], bool] | None = None) -> Budget:
+        """Return a budget for a worker in another process.
+
+        It has none of its rate saved up, so that many short tasks do not each bring a burst of their own.
+
+        Args:
+            limits: for this worker.
+            clock: where time comes from.
+            is_ended: asked at each `check`: whether the host has cancelled the work.
+        """
+        budget = cls(bytes_per_second=limits.bytes_per_second, total_bytes=limits.total_bytes,
+                     deadline=limits.deadline, clock=clock)
+        budget._free_at += _BURST_SECONDS
+        budget._is_ended = is_ended
+        return budget
+
+    def child(self, *, bytes_per_second: float | None = None, total_bytes: int | None = None,
+              deadline: float | None = None) -> Budget:
+        """Return a budget for a part of the work; what it spends is spent here, too.
+
+        Its limits hold in addition to those here. It is paused and cancelled with this budget, and may be alone.
+        """
+        child = Budget(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline,
+                       clock=self._clock)
+        child._parent, child._lock = self, self._lock
+        return child
+
+    @property
+    def spent_bytes(self) -> int:
+        """Bytes granted and charged so far, without those that were granted to work that ended while it waited."""
+        return self._spent
+
+    @property
+    def paused(self) -> bool:
+        """Whether work has to wait for `resume`."""
+        return any(budget._paused for budget in self._chain()) and not self.cancelled
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this budget or one of its parents was cancelled."""
+        return any(budget._cancelled or (budget._is_ended is not None and budget._is_ended())
+                   for budget in self._chain())
+
+    @property
+    def refusal(self) -> BudgetSpent | None:
+        """The error that `check` would raise now, a new one each time; `None` while work may go on. Never waits."""
+        if self.cancelled:
+            return self._refused("cancelled", "the work was cancelled")
+        deadline = _least(budget._limits.deadline for budget in self._chain())
+        if deadline is not None and self._clock.now() >= deadline:
+            return self._refused("deadline", f"the deadline {deadline:.3f} has passed")
+        return None
+
+    @property
+    def remaining(self) -> BudgetLimits:
+        """What is left, of the parents as well, as a value for workers in other processes."""
+        chain = list(self._chain())
+        return BudgetLimits(
+            bytes_per_second=_least(budget._limits.bytes_per_second for budget in chain),
+            total_bytes=_least(None if budget._limits.total_bytes is None
+                               else max(0, budget._limits.total_bytes - budget._spent) for budget in chain),
+            deadline=_least(budget._limits.deadline for budget in chain))
+
+    def spend(self, size: int) -> None:
+        """Ask for `size` bytes; returns when they may be written, waiting for the rate and while paused.
+
+        Raises:
+            BudgetSpent: the bytes would exceed the total, the deadline has passed, or the work was cancelled;
+                nothing was granted.
+            InvalidInput: `size` is negative.
+        """
+        size = _checked(size)
+        self.check()
+        is_limited = False
+        with self._lock:
+            for budget in self._chain():
+                total = budget._limits.total_bytes
+                if total is not None and budget._spent + size > total:
+                    raise budget._too_many(size, total)
+                is_limited |= budget._limits.bytes_per_second is not None
+            due = self._book(size) if is_limited else self._count(size)
+        if is_limited:
+            self._await(due, size)
+
+    def charge(self, size: int) -> None:
+        """Book `size` bytes that a worker elsewhere has already written; never waits and never refuses.
+
+        Raises:
+            InvalidInput: `size` is negative.
+        """
+        size = _checked(size)
+        with self._lock:
+            self._count(size)
+
+    def check(self) -> None:
+        """Return if work may go on; waits while paused, though not beyond the deadline.
+
+        Raises:
+            BudgetSpent: the deadline has passed or the work was cancelled.
+        """
+        # Asked before every chunk: without limits it has to answer at once.
+        budget: Budget | None = self
+        while budget is not None:
+            if (budget._cancelled or budget._paused or budget._is_ended is not None
+                    or budget._limits.deadline is not None):
+                self._check_all()
+                return
+            budget = budget._parent
+
+    def pause(self) -> None:
+        """Make work wait at its next `spend` or `check`, until `resume`, `cancel` or the deadline."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let paused work go on; it notices within a tenth of a second."""
+        self._paused = False
+
+    def cancel(self) -> None:
+        """End the work at its next `spend` or `check`; work that waits there notices within a tenth of a second."""
+        self._cancelled = True
+
+    def _chain(self) -> Iterator[Budget]:
+        budget: Budget | None = self
+        while budget is not None:
+            yield budget
+            budget = budget._parent
+
+    def _check_all(self) -> None:
+        while True:
+            refusal = self.refusal
+            if refusal is not None:
+                raise refusal
+            if not self.paused:
+                return
+            # A pause is the host's, and lasts in the host's time, whatever clock the rates follow.
+            SystemClock().sleep(_POLL_SECONDS)
+
+    def _count(self, size: int) -> float:
+        for budget in self._chain():
+            budget._spent += size
+        return 0.0
+
+    def _book(self, size: int) -> float:
+        """Count the bytes; return from when on, by the monotonic clock, all rates allow them."""
+        self._count(size)
+        due, now = 0.0, self._clock.monotonic()
+        for budget in self._chain():
+            rate = budget._limits.bytes_per_second
+            if rate is not None:
+                budget._free_at = max(budget._free_at, now - _BURST_SECONDS) + size / rate
+                due = max(due, budget._free_at)
+        return due
+
+    def _give_back(self, size: int) -> None:
+        """Those who come later wait less; those who wait already do not."""
+        self._count(-size)
+        for budget in self._chain():
+            if budget._limits.bytes_per_second is not None:
+                budget._free_at -= size / budget._limits.bytes_per_second
+
+    def _await(self, due: float, size: int) -> None:
+        try:
+            while (left := due - self._clock.monotonic()) > 0:
+                self.check()
+                self._clock.sleep(min(left, _POLL_SECONDS))
+            self.check()
+        except BudgetSpent as error:
+            with self._lock:
+                self._give_back(size)
+            # With a sum that does not count the bytes that were just given back.
+            raise (self.refusal or error) from None
+
+    def _too_many(self, size: int, total: int) -> BudgetSpent:
+        if size > total:
+            return self._refused("bytes", f"one piece of {size} bytes is larger than the whole total of {total} bytes; "
+                                          f"total_bytes has to be at least {size}", needed=size)
+        return self._refused("bytes", f"{size} more bytes would exceed the total of {total} bytes")
+
+    def _refused(self, reason: str, why: str, needed: int | None = None) -> BudgetSpent:
+        return BudgetSpent(f"{why} ({self._spent} bytes spent); call again with a new budget to go on",
+                           reason=reason, spent_bytes=self._spent, needed_bytes=needed)
+
+    def __repr__(self) -> str:
+        limits = attrs.asdict(self.remaining, filter=lambda _, value: value is not None)
+        state = "cancelled" if self.cancelled else "paused" if self.paused else "running"
+        shown = "".join(f", {name}={value}" for name, value in limits.items())
+        return f"Budget({state}, spent_bytes={self.spent_bytes}{shown})"
+
+
+def _least(values: Iterable[_NumberT | None]) -> _NumberT | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _checked(size: int) -> int:
+    # Numbers of NumPy would wrap around in the sums.
+    size = index(size)
+    if size < 0:
+        raise InvalidInput(f"{size} bytes cannot be spent or charged; give 0 or more")
+    return size

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Guard`: the lock of an open object, and whether the object can still be used.
+
+An object that fails in the middle of a change closes itself, and opening it again is the only repair: recovery reads
+what is durable, and is the same code after a crash. So nothing is repaired in memory.
+
+    with guard.lock:
+        guard.require_open()
+        ...                        # checks, and all that needs room; what is raised here leaves the object open
+        guard.begin("an append")
+        ...                        # changes; what leaves from here closes the object, whatever its type
+        guard.done()
+
+`lock` is a lock of C, because an interrupt (Ctrl-C) cannot come between its taking and the block, nor between the block
+and its release: a `with` over functions of Python can be left with the lock held. `begin` sets a flag, and `done`
+clears it. Whoever asks next, with or without the lock, and finds the flag set while nobody holds the lock, closes the
+object. Nobody has to catch anything for that, so that no exception can be missed.
+
+Three rules for the lines between `begin` and `done`: nothing of the caller's runs there (iterators, callbacks,
+encodings), they do not begin another change of this guard, and they do not ask it whether it is open.
+
+Opening is a change as well: it takes the lock, begins, calls `lock_folder`, recovers, and is done. So an object that
+was interrupted while it was being opened gives up its folder, too.
+
+A closed object keeps its files and the lock of its folder while threads still use them. `release` waits for the end of
+these uses and then closes the files. It is called by the object's `close()`, and by `lock_folder` of the next object on
+the same folder in this process, so that "open it again" works while the failed object still exists.
+
+A compaction is a `Run`: one of a kind at a time, cancelled when the object is closed, and waited for by `release`:
+
+    run = Run(self._guard, budget)
+    with run.held:
+        run.begin("compaction")
+        ...                        # run.budget; each switch is a change with the guard's lock
+
+In a forked child all guards are closed by name. Their locks are replaced, because another thread may have held them,
+and the child's copies of the descriptors of folder locks are closed, so that the child does not keep a folder locked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+from compactlib.budget import Budget
+from compactlib.clock import SystemClock
+from compactlib.errors import Busy, Closed
+from compactlib.files.disk import StrPath
+from compactlib.files.folder_lock import FolderLock
+
+RELEASE_SECONDS = 30.0
+"""How long `release` waits for uses to end."""
+
+# Sets of references that remove themselves: all that is done with them is one call of a function of C, which neither
+# another thread nor an interrupt can divide.
+_guards: set[weakref.ref[Guard]] = set()
+_guards_of_folders: set[weakref.ref[Guard]] = set()
+# Held while a folder is locked or unlocked, and while a fork is made: the guards of a child know all descriptors of
+# folder locks that it has.
+_forking = threading.RLock()
+# What the guards of a parent process kept. Never closed, and never collected: that could write, or say goodbye to a
+# server over the parent's connection.
+_inherited: list[object] = []
+
+
+class Closable(Protocol):
+    """What a guard can keep."""
+
+    def close(self) -> None:
+        """Let go of what is held; may be called again."""
+
+
+class Guard:
+    """The lock of one object that keeps state in memory and owns it, and whether the object can be used.
+
+    Args:
+        name: the object as messages name it, for example `"the log in /data/a"`.
+
+    Attributes:
+        lock: re-entrant; for `with guard.lock:` alone. Taken anew from the attribute each time: a forked child has
+            another one.
+        name: as given.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+        self.lock: threading.RLock = threading.RLock()
+        self._pid = os.getpid()
+        self._changing: str | None = None  # the change that has begun
+        self._reason: str | None = None  # why it is closed, and what to do
+        self._uses: set[weakref.ref[threading.RLock]] = set()
+        self._of_thread = threading.local()
+        self._runs: dict[str, Run] = {}  # the last one of each kind
+        self._releasing = threading.RLock()
+        self._kept: list[Closable] = []
+        self._folder: str | None = None
+        self._folder_locks: list[FolderLock] = []
+        _guards.add(weakref.ref(self, _guards.discard))
+
+    # Changes
+
+    def begin(self, what: str = "a change") -> None:
+        """Begin a change, with the lock held: what leaves before `done` closes the object.
+
+        Args:
+            what: for the message of `Closed`.
+
+        Raises:
+            Closed: the object is closed.
+        """
+        self.require_open()
+        self._changing = what
+
+    def done(self) -> None:
+        """End the change: it is whole."""
+        self._changing = None
+
+    def undone(self) -> None:
+        """End the change: it was taken back whole, so that the object may stay open while an exception leaves."""
+        self._changing = None
+
+    def fail(self, error: BaseException) -> None:
+        """Close the object because of an error outside of a change, such as a failed fsync; needs no lock.
+
+        Args:
+            error: named in the message of `Closed`.
+        """
+        self.close(f"failed ({type(error).__name__}: {error})")
+
+    # Whether it is open
+
+    def require_open(self) -> None:
+        """Return if the object can be used; needs no lock.
+
+        Raises:
+            Closed: it was closed, it closed itself, or it belongs to the parent of this process.
+        """
+        if (self._changing is not None or self._reason is not None) and not self.is_open:
+            raise Closed(f"{self.name} {self._reason}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the object can be used; a change that another thread is making leaves it open."""
+        changing = self._changing
+        if changing is not None and self._was_left():
+            self.close(f"was left in the middle of {changing} by an error or an interrupt")
+        return self._reason is None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the object is closed, and what to do; `None` while it is open."""
+        return None if self.is_open else self._reason
+
+    def close(self, reason: str = "was closed") -> None:
+        """Refuse all later calls, and cancel the runs; the first reason stays. Needs no lock, and waits for nothing.
+
+        Args:
+            reason: the predicate of a sentence that begins with the name.
+        """
+        if self._reason is None:
+            self._reason = f"{reason}; open it again"
+        for run in list(self._runs.values()):
+            run.budget.cancel()
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """What runs now: the kinds of runs, such as `"compaction"`."""
+        return tuple(kind for kind, run in list(self._runs.items()) if run.is_running)
+
+    def _was_left(self) -> bool:
+        taken: list[bool] = []
+        try:
+            take_within(self.lock, 0.0, taken)
+            # Nobody else is in a change now; it may have ended before the lock was taken.
+            return taken[0] and self._changing is not None
+        finally:
+            if taken and taken[0]:
+                self.lock.release()
+
+    # What it keeps, and who uses that
+
+    def use(self) -> threading.RLock:
+        """Return a context manager that keeps the object's files open, for reads that do not hold the lock.
+
+        Ask in it whether the object is open, and do not hold it while a caller's code runs, nor across a `yield`:
+
+            with guard.use():
+                guard.require_open()
+                ...
+
+        Costs about as much as one call of a function.
+        """
+        try:
+            held: threading.RLock = self._of_thread.held
+        except AttributeError:
+            held = threading.RLock()
+            # Known to `wait_idle` before this thread can find it again.
+            self._uses.add(weakref.ref(held, self._uses.discard))
+            self._of_thread.held = held
+        return held
+
+    def wait_idle(self, timeout: float = RELEASE_SECONDS) -> bool:
+        """Wait until no other thread is in `lock`, and no thread in `use()` or in a run.
+
+        Args:
+            timeout: in seconds.
+
+        Returns:
+            Whether all have ended; `False` at once if the caller itself is in `use()` or a run.
+        """
+        now = SystemClock().monotonic
+        end = now() + timeout
+        uses = [held for reference in list(self._uses) if (held := reference()) is not None]
+        if any(held._is_owned() for held in uses):  # type: ignore[attr-defined]  # what `threading.Condition` asks, too
+            return False
+        for lock in [self.lock, *uses]:
+            taken: list[bool] = []
+            try:
+                take_within(lock, max(0.0, end - now()), taken)
+                if not taken[0]:
+                    return False
+            finally:
+                if taken and taken[0]:
+                    lock.release()
+        return True
+
+    def keep(self, closable: Closable) -> None:
+        """Have `release` close it; the last one first, and all before the folder's lock is released.
+
+        Args:
+            closable: its `close()` may be called again, and calls nothing of this guard.
+        """
+        self._kept.append(closable)
+
+    def lock_folder(self, folder: StrPath, *, meanwhile: str = "", timeout: float = RELEASE_SECONDS) -> None:
+        """Lock the folder for this object, until `release`.
+
+        An object of this process that has the folder and is closed, or closed itself, is released first.
+
+        Args:
+            folder: see `FolderLock`.
+            meanwhile: see `FolderLock`.
+            timeout: how long to wait for those who still use the closed object, in seconds.
+
+        Raises:
+            Busy: an open object has the folder, here or in another process, or a closed one is still used.
+            InvalidInput, StorageError, Unsupported: see `FolderLock`.
+        """
+        self._folder = os.path.realpath(folder)
+        for reference in list(_guards_of_folders):
+            other = reference()
+            if other is not None and other is not self and other._folder == self._folder and not other.is_open:
+                other.release(timeout)
+        _guards_of_folders.add(weakref.ref(self, _guards_of_folders.discard))
+        with _forking:
+            self._folder_locks.append(FolderLock(folder, meanwhile=meanwhile))
+
+    def release(self, timeout: float = RELEASE_SECONDS) -> None:
+        """Close the object, wait until nobody uses it, and close what it keeps; the folder's lock is released last.
+
+        May be called often, by several threads; each returns when all is closed.
+
+        Args:
+            timeout: how long to wait, in seconds.
+
+        Raises:
+            Busy: it is still used, by another thread or by the caller; call again.
+        """
+        self.close()
+        if not self.wait_idle(timeout):
+            raise Busy(f"{self.name} is closed, and still used after {timeout:g} seconds; close it again when its "
+                       f"reads and its work have ended")
+        with self._releasing:
+            # Removed after it was closed: an interrupt between has it closed again, and forgets none.
+            while self._kept:
+                self._kept[-1].close()
+                self._kept.pop()
+            with _forking:
+                while self._folder_locks:
+                    self._folder_locks[-1].release()
+                    self._folder_locks.pop()
+
+    def __repr__(self) -> str:
+        return f"<Guard of {self.name}: {self.reason or 'open'}>"
+
+    def _in_child(self) -> None:
+        self.lock, self._releasing = threading.RLock(), threading.RLock()
+        self._changing = None
+        self._uses, self._of_thread, self._runs = set(), threading.local(), {}
+        if self._reason is None:
+            self._reason = (f"was opened by process {self._pid}, and this is process {os.getpid()}; a fork must not "
+                            f"use what its parent has open, open it here when it is closed there")
+        _inherited.append(self._kept)
+        self._kept = []
+        while self._folder_locks:
+            self._folder_locks.pop().release()
+
+
+class Run:
+    """One piece of work on an object, such as a compaction, of which one runs at a time.
+
+    Args:
+        guard: of the object.
+        budget: of the caller; default one without limits.
+
+    Attributes:
+        held: for `with run.held:` alone; the run ends with the block, however it is left.
+        budget: a child of the caller's; cancelled when the object is closed.
+    """
+
+    def __init__(self, guard: Guard, budget: Budget | None = None) -> None:
+        self.held: threading.RLock = threading.RLock()
+        self.budget: Budget = (Budget() if budget is None else budget).child()
+        self._guard = guard
+
+    def begin(self, kind: str = "compaction") -> None:
+        """Begin, first thing in `with run.held:`.
+
+        Args:
+            kind: runs of different kinds may go on at once.
+
+        Raises:
+            Busy: one of this kind runs.
+            Closed: the object is closed.
+        """
+        guard = self._guard
+        with guard.lock:
+            guard.require_open()
+            other = guard._runs.get(kind)
+            if other is not None and other is not self and other.is_running:
+                raise Busy(f"a {kind} of {guard.name} is under way; wait for its end, or cancel its budget")
+            guard._uses.add(weakref.ref(self.held, guard._uses.discard))
+            guard._runs[kind] = self
+        if not guard.is_open:
+            # Closed just now, without the lock, perhaps before this run was known.
+            self.budget.cancel()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any thread is in `with run.held:`."""
+        if self.held._is_owned():  # type: ignore[attr-defined]  # as in `wait_idle`
+            return True
+        taken: list[bool] = []
+        try:
+            take_within(self.held, 0.0, taken)
+            return not taken[0]
+        finally:
+            if taken and taken[0]:
+                self.held.release()
+
+
+def take_within(lock: threading.RLock, seconds: float, taken: list[bool]) -> None:
+    """Wait so long for a lock, and note in `taken` whether it came, for a `finally` that has to release it.
+
+    One call of a function of C takes the lock and notes it: an interrupt comes before both or after both.
+    """
+    taken.extend(map(lock.acquire, (seconds > 0,), (seconds if seconds > 0 else -1,)))
+
+
+def _in_child() -> None:
+    _forking.release()
+    for reference in list(_guards):
+        guard = reference()
+        if guard is not None:
+            guard._in_child()
+
+
+os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_in_child)

@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CompactionManager`: compacts many stores, one at a time on each disk, disks side by side.
+
+Each disk has one `PeriodicService`, and each of its calls is the turn of one store: the one that was requested or is
+low on space, else the one that has been due for longest. A turn compacts the store, or is one slice of its `reclaim`
+after a compaction: what reclaims for long, as a hard delete does, lets the other stores of the disk come in between.
+
+What a turn ends in:
+
+| `compact` or `reclaim` | the store is due again |
+|---|---|
+| returns a report, partial or not | at its next period; the reclaim follows at once, slice by slice |
+| raises `Busy`, or `BudgetSpent` for another reason than bytes | at its next period; no failure |
+| raises `Closed` | at once, if an opener was given, which is called for the store; else never: it is shown as closed |
+| raises anything else | after `retry_seconds`, doubled with each failure in a row; other stores go on |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, Self, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound, StorageError
+from compactlib.guard import take_within
+from compactlib.observer import Observer, notify
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.report import Table
+from compactlib.service import PeriodicService
+
+_LOGGER = logging.getLogger("compactlib.services")
+
+COMPACTION_FAILING = "compaction_failing"
+"""A compaction has failed: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`."""
+COMPACTION_RECOVERED = "compaction_recovered"
+"""A store that was failing is well again: `work`, `lane`, `failures`."""
+_NEVER = float("inf")
+_SLICE_SECONDS = 10.0
+_MAX_SLICE_SECONDS = 640.0
+_ROOM_SECONDS = 1.0
+"""How often the manager reads how much of a store is free."""
+
+
+@attrs.frozen
+class Periodic:
+    """Each store is compacted when the manager starts, and then from time to time.
+
+    Attributes:
+        every_seconds: from one time to the next, > 0.
+
+    Raises:
+        InvalidInput: it is not above 0.
+    """
+
+    every_seconds: float = 7 * 86_400.0
+
+    def __attrs_post_init__(self) -> None:
+        if not self.every_seconds > 0:
+            raise InvalidInput(f"every_seconds is {self.every_seconds!r}; give seconds, more than 0")
+
+
+@attrs.frozen
+class OnRequest:
+    """A store is compacted when `CompactionManager.request` asks for it, before all that is due by time."""
+
+
+@attrs.frozen
+class LowSpace:
+    """A store of a fixed capacity (`HasCapacity`) is compacted when little is free, before all that is due by time.
+
+    Attributes:
+        fraction: of its capacity: less than that is little; 0 to 1, and 0 never is.
+
+    Raises:
+        InvalidInput: it is not in that range.
+    """
+
+    fraction: float = 1 / 8
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise InvalidInput(f"fraction is {self.fraction!r}; give a part of the capacity, 0 to 1")
+
+
+Trigger: TypeAlias = Periodic | OnRequest | LowSpace
+
+
+class Managed(Protocol):
+    """What the manager calls of a store; all stores of the library are such. `folder`, if it has one, is its disk."""
+
+    def compact(self, *, policy: Any = None, executor: Any = None, budget: Budget | None = None,
+                fence: Any = None) -> Any:
+        """Compact; returns a report, or raises."""
+
+    def reclaim(self, *, budget: Budget | None = None) -> Any:
+        """Free what can no longer be reached; returns a report whose `is_partial` says whether more is left."""
+
+    def status(self) -> Any:
+        """Raises `Closed` if the store is closed."""
+
+
+class HasCapacity(Protocol):
+    """What a store of a fixed capacity offers besides, so that `LowSpace` holds for it."""
+
+    is_managed: bool
+    """Set by the manager while it looks after the store, for the messages of a store that is full."""
+
+    @property
+    def free_fraction(self) -> float:
+        """The part of the capacity that is free, 0 to 1. Read once a second, from memory."""
+
+
+@attrs.define(eq=False)
+class _Entry:
+    name: str
+    disk: str
+    store: Managed
+    opener: Callable[[], Managed] | None
+    arguments: dict[str, Any]
+    new_budget: Callable[[], Budget] | None
+    due: float
+    requested: bool = False
+    low_at: float | None = None  # the free part after it was compacted because little was free
+    reclaims: bool = False  # the next turn is a slice of its reclaim
+    slices: int = 0  # in a row
+    failures: int = 0  # in a row
+    last: str = ""
+    is_closed: bool = False
+    is_reopened: bool = False  # since the last turn that succeeded
+    is_removed: bool = False
+    budget: Budget | None = None  # of the present turn
+    held: threading.RLock = attrs.field(factory=threading.RLock)  # while the turn lasts
+
+    def cancel(self) -> None:
+        budget = self.budget
+        if budget is not None:
+            budget.cancel()
+
+    @property
+    def state(self) -> str:
+        if self.budget is not None:
+            return "running"
+        if self.is_closed:
+            return "closed"
+        return "requested" if self.requested else "failing" if self.failures else "waiting"
+
+
+class CompactionManager:
+    """Compacts stores when they are due, low on space, or requested. Threads may share it.
+
+    Use it in a `with`, or call `start` and `stop`; or call `run_pending` now and then, for hosts without threads.
+
+    Args:
+        triggers: what brings a store its turn, at most one of each kind; by default all three. `LowSpace()` holds
+            also where others are chosen, so that no store fills up unnoticed; `LowSpace(fraction=0)` turns it off.
+        retry_seconds: the wait after a store's first failure, > 0; doubles.
+        max_retry_seconds: how far it grows.
+        clock: where time comes from; its `monotonic()` decides when something is due.
+        observer: notified when a store begins to fail and when it is well again.
+
+    Attributes:
+        failures: how often a turn failed.
+        last_error: what it failed with last.
+
+    Raises:
+        InvalidInput: two triggers are of one kind.
+    """
+
+    def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest(), LowSpace()), *,
+                 retry_seconds: float = 60.0, max_retry_seconds: float = 6 * 3_600.0, clock: Clock | None = None,
+                 observer: Observer | None = None) -> None:
+        self._triggers = _by_kind(triggers)
+        periodic, low_space = self._triggers.get(Periodic), self._triggers.get(LowSpace, LowSpace())
+        self._every = periodic.every_seconds if isinstance(periodic, Periodic) else _NEVER
+        self._low_fraction = low_space.fraction if isinstance(low_space, LowSpace) else 0.0
+        self._retry, self._max_retry = retry_seconds, max_retry_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._observer = observer
+        self._lock = threading.RLock()
+        self._entries: dict[str, _Entry] = {}
+        self._services: dict[str, PeriodicService] = {}
+        self._is_started = False
+        self._turns = 0
+        self.failures: int = 0
+        self.last_error: BaseException | None = None
+
+    def add(self, name: str, store_or_opener: Managed | Callable[[], Managed], *, disk: str | None = None,
+            policy: Any = None, executor: Any = None, fence: Any = None,
+            new_budget: Callable[[], Budget] | None = None) -> None:
+        """Look after a store; with the trigger `Periodic` it is due at once.
+
+        Args:
+            name: unique in the manager.
+            store_or_opener: the store, or a function that opens it: called now, and again when the store turns out
+                to be closed. The host closes what it returned.
+            disk: what to call its disk; default the device of its `folder`, if it has one.
+            policy: instead of the store's own.
+            executor: runs the copying; default the manager's thread.
+            fence: entered around each commit.
+            new_budget: what one compaction may use up; default the store's own `new_budget`, else no limit.
+
+        Raises:
+            InvalidInput: there is one of this name, or the store has no `compact`, `reclaim` and `status`.
+            StorageError: its disk cannot be found out.
+        """
+        opener: Callable[[], Managed] | None = None
+        store: Any = store_or_opener
+        if callable(store) and (isinstance(store, type) or not hasattr(store, "compact")):
+            opener, store = store, store()
+        for method in ("compact", "reclaim", "status"):
+            if not callable(getattr(store, method, None)):
+                raise InvalidInput(f"{store!r:.100} has no {method}(); give what offers compactlib.contract.Compaction")
+        folder = getattr(store, "folder", None)
+        where = disk if disk is not None else "" if folder is None else disk_of(folder)
+        arguments = {"policy": policy, "executor": executor, "fence": fence}
+        due = self._clock.monotonic() if self._every != _NEVER else _NEVER
+        with self._lock:
+            if name in self._entries:
+                raise InvalidInput(f"there is a store {name!r} already; names have to be unique")
+            service = self._services.get(where)
+            if service is None:
+                service = self._services[where] = PeriodicService(
+                    lambda budget: self._take_turn(where, budget), name=f"compactions of disk {where or '-'}",
+                    retry_seconds=self._retry, max_retry_seconds=self._max_retry, clock=self._clock)
+            self._entries[name] = _Entry(name, where, store, opener, arguments, new_budget, due)
+            _set_managed(store, True)
+            if self._is_started:
+                service.start()
+        service.wake()
+
+    def remove(self, name: str, *, wait_seconds: float = 30.0) -> None:
+        """Look after a store no more: cancel what is being done with it, and wait for its end.
+
+        Args:
+            name: of the store.
+            wait_seconds: how long to wait.
+
+        Raises:
+            NotFound: there is none of this name.
+            Busy: its turn has not ended in time, or called from within it; it ends all the same, and is the last.
+        """
+        with self._lock:
+            entry = self._found(name)
+            entry.is_removed = True
+            del self._entries[name]
+            _set_managed(entry.store, False)
+        entry.cancel()
+        if entry.held._is_owned():  # type: ignore[attr-defined]
+            raise Busy(f"the store {name!r} is removed, and its present turn, which called this, is its last")
+        taken: list[bool] = []
+        try:
+            take_within(entry.held, wait_seconds, taken)
+            if not taken[0]:
+                raise Busy(f"the store {name!r} is removed, and its last turn goes on after {wait_seconds:g} seconds")
+        finally:
+            if taken and taken[0]:
+                entry.held.release()
+
+    def request(self, name: str) -> None:
+        """Have a store compacted next; a request while it is being compacted counts as done by that run.
+
+        Raises:
+            NotFound: there is none of this name.
+            InvalidInput: the manager has not the trigger `OnRequest`.
+        """
+        if OnRequest not in self._triggers:
+            raise InvalidInput("this manager takes no requests; give it the trigger OnRequest()")
+        with self._lock:
+            entry = self._found(name)
+            if entry.budget is None or entry.reclaims:
+                entry.requested = True
+        self._services[entry.disk].wake()
+
+    def report(self) -> Table:
+        """Return a table with a row for each store: its disk, `state` (`running`, `requested`, `failing`, `waiting` or
+        `closed`), failures in a row, how its last turn ended, and in how many seconds it is due (`None`: not by time).
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            rows = [{"store": entry.name, "disk": entry.disk, "state": entry.state, "failures": entry.failures,
+                     "last": entry.last, "due_in_seconds": None if entry.due == _NEVER else max(0.0, entry.due - now)}
+                    for entry in self._entries.values()]
+        return Table.from_dicts(rows)
+
+    def start(self) -> None:
+        """Begin, in one thread for each disk; starting again does nothing."""
+        with self._lock:
+            self._is_started = True
+            for service in self._services.values():
+                service.start()
+
+    def run_pending(self) -> int:
+        """Compact in the caller's thread what is due now; for hosts without threads. Returns how many turns it took."""
+        before = self._turns
+        for service in list(self._services.values()):
+            service.wake()  # how much of a store is free may have changed
+            while service.run_pending():
+                pass
+        return self._turns - before
+
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
+
+        Raises:
+            Busy: something has not ended in time, or called from within a turn; all ends all the same.
+        """
+        with self._lock:
+            self._is_started = False
+            services, entries = list(self._services.values()), list(self._entries.values())
+        for service in services:
+            service.cancel()
+        for entry in entries:
+            entry.cancel()
+        for service in services:
+            service.stop(wait_seconds=wait_seconds)
+
+    def wait_until_idle(self, seconds: float = 60.0) -> None:
+        """Return when nothing is being compacted and nothing is due; what waits to be tried again is not waited for.
+
+        Raises:
+            Busy: that has not come in `seconds`.
+        """
+        clock = SystemClock()
+        end = clock.monotonic() + seconds
+        while any(entry.budget is not None or self._is_due(entry) for entry in list(self._entries.values())):
+            if clock.monotonic() > end:
+                raise Busy(f"the manager has work left after {seconds:g} seconds; wait longer, or see report()")
+            clock.sleep(0.01)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _found(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise NotFound(f"there is no store {name!r}")
+        return entry
+
+    def _is_due(self, entry: _Entry) -> bool:
+        return not entry.is_closed and (entry.requested or entry.due <= self._clock.monotonic())
+
+    # One turn
+
+    def _take_turn(self, disk: str, budget: Budget) -> float | None:
+        """Take the turn of the store that comes first; return in how many seconds the next may be due."""
+        entries = [entry for entry in list(self._entries.values()) if entry.disk == disk]
+        for entry in entries:
+            self._note_room(entry)
+        ready = [entry for entry in entries if self._is_due(entry)]
+        if not ready:
+            waits = [entry.due - self._clock.monotonic() for entry in entries if not entry.is_closed]
+            if self._low_fraction and any(hasattr(entry.store, "free_fraction") for entry in entries):
+                waits.append(_ROOM_SECONDS)
+            wait = min(waits, default=_NEVER)
+            return None if wait == _NEVER else max(0.0, wait)
+        entry = min(ready, key=lambda entry: (not entry.requested, entry.due, entry.reclaims))
+        with entry.held:
+            try:
+                if not entry.is_removed:
+                    self._turns += 1
+                    self._work(entry, budget)
+            finally:
+                entry.budget = None
+        return 0.0
+
+    def _note_room(self, entry: _Entry) -> None:
+        free: float | None = getattr(entry.store, "free_fraction", None) if self._low_fraction else None
+        if free is None or free >= self._low_fraction:
+            entry.low_at = None
+        elif entry.low_at is None or free < entry.low_at:
+            # After a compaction that has freed too little, only when more was taken.
+            entry.requested, entry.reclaims, entry.low_at = True, False, free
+
+    def _work(self, entry: _Entry, service_budget: Budget) -> None:
+        is_slice = entry.reclaims and not entry.requested
+        try:
+            report = self._reclaim(entry, service_budget) if is_slice else self._compact(entry, service_budget)
+        except Busy as error:
+            reason = error.reason if isinstance(error, BudgetSpent) else ""
+            if reason == "bytes":
+                self._fail(entry, error)
+            elif _is_closed(entry.store):
+                self._note_closed(entry, Closed(f"it was closed while it was being compacted ({error})"))
+            else:
+                self._rest(entry, str(error), reclaims=is_slice and reason == "deadline")
+        except Closed as error:
+            self._note_closed(entry, error)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not self._services[entry.disk].is_own_thread:
+                raise
+            self._fail(entry, error)
+        else:
+            failures, entry.failures, entry.is_reopened = entry.failures, 0, False
+            is_partial = bool(getattr(report, "is_partial", False))
+            self._rest(entry, str(report).partition("\n")[0], reclaims=is_partial if is_slice else True)
+            if failures:
+                notify(self._observer, COMPACTION_RECOVERED, work=entry.name, lane=entry.disk, failures=failures)
+
+    def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
+        new_budget = entry.new_budget or getattr(entry.store, "new_budget", None)
+        budget = self._begin(entry, service_budget, Budget(clock=self._clock) if new_budget is None else new_budget())
+        return _raised(entry.store.compact(budget=budget, **entry.arguments))
+
+    def _reclaim(self, entry: _Entry, service_budget: Budget) -> Any:
+        # Longer and longer slices: one that is too short for one piece of the work does nothing at all.
+        seconds = min(_SLICE_SECONDS * 2.0 ** min(entry.slices, 10), _MAX_SLICE_SECONDS)
+        budget = self._begin(entry, service_budget, Budget(deadline=self._clock.now() + seconds, clock=self._clock))
+        return _raised(entry.store.reclaim(budget=budget))
+
+    @staticmethod
+    def _begin(entry: _Entry, service_budget: Budget, given: Budget) -> Budget:
+        entry.budget = budget = given.child()
+        if service_budget.cancelled or entry.is_removed:
+            budget.cancel()  # it was stopped, or removed, before it could see this budget
+        return budget
+
+    def _rest(self, entry: _Entry, last: str, *, reclaims: bool) -> None:
+        """The turn is over: a slice of the reclaim follows, or nothing until the next period."""
+        entry.last, entry.requested = last, False
+        entry.slices = entry.slices + 1 if reclaims and entry.reclaims else 0
+        entry.reclaims = reclaims
+        entry.due = self._clock.monotonic() + (0.0 if reclaims else self._every)
+
+    def _fail(self, entry: _Entry, error: BaseException) -> None:
+        delay = min(self._retry * 2.0 ** min(entry.failures, 1000), self._max_retry)
+        entry.failures += 1
+        self.failures, self.last_error = self.failures + 1, error
+        entry.last, entry.requested = f"{type(error).__name__}: {error}", False
+        entry.due = self._clock.monotonic() + delay
+        _LOGGER.warning("the compaction of %r failed (%d in a row), and is tried again in %.1f s", entry.name,
+                        entry.failures, delay, exc_info=error)
+        notify(self._observer, COMPACTION_FAILING, work=entry.name, lane=entry.disk, error=type(error).__name__,
+               message=str(error), failures=entry.failures, retry_in_seconds=delay)
+
+    def _note_closed(self, entry: _Entry, error: Closed) -> None:
+        if not _is_closed(entry.store) or entry.is_reopened:
+            # A tool of the policy is closed, say; or the opener returns what is closed.
+            entry.is_reopened = False
+            self._fail(entry, error)
+        elif entry.opener is None:
+            entry.last, entry.is_closed, entry.requested = str(error), True, False
+        else:
+            try:
+                entry.store = entry.opener()
+            except Exception as failure:
+                self._fail(entry, failure)
+            else:
+                entry.is_reopened = True
+                _set_managed(entry.store, not entry.is_removed)
+
+    def __repr__(self) -> str:
+        return f"<CompactionManager of {len(self._entries)} stores>"
+
+
+def disk_of(folder: str | os.PathLike[str]) -> str:
+    """Return a name of the device that holds `folder`: equal for two folders on one file system.
+
+    Partitions of one disk have different names; a host that knows better names its disks itself.
+
+    Raises:
+        StorageError: the folder cannot be looked at.
+    """
+    try:
+        device = os.stat(folder).st_dev
+    except OSError as error:
+        raise StorageError.from_os(error, "stat", folder) from error
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _is_closed(store: Managed) -> bool:
+    try:
+        store.status()
+    except Closed:
+        return True
+    return False
+
+
+def _set_managed(store: Managed, is_managed: bool) -> None:
+    if hasattr(store, "free_fraction"):
+        store.is_managed = is_managed  # type: ignore[attr-defined]
+
+
+def _raised(outcome: Any) -> Any:
+    """An adapter for stores that return outcomes: raise what failed. It ends when the engines are re-drawn."""
+    match outcome:
+        case Done(stats):
+            return stats
+        case Failed(error):
+            raise error
+        case Skipped(reason, is_busy=True):
+            raise Busy(reason)
+    return outcome
+
+
+def _by_kind(triggers: Iterable[Trigger]) -> dict[type[Trigger], Trigger]:
+    found: dict[type[Trigger], Trigger] = {}
+    for trigger in triggers:
+        if not isinstance(trigger, Periodic | OnRequest | LowSpace):
+            raise InvalidInput(f"there is no trigger {trigger!r}; give some of Periodic(), OnRequest() and LowSpace()")
+        if found.setdefault(type(trigger), trigger) is not trigger:
+            raise InvalidInput(f"two triggers are {type(trigger).__name__}; give one of each kind")
+    return found

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PeriodicService`: one thread that repeats one function, and outlives what the function raises."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Self
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Busy
+from compactlib.guard import take_within
+
+_LOGGER = logging.getLogger("compactlib.services")
+_POLL_SECONDS = 1.0
+"""How long the thread sleeps at most: the clock that was passed in may be moved by hand."""
+
+
+class PeriodicService:
+    """Calls a function at start, every so many seconds, when woken, and after an error with a growing delay.
+
+    Threads may share it. Use it in a `with`, or call `start` and `stop`; after `stop` it can be started again.
+
+    Args:
+        run_once: does what is due within the budget that it gets, which `stop` cancels; returns in how many seconds
+            it is to be called again, or `None` for `every_seconds`.
+        name: of the thread, and in messages: `"compactions of disk 8:1"`.
+        every_seconds: the period; `None`: only when woken.
+        retry_seconds: the delay after a first error; each further one in a row doubles it.
+        max_retry_seconds: how far it grows.
+        clock: where time comes from.
+
+    Attributes:
+        name: as given.
+        failures: how often the function raised.
+        last_error: what it raised last.
+    """
+
+    def __init__(self, run_once: Callable[[Budget], float | None], *, name: str, every_seconds: float | None = None,
+                 retry_seconds: float = 1.0, max_retry_seconds: float = 60.0, clock: Clock | None = None) -> None:
+        self.name: str = name
+        self.failures: int = 0
+        self.last_error: BaseException | None = None
+        self._run_once = run_once
+        self._every = every_seconds
+        self._retry, self._max_retry = retry_seconds, max_retry_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._due: float | None = None
+        self._woken = True  # due at start
+        self._failures_in_a_row = 0
+        self._budget = Budget(clock=self._clock)
+        self._held = threading.RLock()  # while the function runs
+        self._starting = threading.RLock()
+        self._thread: threading.Thread | None = None
+        # A queue of C: an interrupt of a thread that wakes the service cannot leave a lock of it held.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the service's thread, and not a host's that called `run_pending`."""
+        return threading.current_thread() is self._thread
+
+    def start(self) -> None:
+        """Begin in a daemon thread; starting again does nothing.
+
+        Raises:
+            Busy: it was stopped, and its last run has not ended.
+        """
+        with self._starting:
+            if self.is_running:
+                if self._budget.cancelled:
+                    raise Busy(f"{self.name} is being stopped; stop it again to wait for its end")
+                return
+            if self._budget.cancelled:
+                self._budget = Budget(clock=self._clock)
+            self._woken = True
+            self._thread = threading.Thread(target=self._run, args=(self._budget,), name=self.name, daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Have the function called now, or once more after the present call."""
+        self._woken = True
+        self._bell.put(None)
+
+    def run_pending(self) -> bool:
+        """Call the function in the caller's thread if it is due, for hosts without threads.
+
+        Returns:
+            Whether it was due.
+
+        Raises:
+            Busy: called by the function itself.
+        """
+        if self._held._is_owned():  # type: ignore[attr-defined]
+            raise Busy(f"{self.name} cannot be run from within its own work")
+        with self._held:
+            if not self._woken and (self._due is None or self._clock.monotonic() < self._due):
+                return False
+            self._woken = False
+            try:
+                delay = self._run_once(self._budget)
+                self._failures_in_a_row = 0
+            except Exception as error:
+                delay = self._failed(error)
+            except BaseException:
+                self._woken = True
+                raise
+            delay = self._every if delay is None else delay
+            self._due = None if delay is None else self._clock.monotonic() + delay
+        return True
+
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
+
+        Raises:
+            Busy: it has not ended in time, or the caller is the function itself; it ends all the same.
+        """
+        self.cancel()
+        if self._held._is_owned():  # type: ignore[attr-defined]
+            raise Busy(f"{self.name} cannot wait for its own end; it ends when its function returns")
+        if self._thread is not None:
+            self._thread.join(wait_seconds)
+        taken: list[bool] = []
+        try:
+            # A host without threads may be in `run_pending`.
+            take_within(self._held, 0.0 if self.is_running else wait_seconds, taken)
+            if not taken[0] or self.is_running:
+                raise Busy(f"{self.name} has not ended in {wait_seconds:g} seconds; stop it again to wait longer")
+            self._budget = Budget(clock=self._clock)
+        finally:
+            if taken and taken[0]:
+                self._held.release()
+
+    def cancel(self) -> None:
+        """Begin nothing more, and cancel what runs; `stop` without waiting."""
+        self._budget.cancel()
+        self._bell.put(None)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self, budget: Budget) -> None:
+        while not budget.cancelled:
+            try:
+                seconds = 0.0 if self.run_pending() else self._seconds_left()
+            except BaseException as error:
+                # The host's clock, or `sys.exit()` in the function: the thread goes on.
+                seconds = self._failed(error)
+            if seconds > 0 and not budget.cancelled:
+                with contextlib.suppress(Empty):
+                    self._bell.get(timeout=min(seconds, _POLL_SECONDS))
+
+    def _seconds_left(self) -> float:
+        return _POLL_SECONDS if self._due is None else self._due - self._clock.monotonic()
+
+    def _failed(self, error: BaseException) -> float:
+        self.last_error = error
+        self.failures += 1
+        delay = min(self._retry * 2.0 ** min(self._failures_in_a_row, 1000), self._max_retry)
+        self._failures_in_a_row += 1
+        _LOGGER.warning("%s failed, and is tried again in %.1f s", self.name, delay, exc_info=error)
+        return delay
+
+    def __repr__(self) -> str:
+        return f"<PeriodicService {self.name}: {'running' if self.is_running else 'stopped'}>"
