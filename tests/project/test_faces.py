@@ -32,7 +32,7 @@ AT_MOST = {
 # Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
 IN_ALL = 490
 # Names that the foundation has under its final place while engines that are not yet re-drawn use the old meaning.
-MOVING = {"Observer"}
+MOVING = {"Observer", "Observers"}
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
               "testing"]
 

@@ -31,8 +31,7 @@ from compactlib.lab.traces.description import describe
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.report import PolicyRecord
-from compactlib.runtime import Observer, Progress
-from compactlib.runtime.observe import telling
+from compactlib.runtime import Observer, Progress, telling
 
 MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""

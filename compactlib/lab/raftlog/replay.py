@@ -32,8 +32,7 @@ from compactlib.raftlog.policy import (
     segment_bytes,
 )
 from compactlib.report import PolicyRecord
-from compactlib.runtime import Observer, Progress
-from compactlib.runtime.observe import telling
+from compactlib.runtime import Observer, Progress, telling
 
 _NO_KEY = -1
 

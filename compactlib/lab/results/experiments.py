@@ -21,8 +21,7 @@ from compactlib.files import LocalFiles, crc32, local_path, write_durably
 from compactlib.lab.results.reports import Report
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
-from compactlib.runtime import Observer, Progress
-from compactlib.runtime.observe import telling
+from compactlib.runtime import Observer, Progress, telling
 
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""

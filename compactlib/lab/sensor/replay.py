@@ -17,8 +17,7 @@ from compactlib.errors import AuditFailed
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
-from compactlib.runtime import Observer, Progress
-from compactlib.runtime.observe import telling
+from compactlib.runtime import Observer, Progress, telling
 from compactlib.staging import CompactionSensor
 from compactlib.staging.policy import BranchRecord, SensePolicy, StagingToken
 
