@@ -31,7 +31,7 @@ def test_live_fence_answers_by_what_is_durable(tmp_path: Path) -> None:
             live.admit("table", 1)
             files.acknowledge(1)
             with contextlib.suppress(Killed):
-                FileFence(folder / "fence", files=FilesInFront(step, files)).admit("table", 2)  # noqa: B023
+                FileFence(folder / "fence", files=FilesInFront(step, files)).admit("table", 2)
             with contextlib.suppress(FencedOff):
                 live.admit("table", 1)
                 return  # the peer's token never came to be
