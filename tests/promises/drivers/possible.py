@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeVar
 from compactlib.testing import Journal
 
 StateT = TypeVar("StateT")
+MOST_TIMES = 2
+"""How often a change without an answer may happen: a part of it now, and the rest later."""
 
 
 class Tried(Protocol):
@@ -29,14 +31,18 @@ def possible_states(journal: Journal, first: StateT, after: Callable[[StateT, An
         after: the state after a change that was acknowledged; `None` if it cannot happen in that state.
         partly: the other states in which a change may leave the store that was not acknowledged.
     """
-    states, late = {first}, list[Tried]()
-    for change in journal.changes:
-        late = [each for each in late if each.opening == change.what.opening]
+    late = dict[int, Tried]()
+    states: set[tuple[StateT, tuple[int, ...]]] = {(first, ())}  # with what of the late ones has happened in it
+    for number, change in enumerate(journal.changes):
+        late = {each: what for each, what in late.items() if what.opening == change.what.opening}
+        states = {(state, tuple(each for each in happened if each in late)) for state, happened in states}
         if change.acknowledged:
-            states = {new for state in states if (new := after(state, change.what)) is not None}
+            states = {(new, happened) for state, happened in states
+                      if (new := after(state, change.what)) is not None}
             assert states, f"{change.what} was acknowledged and cannot have happened"
         else:
-            late.append(change.what)
-        for each in late:
-            states |= {new for state in states for new in partly(state, each)}
-    return states
+            late[number] = change.what
+        for each, what in late.items():
+            states |= {(new, tuple(sorted((*happened, each)))) for state, happened in states
+                       if happened.count(each) < MOST_TIMES for new in partly(state, what) if new != state}
+    return {state for state, _ in states}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a repository no longer needs it gives back: staged records, ranges, and what a killed process has left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore
+from compactlib.objects import MemoryObjects
+from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions
+from compactlib.testing import Killed, Request, StoreInFront
+
+WEEK = 7 * 86_400.0
+OPTIONS = StagingOptions(owns_ranges=True, first_backoff_seconds=0)
+
+
+class Place:
+    """Stores in memory, and what of them a repository takes up."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1_700_000_000.0)
+        self.kv, self.objects = MemoryStore(), MemoryObjects(clock=self.clock)
+        self.before: Callable[[Request], object] = bool
+        self._partitions = set[bytes]()
+        self._openings = 0
+
+    def open(self) -> Repository:
+        self._openings += 1
+        names = Random(self._openings)
+        ranges = CommittedRanges(self.objects, rule=SplitRule(raggedness=3), clock=self.clock,
+                                 new_name=lambda: f"{names.getrandbits(128):032x}")
+        return Repository(StoreInFront(self.kv, self._step), ranges, options=OPTIONS, clock=self.clock,
+                          rng=Random(self._openings))
+
+    def cells(self) -> int:
+        return sum(1 for partition in self._partitions for _ in self.kv.scan(partition))
+
+    def files(self) -> int:
+        return sum(1 for _ in self.objects.list())
+
+    def _step(self, request: Request, act: Callable[[], Any]) -> Any:
+        if request.partition is not None:
+            self._partitions.add(bytes(request.partition))
+        self.before(request)
+        return act()
+
+
+def work(repository: Repository, rng: Random) -> None:
+    """Write, overwrite and delete some keys, and compact or commit them."""
+    branch = repository.branch("main")
+    for _ in range(8):
+        key = b"key %d" % rng.randrange(12)
+        branch.delete(key) if rng.random() < 0.3 else branch.put(key, b"%d" % rng.getrandbits(30))
+    if rng.random() < 0.5:
+        repository.compact(policy=AlwaysPolicy(window_seconds=0))
+    elif rng.random() < 0.5:
+        branch.reset()
+
+
+def contents(repository: Repository) -> dict[bytes, bytes]:
+    return {each.key: each.record.data for each in repository.branch("main").list(limit=100).entries}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_work_without_end_leaves_nothing_behind(is_killed: bool) -> None:
+    """What is staged takes up as much after a hundred rounds as after ten, also where processes are killed."""
+    place, rng, taken = Place(), Random(3), list[int]()
+    place.open().create_branch("main")
+    for number in range(100):
+        repository = place.open()
+        if is_killed:
+            left = rng.randrange(60)
+
+            def end(request: Request) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed(str(request))
+
+            place.before = end
+        with contextlib.suppress(Killed):
+            work(repository, rng)
+        place.before = bool
+        if number % 10 == 9:
+            repository = place.open()
+            repository.branch("main").commit("what there is")
+            kept = contents(repository)
+            place.clock.advance(WEEK)
+            repository.reclaim()
+            place.clock.advance(WEEK)
+            repository.reclaim()
+            assert contents(repository) == kept
+            assert repository.verify().is_sound
+            taken.append(place.cells())
+    assert all(more - less <= 1 for less, more in pairwise(taken)), f"more than a commit each: {taken}"
+    repository = place.open()
+    repository.delete_branch("main")
+    for _ in range(2):
+        place.clock.advance(WEEK)
+        repository.reclaim()
+    assert place.files() <= 2, "ranges that no branch and no commit in use names are still there"
