@@ -131,7 +131,7 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         OutcomeUnknown: a write got no answer, and its outcome could not be seen, or something failed before it was.
         PredicateFailed: one of the swap's own conditions does not hold.
         Busy: other writers were first too many times.
-        SlowDown: the store refused the last of so many tries.
+        SlowDown: the store refused some of so many tries.
         CompactlibError: what `decide` or the store raises; nothing was changed.
     """
     return _Swapping(store, tuple(cells), operation, may_repeat, judge or _by_values, retries or Retries(),
@@ -175,7 +175,6 @@ class _Swapping(Generic[ResultT]):
             except PredicateFailed as error:
                 if (error.partition, error.key) not in self.cells:
                     raise
-                last = None
                 continue
             except (Busy, OutcomeUnknown) as error:
                 last = error
@@ -189,7 +188,6 @@ class _Swapping(Generic[ResultT]):
             except PredicateFailed as error:
                 if (error.partition, error.key) not in self.cells:
                     raise
-                last = None
             except SlowDown as error:
                 last = error
             except OutcomeUnknown as error:
