@@ -22,6 +22,7 @@ from compactlib.errors import CorruptData, NotFound, Stale
 _READ_BYTES = 2 << 20
 """How much is read at once; a larger record by itself."""
 _KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
+_PUT, _TTL_UPDATED, _ERASED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED), int(RecordFlag.ERASED)
 
 
 class StoredRecord(NamedTuple):
@@ -115,8 +116,7 @@ class SegmentRecords:
                 base = columns.offsets[rows.start]
                 data = memoryview(file.read(base, columns.offsets[rows[-1]] + columns.sizes[rows[-1]] - base)
                                   if payloads else b"")
-                for row in rows:
-                    entry = columns.entry(row)
+                for row, entry in zip(rows, columns.entries(rows.start, rows.stop), strict=True):
                     payload, damage = _content(file, entry, data, base) if payloads else (None, None)
                     yield _record(entry, bool(kept[before + row]), payload, damage)
             before += count
@@ -133,7 +133,7 @@ def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
         return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
                                  expected=f"record {entry.sequence} of {entry.size} bytes")
     start, length = content_range(entry)
-    content = bytes(data[start - base:start - base + length]) if entry.kind == RecordKind.PUT else None
+    content = bytes(data[start - base:start - base + length]) if entry.kind == _PUT else None
     return content, None
 
 
@@ -141,8 +141,8 @@ def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: Corrup
     return StoredRecord(
         str(entry.segment), entry.offset, entry.size, content_range(entry)[1], entry.id, _KINDS[entry.kind],
         entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
-        entry.container, entry.life_version, bool(entry.flags & RecordFlag.TTL_UPDATED),
-        bool(entry.flags & RecordFlag.ERASED), valid, payload, error)
+        entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
+        bool(entry.flags & _ERASED), valid, payload, error)
 
 
 def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
