@@ -17,4 +17,3 @@ from compactlib.runtime.observe import (
     RecordingObserver as RecordingObserver,
 )
 from compactlib.runtime.steady_clock import SteadyClock as SteadyClock
-from compactlib.runtime.throttle import Throttle as Throttle
