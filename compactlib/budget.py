@@ -93,6 +93,8 @@ class Budget:
         self._free_at = 0.0 if bytes_per_second is None else self._clock.monotonic() - _BURST_SECONDS
         self._cancelled = self._paused = False
         self._is_ended: Callable[[], bool] | None = None
+        # Whether bytes are limited here or in a parent.
+        self._is_limited = bytes_per_second is not None or total_bytes is not None
 
     @classmethod
     def from_limits(cls, limits: BudgetLimits, *, clock: Clock | None = None,
@@ -121,6 +123,7 @@ class Budget:
         child = Budget(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline,
                        clock=self._clock)
         child._parent, child._lock = self, self._lock
+        child._is_limited |= self._is_limited
         return child
 
     @property
@@ -169,16 +172,17 @@ class Budget:
         """
         size = _checked(size)
         self.check()
-        is_limited = False
+        if not self._is_limited:
+            with self._lock:
+                self._count(size)
+            return
         with self._lock:
             for budget in self._chain():
                 total = budget._limits.total_bytes
                 if total is not None and budget._spent + size > total:
                     raise budget._too_many(size, total)
-                is_limited |= budget._limits.bytes_per_second is not None
-            due = self._book(size) if is_limited else self._count(size)
-        if is_limited:
-            self._await(due, size)
+            due = self._book(size)
+        self._await(due, size)
 
     def charge(self, size: int) -> None:
         """Book `size` bytes that a worker elsewhere has already written; never waits and never refuses.
@@ -233,10 +237,11 @@ class Budget:
             # A pause is the host's, and lasts in the host's time, whatever clock the rates follow.
             SystemClock().sleep(_POLL_SECONDS)
 
-    def _count(self, size: int) -> float:
-        for budget in self._chain():
+    def _count(self, size: int) -> None:
+        budget: Budget | None = self
+        while budget is not None:
             budget._spent += size
-        return 0.0
+            budget = budget._parent
 
     def _book(self, size: int) -> float:
         """Count the bytes; return from when on, by the monotonic clock, all rates allow them."""
@@ -257,6 +262,8 @@ class Budget:
                 budget._free_at -= size / budget._limits.bytes_per_second
 
     def _await(self, due: float, size: int) -> None:
+        if not due:
+            return
         try:
             while (left := due - self._clock.monotonic()) > 0:
                 self.check()

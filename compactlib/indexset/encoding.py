@@ -1,41 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored form of an `IndexSet`: `docs/formats/indexset.md` describes it to the byte.
 
-    0        magic CLINDSET, version u16, number of runs u64                    (18 bytes, little-endian)
-    18       one head per run, then one tail per run of two or more members     (varints)
+    0        magic CLINDSET, version u16, number of runs u64, width of heads u8, width of tails u8     (20 bytes)
+    20       heads, gaps too large for one; tails, tails too large for one
     end - 4  CRC-32 of everything before it
+
+All numbers of a column have one width, the one that makes it smallest; those that do not fit follow it as 64 bits. So
+both ways are loops in C, the bytes are at most nine times the runs, and equal sets have equal bytes on all machines.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
-from itertools import accumulate, compress, islice
-from operator import lt, sub
+from collections.abc import Callable, Iterable
+from itertools import accumulate, compress, count, islice, repeat
+from operator import add, and_, eq, ge, lt, rshift, sub
 
 from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
-from compactlib.files.varints import decode_varints, encode_varints
-from compactlib.indexset.runs import MAX_INDEX, Runs
+from compactlib.indexset.runs import MAX_INDEX, Column, Runs
 
-_FRAME = RecordFrame("index set format", b"CLINDSET", 1, "<HQ")
+_FRAME = RecordFrame("index set format", b"CLINDSET", 2, "<HQBB")
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
-_ARRAY_RUNS = 1024
-"""From so many runs on, NumPy is worth its import."""
+
+def _most_tail(width: int) -> int:
+    """What stands in a column of tails for one that does not fit, and the first that does not."""
+    return int((1 << 8 * width) - 1)
+
+
+def _most_gap(width: int) -> int:
+    """The same for a gap, beside which a head has one bit."""
+    return _most_tail(width) >> 1
 
 
 def encode(runs: Runs) -> bytes:
     """The bytes of a canonical family; equal families give equal bytes."""
     firsts, lasts = runs
-    body = _small_body(runs) if len(firsts) >= _ARRAY_RUNS else None
-    if body is not None:
-        return _FRAME.encode(len(firsts), body=body)
-    # A head holds how many indexes the run's gap has beyond the one that must be there, doubled, plus 1 if a tail
-    # follows. The first run's gap has no index that must be there.
-    long = list(map(lt, firsts, lasts))
-    distances = [*firsts[:1], *[d - 2 for d in map(sub, islice(firsts, 1, None), lasts)]]
-    heads = [2 * gap + has_tail for gap, has_tail in zip(distances, long, strict=True)]
-    tails = [last - first - 1 for first, last in compress(zip(firsts, lasts, strict=True), long)]
-    return _FRAME.encode(len(firsts), body=encode_varints(heads + tails))
+    is_long = [] if firsts is lasts else list(map(lt, firsts, lasts))
+    gaps = [*firsts[:1], *map(sub, islice(firsts, 1, None), map(add, lasts, repeat(2)))]
+    tails = list(map(sub, compress(map(sub, lasts, firsts), is_long), repeat(1)))
+    head_width, tail_width = _width_of(gaps, _most_gap), _width_of(tails, _most_tail)
+    large_gaps = _taken_out(gaps, _most_gap(head_width))
+    large_tails = _taken_out(tails, _most_tail(tail_width))
+    heads = map(add, gaps, gaps) if firsts is lasts else map(add, map(add, gaps, gaps), is_long)
+    body = b"".join((_column_bytes(head_width, heads), _column_bytes(8, large_gaps),
+                     _column_bytes(tail_width, tails), _column_bytes(8, large_tails)))
+    return _FRAME.encode(len(firsts), head_width, tail_width, body=body)
 
 
 def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs:
@@ -45,43 +57,84 @@ def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs
         CorruptData: not what `encode` wrote.
         Unsupported: written by another release.
     """
-    runs, body = _FRAME.decode(bytes(data), path, offset=offset)
-    made = _small_runs(body, runs) if runs >= _ARRAY_RUNS else None
-    if made is not None:
-        return made
-    place = offset + _FRAME.header_bytes
-    try:
-        numbers = decode_varints(body)
-    except ValueError as error:
-        told, at = error.args
-        raise CorruptData(path=path, offset=place + at, expected="numbers in the fewest bytes", found=told) from None
-    long = [head & 1 for head in numbers[:runs]]
-    if len(long) != runs or len(numbers) - runs != sum(long):
-        raise CorruptData(path=path, offset=place, expected=f"{runs} heads and a tail for each that announces one",
-                          found=f"{len(numbers)} numbers, {sum(long)} tails announced")
-    tails = iter(numbers[runs:])
-    spans = [next(tails) + 1 if has_tail else 0 for has_tail in long]
-    steps = [(head >> 1) + span + 2 for head, span in zip(numbers, spans, strict=False)]
-    if steps:
-        steps[0] -= 2
-    lasts = list(accumulate(steps))
-    if lasts and lasts[-1] > MAX_INDEX:
-        raise CorruptData(path=path, offset=place, expected=f"indexes up to {MAX_INDEX}", found=str(lasts[-1]))
+    run_count, head_width, tail_width, body = _FRAME.decode(bytes(data), path, offset=offset)
+
+    def require(holds: bool, expected: str, found: object) -> None:
+        if not holds:
+            raise CorruptData(path=path, offset=offset + _FRAME.header_bytes, expected=expected, found=str(found))
+
+    place = 0
+
+    def column(width: int, size: int) -> Column:
+        nonlocal place
+        numbers = array(_CODES[width])
+        part = body[place:place + width * size]
+        require(len(part) == width * size, f"{size} numbers of {width} bytes", f"{len(part)} bytes")
+        numbers.frombytes(part)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        place += len(part)
+        return numbers
+
+    def put_back(numbers: list[int], most: int, width: int, most_of: Callable[[int], int]) -> None:
+        large = column(8, numbers.count(most))
+        if not large and width == 1:
+            return
+        require(not large or min(large) >= most, f"numbers from {most} on", "a smaller one")
+        for at, number in zip(list(compress(count(), map(eq, numbers, repeat(most)))), large, strict=True):
+            numbers[at] = number
+        require(width == _width_of(numbers, most_of), "the width that takes the fewest bytes", width)
+
+    for width in (head_width, tail_width):
+        require(width in _CODES, "numbers of 1, 2, 4 or 8 bytes", width)
+    heads = column(head_width, run_count)
+    is_long = list(map(and_, heads, repeat(1)))
+    gaps = list(map(rshift, heads, repeat(1)))
+    put_back(gaps, _most_gap(head_width), head_width, _most_gap)
+    tails = column(tail_width, sum(is_long)).tolist()
+    put_back(tails, _most_tail(tail_width), tail_width, _most_tail)
+    require(place == len(body), f"{place} bytes", len(body))
+    if not gaps:
+        return array("Q"), array("Q")
+    if not tails:
+        firsts = list(accumulate(map(add, gaps, repeat(2)), initial=-2))[1:]
+        require(firsts[-1] <= MAX_INDEX, f"indexes up to {MAX_INDEX}", firsts[-1])
+        return array("Q", firsts), array("Q", firsts)
+    following = iter(tails)
+    spans = [next(following) + 1 if long else 0 for long in is_long]
+    lasts = list(accumulate(map(add, map(add, gaps, spans), repeat(2)), initial=-2))[1:]
+    require(lasts[-1] <= MAX_INDEX, f"indexes up to {MAX_INDEX}", lasts[-1])
     return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
 
 
-def _small_body(runs: Runs) -> bytes | None:
-    """The quick way for small numbers, where NumPy is installed; the bytes are the same."""
-    try:
-        from compactlib.indexset.array_encoding import small_body
-    except ImportError:
-        return None
-    return small_body(runs)
+def _width_of(numbers: list[int], most_of: Callable[[int], int]) -> int:
+    """The width with which a column and its large numbers take the fewest bytes; of two, the smaller."""
+    if max(numbers, default=0) < most_of(1):
+        return 1
+    best, fewest = 1, len(numbers) * 9 + 1
+    for width in _CODES:
+        large = sum(map(ge, numbers, repeat(most_of(width))))
+        size = width * len(numbers) + 8 * large
+        if size < fewest:
+            best, fewest = width, size
+        if not large:
+            break
+    return best
 
 
-def _small_runs(body: bytes, runs: int) -> Runs | None:
-    try:
-        from compactlib.indexset.array_encoding import small_runs
-    except ImportError:
-        return None
-    return small_runs(body, runs)
+def _taken_out(numbers: list[int], most: int) -> list[int]:
+    """The numbers from `most` on, in whose places `most` stands afterwards."""
+    if max(numbers, default=0) < most:
+        return []
+    places = list(compress(count(), map(ge, numbers, repeat(most))))
+    large = [numbers[at] for at in places]
+    for at in places:
+        numbers[at] = most
+    return large
+
+
+def _column_bytes(width: int, numbers: Iterable[int]) -> bytes:
+    stored = array(_CODES[width], list(numbers))
+    if sys.byteorder == "big":
+        stored.byteswap()
+    return stored.tobytes()

@@ -303,7 +303,7 @@ class IndexSet:
     def to_bytes(self) -> bytes:
         """The set as compact bytes with a checksum (`docs/formats/indexset.md`); equal sets give equal bytes.
 
-        About one byte a run while gaps stay below 64 indexes, two below 8,192. Cost: O(runs).
+        About one byte a run while most gaps are below 127 indexes, two below 32,767. Cost: O(runs).
         """
         return _indexset_bytes.encode(self._runs)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all packages: ownership of running work, background services (threads and asyncio), observers, budgets and
-throttles, retries after a lost answer, and a clock that notices jumps.
+"""What the engines share until they are re-drawn: ownership of running work, background services (threads and asyncio),
+observers, retries after a lost answer, and a clock that notices jumps.
 
 Nothing here knows a store: what a package decides stays in the package, and uses these parts. A service in threads is
 built on `WorkService`, one in an event loop on `AsyncWork`; `ServiceFace` and `AsyncServiceFace` are the methods that
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         telling as telling,
     )
     from compactlib.runtime.steady_clock import SteadyClock as SteadyClock
-    from compactlib.runtime.throttle import Throttle as Throttle
 else:
     offer(__name__, {
         "compactlib.manager": "CompactionManager LowSpace OnRequest Periodic",
@@ -40,5 +39,4 @@ else:
         "compactlib.runtime.budget": "Budget BudgetLimits",
         "compactlib.runtime.observe": "Observer Observers Progress RecordingObserver telling",
         "compactlib.runtime.steady_clock": "SteadyClock",
-        "compactlib.runtime.throttle": "Throttle",
     })

@@ -14,8 +14,8 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.validity.lifetimes import lifetimes
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, Rules, Verdict, judge
+from compactlib.budget import Budget, BudgetLimits
 from compactlib.clock import ManualClock
-from compactlib.runtime import Throttle
 from tests.blobstore.blob_logs import LogOf, Writing
 from tests.tools.record_logs import record_logs
 
@@ -204,7 +204,7 @@ def test_a_large_index_is_merged_in_slices_and_as_fast_as_it_may(monkeypatch: py
     for number in range(0, 300, 2):
         log.delete(f"blob {number}", at=number)
     clock = ManualClock()
-    throttle = Throttle(100, saved_bytes=0, clock=clock)
+    throttle = Budget.from_limits(BudgetLimits(bytes_per_second=100), clock=clock)
     found = log_statistics(log.log(), LATER / 1000, LATER / 1000, throttle=throttle)
     assert list(found.valid_bytes.values()) == [0, 50 * 53, 50 * 53, 50 * 53 + 150 * 29]
     assert 4.4 < clock.monotonic() <= 4.51

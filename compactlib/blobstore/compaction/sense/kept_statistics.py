@@ -17,7 +17,6 @@ from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.errors import AuditFailed, Stale
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.throttle import Throttle
 
 
 @attrs.frozen
@@ -49,7 +48,7 @@ class KeptStatistics:
     """
 
     def __init__(self, *, retention_seconds: float, bucket_seconds: float = 3600.0, bucket_count: int = 168,
-                 rules: PurgeRules | None = None, throttle: Throttle | None = None) -> None:
+                 rules: PurgeRules | None = None, throttle: Budget | None = None) -> None:
         self._new_buckets = partial(BucketStatistics, retention_seconds=retention_seconds,
                                     bucket_seconds=bucket_seconds, bucket_count=bucket_count)
         self._rules = PurgeRules() if rules is None else rules

@@ -24,7 +24,6 @@ from compactlib.errors import CompactlibError, CorruptData
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership
-from compactlib.runtime.throttle import Throttle
 
 _WEEK_SECONDS = 7 * 86_400.0
 _LOOK_AGAIN_SECONDS = 0.005
@@ -52,7 +51,7 @@ class Sensor:
         self._store = store
         self._rules = rules
         self._ownership = ownership
-        self._throttle = None if rate is None else Throttle(rate, clock=store.clock)
+        self._throttle = None if rate is None else Budget(bytes_per_second=rate, clock=store.clock)
         self._kept: KeptStatistics | None = None
         self._kept_rules = rules
         self._counting = threading.Lock()

@@ -29,7 +29,6 @@ from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, expiry
 from compactlib.report import Printed
 from compactlib.runtime.breather import Breather, unhurried
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.throttle import Throttle
 
 SLICE_ENTRIES = 50_000
 """About how many entries are merged at once."""
@@ -67,7 +66,7 @@ class LogStatistics(Printed):
 
 
 def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules: PurgeRules | None = None, *,
-                   throttle: Throttle | None = None, breather: Breather | None = None,
+                   throttle: Budget | None = None, breather: Breather | None = None,
                    budget: Budget | None = None) -> LogStatistics:
     """Valid bytes of each log segment, exactly. O(n log s) for n index entries in s index segments.
 
@@ -119,7 +118,7 @@ class _Count:
                             tied_bytes=self.tied_bytes)
 
 
-def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, throttle: Throttle | None = None,
+def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, throttle: Budget | None = None,
                   breather: Breather | None = None, budget: Budget | None = None) -> Iterator[Lifetime]:
     """The lifetime of every record that is kept at some time; in no particular order. Cost as for `log_statistics`."""
     rules = PurgeRules() if rules is None else rules
@@ -142,7 +141,7 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
             yield from lifetimes(history, rules)
 
 
-def slices_by_hash(parts: Sequence[IndexSegment], throttle: Throttle | None, budget: Budget | None = None) -> Iterator[
+def slices_by_hash(parts: Sequence[IndexSegment], throttle: Budget | None, budget: Budget | None = None) -> Iterator[
         tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
     """For each slice of the hash space: the entries that share their hash with no other, and the histories."""
     count = sum(map(len, parts))
@@ -161,8 +160,19 @@ def slices_by_hash(parts: Sequence[IndexSegment], throttle: Throttle | None, bud
         # The pieces are sorted already; the sort finds these runs and merges them.
         merged.sort()
         if throttle is not None:
-            throttle.take(len(merged), check=None if budget is None else budget.check)
+            _spend(throttle, len(merged), budget)
         yield _grouped(merged, parts)
+
+
+def _spend(throttle: Budget, entries: int, budget: Budget | None) -> None:
+    """Wait for the rate of the throttle, and ask the caller's budget ten times a second meanwhile."""
+    rate = throttle.remaining.bytes_per_second
+    most = entries if rate is None else max(1, int(rate / 10))
+    while entries > 0:
+        throttle.spend(min(most, entries))
+        entries -= most
+        if budget is not None:
+            budget.check()
 
 
 def _grouped(merged: Sequence[int], parts: Sequence[IndexSegment]) -> tuple[
