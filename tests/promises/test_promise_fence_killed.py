@@ -174,8 +174,10 @@ def test_tokens_of_another_log_are_refused(tmp_path: Path) -> None:
     for make in makers:
         fence = make("first")
         fence.admit("table", 900)
-        for call in (lambda fence: fence.admit("table", 1000), lambda fence: fence.raise_floor(1000),
-                     lambda fence: fence.commit("table", 900, b"v")):
+        calls: list[Callable[[Any], object]] = [
+            lambda fence: fence.admit("table", 1000), lambda fence: fence.raise_floor(1000),
+            lambda fence: fence.commit("table", 900, b"v")]
+        for call in calls:
             for other in ("second", ""):
                 with pytest.raises(OtherLog, match="'first'"):
                     call(make(other))
