@@ -174,7 +174,7 @@ def test_tokens_of_another_log_are_refused(tmp_path: Path) -> None:
     for make in makers:
         fence = make("first")
         fence.admit("table", 900)
-        calls: list[Callable[[Any], object]] = [
+        calls: list[Callable[[Any], Any]] = [
             lambda fence: fence.admit("table", 1000), lambda fence: fence.raise_floor(1000),
             lambda fence: fence.commit("table", 900, b"v")]
         for call in calls:
