@@ -393,3 +393,21 @@ def test_a_swap_that_writes_nothing_of_what_it_read_is_refused() -> None:
         swap(MemoryStore(), [(P, K)], lambda _: Swap(None, {(P, b"elsewhere"): b"v"}))
     with contextlib.suppress(InvalidInput):
         swap(MemoryStore(), [(P, K)], lambda _: Swap(None))
+
+
+@pytest.mark.parametrize("kind", [
+    SlowDown(operation="read", detail="a test"), PredicateFailed(partition=P, key=K),
+    OutcomeUnknown(operation="write", path="a test", detail="of something else")])
+def test_what_refuses_a_decision_for_now_is_asked_again(kind: CompactlibError) -> None:
+    asked: list[Found] = []
+
+    def decide(found: Found) -> Swap[str]:
+        asked.append(found)
+        if len(asked) < 3:
+            raise kind
+        return Swap("done", {(P, K): b"v"})
+
+    assert swap(MemoryStore(), [(P, K)], decide, clock=ManualClock(0.0)) == "done"
+    asked.clear()
+    with pytest.raises(Busy if isinstance(kind, PredicateFailed) else type(kind)):
+        swap(MemoryStore(), [(P, K)], decide, clock=ManualClock(0.0), retries=Retries(tries=2))
