@@ -448,6 +448,8 @@ def catalog_host_late(host: Host) -> Seen:
         may_end.set()
         await node.stop()
         await waiting
+        # The service has given the call up, so its end is waited for here.
+        await asyncio.to_thread(until, lambda: node.last_error is not None)
         return node.last_error, node.failures
 
     with contextlib.closing(service):
