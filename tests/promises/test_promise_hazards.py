@@ -55,8 +55,8 @@ _OWNED_FOLDER = frozenset({"paused_owners", "lost_answers"})
 HAVE_READERS = frozenset({"segment_log", "blob_store"})
 """Stores that others may read while they are open."""
 
-SAME_REPOSITORY = frozenset({"repository_cells", "repository_sqlite"})
-"""`repository_memory` over another key-value store, which has hazards of its own: tried a third as often every day."""
+SAME_REPOSITORY = frozenset({"repository_memory", "repository_cells", "repository_sqlite"})
+"""`repository_folder` over other stores, some of which have hazards of their own: tried half as often every day."""
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     "segment_log": _OWNED_FOLDER | _ALONE,
