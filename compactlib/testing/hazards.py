@@ -383,12 +383,15 @@ def interrupts_of_closing(bench: Bench) -> int:
 
 
 def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], most: int | None) -> int:
-    whole = Interrupted()
+    whole, journal = Interrupted(), Journal()
     with bench.world() as world:
-        live(world, Journal(), whole)
+        live(world, journal, whole)
+        bench.inspect(world, journal)
 
     def history(choices: Choices) -> None:
         place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), most or whole.places))
+        if not place:
+            return  # as above
         with bench.world() as world:
             journal, interrupted = Journal(), Interrupted(place)
             try:

@@ -109,7 +109,7 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
         return act()
 
     live(shutil.copytree(prepared, tmp_path / "whole"), FilesInFront(note), Journal(), [story.killed], 10)
-    syncs = syncs[::max(len(syncs) // 20, 1)]
+    syncs = syncs[::max(len(syncs) // 12, 1)]
     states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=lambda folder: (
         shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))))
     assert states > len(syncs), "the successor has changed nothing"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -17,7 +17,7 @@ from compactlib.blobstore.index.index_directory import IndexDirectory
 from compactlib.blobstore.index.index_segment import ENDS_OR_REVIVES, OFTEN, IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
 from compactlib.runtime.breather import unhurried
@@ -40,6 +40,20 @@ class LogSegment:
     name: SegmentName
     end: int
     index: tuple[IndexSegment, ...] = ()
+
+    def without_contents(self, offsets: Collection[int], key: bytes) -> LogSegment:
+        """The segment, its index saying of the records at these offsets that their contents are gone.
+
+        Args:
+            offsets: where the records begin.
+            key: the store's incarnation.
+        """
+        def marked(entry: IndexEntry) -> IndexEntry:
+            return entry._replace(flags=entry.flags | RecordFlag.ERASED) if entry.offset in offsets else entry
+
+        return attrs.evolve(self, index=tuple(
+            IndexSegment.of_entries(part.segment, list(map(marked, part.entries())), part.start, part.end, key)
+            for part in self.index)) if offsets else self
 
     @cached_property
     def filled(self) -> tuple[IndexSegment, ...]:

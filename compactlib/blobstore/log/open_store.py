@@ -35,6 +35,7 @@ from compactlib.blobstore.model.names import (
 )
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor, write_descriptor
+from compactlib.blobstore.segment.erasure import pending_erasures
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, decode_header, is_ordinary
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
@@ -193,7 +194,11 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
     active = loaded[-1]
     assert active.open is not None
-    contents = LogContents.of(descriptor.incarnation, [segment.segment for segment in loaded], active.open)
+    # A full disk may have kept `recover_compaction` from overwriting them: they are given up all the same.
+    gone = pending_erasures(folder, descriptor.incarnation)
+    segments = [each.segment.without_contents(gone.get(each.segment.name, ()), descriptor.incarnation)
+                for each in loaded]
+    contents = LogContents.of(descriptor.incarnation, segments, active.open)
     newest = max(active.header.first_sequence, active.open.last_sequence, contents.last_sequence)
     # Records that a crash may have lost have had numbers too, and peers may have seen them.
     following = newest + 1 + (MAX_UNSYNCED_RECORDS if newest else 0)

@@ -123,6 +123,24 @@ def redo_erasures(files: Files, folder: StrPath, mark: Callable[[Sequence[Erasur
     return state.erasures
 
 
+def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, set[int]]:
+    """Offsets of the records whose contents are being overwritten, or were when a crash came, by segment.
+
+    Their contents count as gone: whatever is still there, the next opening that can overwrites it.
+
+    Raises:
+        Unsupported: another release wrote the state.
+    """
+    try:
+        state = state_in(folder).read()
+    except CorruptData:
+        state = None
+    found: dict[SegmentName, set[int]] = {}
+    for erasure in state.erasures if state is not None and state.incarnation == incarnation else ():
+        found.setdefault(erasure.segment, set()).add(erasure.offset)
+    return found
+
+
 def drop_index_files(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> None:
     """Remove the index files of the segments concerned, so that opening builds them anew from the overwritten records.
 

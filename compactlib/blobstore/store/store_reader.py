@@ -22,7 +22,6 @@ from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME, r
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
 from compactlib.blobstore.log.load_log import (
@@ -36,16 +35,14 @@ from compactlib.blobstore.log.load_log import (
 )
 from compactlib.blobstore.log.open_store import never_whole
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor
-from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, state_in
+from compactlib.blobstore.segment.erasure import STATE_NAME, pending_erasures
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, look_at
 
 _LOOKS = 100
-_ERASED = int(RecordFlag.ERASED)
 _OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME)
 _INDEX_MAX_ENTRIES = BlobStoreConfig().index_max_entries
 
@@ -220,14 +217,15 @@ def _try_to_look(folder: str, before: StoreLook | None, *, is_last: bool) -> Sto
     loader = _loader(folder, descriptor, layout.index_files, layout.paths)
     known = before.loaded if before is not None and before.descriptor == descriptor else {}
     loaded = {name: _loaded(loader, name, name == layout.names[-1], known) for name in layout.names}
-    erasures = _erasures(folder, descriptor)
+    erasures = pending_erasures(folder, descriptor.incarnation)
     try:
         after = _layout(folder)
     except CorruptData:
         return None
     if not layout.continues(after):
         return None
-    segments = tuple(_without_contents(each.segment, erasures, descriptor.incarnation) for _, each in loaded.values())
+    segments = tuple(each.segment.without_contents(erasures.get(name, ()), descriptor.incarnation)
+                     for name, (_, each) in loaded.items())
     if not segments:
         segments = (LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES),)
     contents = LogContents.of(descriptor.incarnation, segments, OpenIndex(segments[-1].name, segments[-1].end),
@@ -315,32 +313,3 @@ def _load(loader: SegmentLoader, name: SegmentName, *, is_active: bool) -> Loade
         if kept:
             loading.add_scanned(kept, end)
     return loading.loaded(None)
-
-
-def _erasures(folder: str, descriptor: Descriptor) -> dict[SegmentName, set[int]]:
-    """Contents that are being overwritten, or were when a crash came: they are gone."""
-    try:
-        state = state_in(folder).read()
-    except CorruptData:
-        state = None
-    found: dict[SegmentName, set[int]] = {}
-    erasures: tuple[Erasure, ...] = ()
-    if state is not None and state.incarnation == descriptor.incarnation:
-        erasures = state.erasures
-    for erasure in erasures:
-        found.setdefault(erasure.segment, set()).add(erasure.offset)
-    return found
-
-
-def _without_contents(segment: LogSegment, erasures: Mapping[SegmentName, set[int]], key: bytes) -> LogSegment:
-    """The segment, its index saying of these records that their contents are gone."""
-    offsets = erasures.get(segment.name)
-    if not offsets:
-        return segment
-
-    def marked(entry: IndexEntry) -> IndexEntry:
-        return entry._replace(flags=entry.flags | _ERASED) if entry.offset in offsets else entry
-
-    return attrs.evolve(segment, index=tuple(
-        IndexSegment.of_entries(part.segment, list(map(marked, part.entries())), part.start, part.end, key)
-        for part in segment.index))

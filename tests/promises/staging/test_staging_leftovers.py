@@ -65,8 +65,8 @@ def work(repository: Repository, rng: Random) -> None:
 
 
 def contents(repository: Repository) -> dict[bytes, bytes]:
-    return {each.key: each.record.data for each in repository.branch("main").list(limit=100).entries
-            if each.record is not None}
+    page = repository.branch("main").list(limit=100)
+    return {each.key: each.record.data for each in page.entries if each.record is not None}
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

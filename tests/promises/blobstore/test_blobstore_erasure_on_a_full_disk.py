@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hard delete was killed, and a full disk keeps it from being finished: a blob that comes back all the same stays."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compactlib import CompactlibError
+from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, GetOptions
+from compactlib.clock import ManualClock
+from compactlib.errors import StorageError
+from compactlib.testing import FilesInFront, Killed, Request
+
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, deleted_retention_seconds=2.0, hard_delete=True,
+                         durability="interval")
+LONGER = attrs.evolve(CONFIG, deleted_retention_seconds=1e6)
+DELETED = [b"%d" % number for number in range(0, 20, 2)]
+
+
+class Disk:
+    """A step at which the process is killed at some change, and the disk may have no room."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.is_full = False
+
+    def __call__(self, request: Request, act: Callable[[], Any]) -> Any:
+        if self.left is not None and request.changes:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed(str(request))
+        if self.is_full and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+
+def killed_in_a_hard_delete(folder: Path, clock: ManualClock, disk: Disk, left: int) -> bool:
+    """Whether it was killed before it had ended."""
+    store = BlobStore(folder, CONFIG, clock=clock, files=FilesInFront(disk))
+    for number in range(40):
+        store.put(b"%d" % number, b"content %d;" % number * 50)
+    for key in DELETED:
+        store.delete(key)
+    store.flush()
+    clock.advance(10.0)
+    disk.left = left
+    is_killed = False
+    try:
+        store.reclaim()
+    except Killed:
+        is_killed = True
+    with contextlib.suppress(Killed):
+        store.close()
+    disk.left = None
+    return is_killed
+
+
+def test_blob_that_comes_back_stays(tmp_path: Path) -> None:
+    """Beside the owner, a reader answers the same."""
+    left, came_back = 0, 0
+    while True:
+        disk, clock, folder = Disk(), ManualClock(1_700_000_000.0), tmp_path / str(left)
+        if not killed_in_a_hard_delete(folder, clock, disk, left):
+            break
+        disk.is_full = True
+        with BlobStore(folder, LONGER, clock=clock, files=FilesInFront(disk)) as store:
+            disk.is_full = False
+            with BlobReader(folder, LONGER, clock=clock) as reader:
+                assert [reader.get(key, EVERYTHING) for key in DELETED] == [store.get(key, EVERYTHING)
+                                                                            for key in DELETED]
+            back = []
+            for key in DELETED:
+                with contextlib.suppress(CompactlibError):
+                    store.undelete(key)
+                    back.append(key)
+        with BlobStore(folder, LONGER, clock=clock) as store:
+            for key in back:
+                found = store.get(key)
+                assert isinstance(found, Blob), (left, key, found)
+                assert found.content == b"content %s;" % key * 50
+            assert store.verify().is_sound
+        left, came_back = left + 2, came_back + len(back)
+    assert left > 20
+    assert came_back
