@@ -282,7 +282,7 @@ class CompactionManager:
         """Return a table with a row for each store.
 
         Its columns: `disk`; `state`: `running`, `requested`, `failing`, `waiting` or `closed`; `failures` in a row; how
-        the `last` compaction and the `last_reclaim` ended; `due_in_seconds`, `None` for a store that is not due by time.
+        the `last` compaction and the `last_reclaim` ended; `due_in_seconds`: `None` if it is not due by time.
         """
         now = self._clock.monotonic()
         with self._lock:
