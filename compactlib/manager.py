@@ -131,6 +131,7 @@ class _Entry:
     slices: int = 0  # in a row
     failures: int = 0  # in a row
     last: str = ""
+    last_reclaim: str = ""
     is_closed: bool = False
     is_reopened: bool = False  # since the last turn that succeeded
     is_removed: bool = False
@@ -278,13 +279,16 @@ class CompactionManager:
         self._services[entry.disk].wake()
 
     def report(self) -> Table:
-        """Return a table with a row for each store: its disk, `state` (`running`, `requested`, `failing`, `waiting` or
-        `closed`), failures in a row, how its last turn ended, and in how many seconds it is due (`None`: not by time).
+        """Return a table with a row for each store.
+
+        Its columns: `disk`; `state`: `running`, `requested`, `failing`, `waiting` or `closed`; `failures` in a row; how
+        the `last` compaction and the `last_reclaim` ended; `due_in_seconds`: `None` if it is not due by time.
         """
         now = self._clock.monotonic()
         with self._lock:
             rows = [{"store": entry.name, "disk": entry.disk, "state": entry.state, "failures": entry.failures,
-                     "last": entry.last, "due_in_seconds": None if entry.due == _NEVER else max(0.0, entry.due - now)}
+                     "last": entry.last, "last_reclaim": entry.last_reclaim,
+                     "due_in_seconds": None if entry.due == _NEVER else max(0.0, entry.due - now)}
                     for entry in self._entries.values()]
         return Table.from_dicts(rows)
 
@@ -392,7 +396,7 @@ class CompactionManager:
             elif _is_closed(entry.store):
                 self._note_closed(entry, Closed(f"it was closed while it was being compacted ({error})"))
             else:
-                self._rest(entry, str(error), reclaims=is_slice and reason == "deadline")
+                self._rest(entry, str(error), is_slice=is_slice, reclaims=is_slice and reason == "deadline")
         except Closed as error:
             self._note_closed(entry, error)
         except BaseException as error:
@@ -402,7 +406,8 @@ class CompactionManager:
         else:
             failures, entry.failures, entry.is_reopened = entry.failures, 0, False
             is_partial = bool(getattr(report, "is_partial", False))
-            self._rest(entry, str(report).partition("\n")[0], reclaims=is_partial if is_slice else True)
+            self._rest(entry, str(report).partition("\n")[0], is_slice=is_slice,
+                       reclaims=is_partial or not is_slice)
             if failures:
                 notify(self._observer, COMPACTION_RECOVERED, work=entry.name, lane=entry.disk, failures=failures)
 
@@ -424,10 +429,13 @@ class CompactionManager:
             budget.cancel()  # it was stopped, or removed, before it could see this budget
         return budget
 
-    def _rest(self, entry: _Entry, last: str, *, reclaims: bool) -> None:
+    def _rest(self, entry: _Entry, last: str, *, is_slice: bool, reclaims: bool) -> None:
         """The turn is over: a slice of the reclaim follows, or nothing until the next period."""
-        entry.last, entry.requested = last, False
-        entry.slices = entry.slices + 1 if reclaims and entry.reclaims else 0
+        if is_slice:
+            entry.last_reclaim = last
+        else:
+            entry.last, entry.requested = last, False
+        entry.slices = entry.slices + 1 if reclaims and is_slice else 0
         entry.reclaims = reclaims
         entry.due = self._clock.monotonic() + (0.0 if reclaims else self._every)
 

@@ -342,14 +342,15 @@ def test_the_content_of_deleted_blobs_is_overwritten_after_a_check_if_that_is_co
         manager = managing(clock)
         manager.add(store.name, store, policy=LAZY)
         manager.run_pending()
-        assert ("overwrote the content of 5 deleted blobs" in manager.report().to_dicts()[0]["last"]) == hard_delete
+        reclaimed = manager.report().to_dicts()[0]["last_reclaim"]
+        assert ("overwrote the content of 5 deleted blobs" in reclaimed) == hard_delete
         assert secrets_on_disk(tmp_path / "one") == (5 if hard_delete else 10)
         erased = [fields for name, fields in observer.events if name == CONTENTS_ERASED]
         assert [fields["records"] for fields in erased] == [5] * hard_delete
         # Nothing is deleted since, so the next check does nothing and says so.
         clock.advance(100.0)
         manager.run_pending()
-        assert "overwrote" not in manager.report().to_dicts()[0]["last"]
+        assert "overwrote" not in manager.report().to_dicts()[0]["last_reclaim"]
         store.audit()
 
 

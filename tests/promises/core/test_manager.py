@@ -87,6 +87,17 @@ def test_a_store_is_compacted_and_reclaimed_each_period() -> None:
     assert manager.run_pending() == 2
 
 
+def test_the_report_says_how_each_ended() -> None:
+    store = Store()
+    store.compacts, store.reclaims = [Skipped("nothing is dead\nand more")], [Skipped("nothing to reclaim")]
+    manager = managing(ManualClock())
+    manager.add("store", store)
+    manager.run_pending()
+    assert "nothing is dead" in row(manager)["last"]
+    assert "nothing to reclaim" in row(manager)["last_reclaim"]
+    assert "nothing is dead" in str(manager.report())
+
+
 def test_requests_come_first_and_then_what_is_due_for_longest() -> None:
     clock, calls = ManualClock(), list[str]()
     manager = managing(clock)
