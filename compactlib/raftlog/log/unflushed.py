@@ -23,7 +23,7 @@ from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentRef
-from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.raftlog.segment.segment_list import SegmentList
 from compactlib.raftlog.wal.frames import Frame
 from compactlib.raftlog.wal.recovery import recover_wal
 
@@ -118,7 +118,7 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
                  if log_id in (None, each.log_id))
 
 
-def replayed(frames: Sequence[Frame], segments: SegmentSet, row: SnapshotMeta) -> Unflushed | None:
+def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Unflushed | None:
     """What `frames` say on top of `segments`; `None` if segments answer for everything.
 
     Raises:

@@ -281,6 +281,7 @@ class RaftLogStore(Closing):
                    segments[logged.log_id].matching)
         self._refuse_unfounded(segments, memtables)
         for log_id, memtable in memtables.items():
+            segments[log_id].roll_forward(memtable.tables, self._rows.get(log_id).index)
             memtable.freeze(found.last_number)
             memtable.skip_to(self._rows.get(log_id).index)
         self._wal = self._open_wal(wal_folder, found, memtables)
@@ -494,7 +495,7 @@ class RaftLogStore(Closing):
         """Close the WAL file, write all that the logs hold in memory to their segments, and remove the files.
 
         Raises:
-            StorageError, Busy, CorruptData: it cannot be done now; nothing is lost, call again.
+            StorageError: it cannot be done now; nothing is lost, call again.
             LogStopped, Closed: as `RaftLog.append`.
         """
         self._require_open()

@@ -21,7 +21,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_m
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
 from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.reader import SegmentReader, Span
-from compactlib.raftlog.segment.segment_set import open_segment
+from compactlib.raftlog.segment.segment_list import open_segment
 from compactlib.raftlog.snapshots.listing import listed_in, read_live_set, read_manifest
 from compactlib.spark.sources.arrow_arrays import Contents, binaries, flags, in_batches, numbers, schema_of
 from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, TableOptions, TableSource, whole

@@ -15,7 +15,7 @@ from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.kv.errors import NotAStore as NotAKeyValueStore
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits
-from compactlib.raftlog.compaction.recover import leftovers
+from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.errors import NotALog
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
