@@ -181,14 +181,13 @@ class SegmentLog(LogReading):
 
         All are checked before the first is appended.
         """
-        listed = entries if isinstance(entries, list | tuple) else list(entries)
-        run = _run_of(listed)
+        run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
                 self._require_above_snapshot(run[0])
                 self.segments.append_run(*run)
             return
-        checked = [_checked_row(row) for row in listed]
+        checked = [_checked_row(row) for row in entries]
         with self._guard.lock:
             self._guard.require_open()
             for index, _, _ in checked:
@@ -437,9 +436,9 @@ def _checked_row(row: Any) -> tuple[int, int, bytes]:
     return _checked(index, term, payload)
 
 
-def _run_of(entries: Sequence[Any]) -> tuple[int, int, Sequence[bytes]] | None:
+def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:
     """First index, term and payloads, if these are many entries of consecutive indexes and one term, with bytes."""
-    if len(entries) < _FEW:
+    if not isinstance(entries, list | tuple) or len(entries) < _FEW:
         return None
     try:
         indexes, terms, payloads = zip(*entries, strict=True)

@@ -146,7 +146,7 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
         return None
     entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
-    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state not in (_OPEN | _ASCENDING, _SEALED | _ASCENDING):
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
         return None
     seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence)
     return seal if seal.place == place else None

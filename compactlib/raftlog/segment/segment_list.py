@@ -318,14 +318,16 @@ class FolderContents:
 
     Attributes:
         known: those that hold entries, oldest first, with disjoint ranges.
-        useless: numbers of those that hold none, the newest aside, and of those that a compaction had dropped.
+        empty: numbers of those that hold none, the newest aside.
+        inside: numbers of those of which an older one holds all that is alive, each with that one's.
         unsealed: number of one that is not the newest, and not sealed: a crash came in the middle of a truncation.
         newest: the newest one's number, 0 if there is none; it may hold no entry.
         readers: numbers and open readers of the newest few, itself included.
     """
 
     known: tuple[KnownSegment, ...]
-    useless: tuple[int, ...]
+    empty: tuple[int, ...]
+    inside: Mapping[int, int]
     unsealed: int | None
     newest: int
     readers: tuple[tuple[int, SegmentReader], ...]
@@ -338,8 +340,7 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None, *, keep_open: int = 1
 
     Args:
         folder: the log's.
-        row: the snapshot in force; by it a segment is dead that a compaction had dropped, and whose file a lease or
-            a crash has kept.
+        row: the snapshot in force.
         keep_open: how many.
 
     Raises:
@@ -358,7 +359,7 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None, *, keep_open: int = 1
 
 def _read_folder(folder: StrPath, row: SnapshotMeta | None, keep_open: int) -> FolderContents:
     known: list[KnownSegment] = []
-    useless: list[int] = []
+    empty: list[int] = []
     unsealed: int | None = None
     readers: list[tuple[int, SegmentReader]] = []
     numbers = with_head(folder)
@@ -367,7 +368,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None, keep_open: int) -> F
         reader = open_segment(folder, number, newest=may_be_unsealed)
         segment = know_segment(number, reader)
         if number != numbers[-1] and segment is None:
-            useless.append(number)
+            empty.append(number)
         elif number != numbers[-1] and not reader.loaded.sealed and reader.format == "native":
             unsealed = number
         # Behind one that is not sealed only an empty one can be, which a truncation has just begun.
@@ -379,32 +380,35 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None, keep_open: int) -> F
     if gone := set(numbers).difference(with_head(folder)):
         # A truncation in another process may have been read half before it and half after it.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} went while the folder was read; read it again")
-    kept, dropped = _disjoint(folder, known[::-1], row)
-    return FolderContents(tuple(kept), tuple(sorted([*useless, *dropped])), unsealed, numbers[-1] if numbers else 0,
+    kept, inside = _disjoint(folder, known[::-1], row)
+    return FolderContents(tuple(kept), tuple(empty), inside, unsealed, numbers[-1] if numbers else 0,
                           tuple(readers[::-1]))
 
 
 def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
-              row: SnapshotMeta | None) -> tuple[list[KnownSegment], list[int]]:
-    """The segments of a log, oldest first, and the numbers of those that lie in another one's range.
+              row: SnapshotMeta | None) -> tuple[list[KnownSegment], dict[int, int]]:
+    """The segments of a log, oldest first; and those that lie in the range of an older one, each with that one.
 
-    A merged segment reaches from its first member to its last: over the files of segments between them, which were
-    dropped, and are dead by the row.
+    A merged segment reaches from its first member to its last. What lies in between, and may be there after a crash, is
+    another member, or was dropped: the merged one holds all of it that is alive.
     """
     kept: list[KnownSegment] = []
-    dropped: list[int] = []
+    inside: dict[int, int] = {}
     for each in known:
         if not kept or kept[-1].ref.last < each.ref.first:
             kept.append(each)
             continue
-        first, last = each.ref.first, each.ref.last
-        live = IndexSet() if row is None else row.live.between(first, last)
-        if row is None or last > row.index or (live and live & open_segment(folder, each.ref.number).index.index_set()):
-            raise CorruptData(path=os.path.join(folder, segment_name(each.ref.number)), offset=0, index=first,
-                              expected=f"entries above {kept[-1].ref.last}, the end of segment {kept[-1].ref.number}",
-                              found=f"{first} to {last}")
-        dropped.append(each.ref.number)
-    return kept, dropped
+        number, leader = each.ref.number, kept[-1].ref
+        live = IndexSet() if row is None else row.live.between(each.ref.first, each.ref.last)
+        if live:
+            live &= open_segment(folder, number).index.index_set()
+        if row is None or each.ref.last > row.index or (
+                live and live - open_segment(folder, leader.number).index.index_set()):
+            raise CorruptData(path=os.path.join(folder, segment_name(number)), offset=0, index=each.ref.first,
+                              expected=f"entries above {leader.last}, the end of segment {leader.number}",
+                              found=f"{each.ref.first} to {each.ref.last}")
+        inside[number] = leader.number
+    return kept, inside
 
 
 def with_head(folder: StrPath) -> list[int]:

@@ -98,7 +98,11 @@ class Segments(SegmentList):
         self.keep_open((number, reader) for number, reader in found.readers
                        if number not in (found.unsealed, found.newest))
         self._begin(dict(found.readers).get(found.newest))
-        self._drop([number for number in found.useless if number != self._newest], 0.0)
+        for leader in set(found.inside.values()):
+            # Nothing is removed for a segment that cannot be read.
+            for damage in self.reader(leader).damaged_entries():
+                raise damage
+        self._drop([*found.empty, *found.inside], 0.0)
 
     def _begin(self, newest: SegmentReader | None) -> None:
         """Go on with the newest segment that was found, or begin the first."""

@@ -60,6 +60,8 @@ class SegmentWriter(Closing):
         self._synced = native.Seal(0, header.data_start, 0, sealed=False)
         self._sequence = sequence
         self._is_open = True
+        # Records behind those that were flushed, which a write that was refused may have left.
+        self._stale_records = 0
         self._full_beyond = header.data_start + header.limits.max_bytes
         records_end = native.INDEX_START + index.entries * native.RECORD_BYTES
         self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, header.data_start)
@@ -109,7 +111,8 @@ class SegmentWriter(Closing):
 
     def _clear_tail(self, torn: TornTail | None, sealed_entries: int) -> None:
         if torn is not None:
-            self._cut_to(torn.entries, torn.records, torn.data_end)
+            self._zero_records(torn.entries, torn.records)
+            self._out.truncate(max(torn.data_end, native.INDEX_START))
         if torn is not None or self._index.entries:
             self._out.sync()
         if torn is not None or sealed_entries < self._index.entries:
@@ -117,13 +120,10 @@ class SegmentWriter(Closing):
         else:
             self._synced = self._seal_now(sealed=False)
 
-    def _cut_to(self, entries: int, records: int, data_end: int) -> None:
-        """Leave `entries`, of more than which so many records may have been written."""
-        if records:
-            # They may look whole again once entries of the same length are put before them.
-            place = native.INDEX_START + entries * native.RECORD_BYTES
-            self._out.write_at(place, [bytes(records * native.RECORD_BYTES)])
-        self._out.truncate(max(data_end, native.INDEX_START))
+    def _zero_records(self, start: int, count: int) -> None:
+        """They may look whole again once entries of the same length are put before them."""
+        if count:
+            self._out.write_at(native.INDEX_START + start * native.RECORD_BYTES, [bytes(count * native.RECORD_BYTES)])
 
     @property
     def number(self) -> int:
@@ -227,6 +227,10 @@ class SegmentWriter(Closing):
         """
         if not self._payloads:
             return
+        if self._stale_records:
+            self._zero_records(self._flushed_entries, self._stale_records)
+            self._out.sync()
+            self._stale_records = 0
         records = b"".join(self._records)
         # Copying small pieces together costs less than the system takes to gather them.
         small = self._data_end - self._flushed_end < len(self._payloads) * _JOINED_BYTES
@@ -265,27 +269,31 @@ class SegmentWriter(Closing):
         self.flush()
         self._cut_zeros()
         self._out.sync()
+        # From here on nothing may be appended, whatever the disk says of the rest.
+        self._is_open = False
         self._write_seal(sealed=True)
         self._out.sync()
-        self._is_open = False
 
     def take_back(self) -> None:
-        """Go on from what the last sync covered: what came later is cut off, durably.
+        """Go on from what the last sync covered: what came later is cut off, durably. Needs no room.
 
         What was written but not synced may read back whole and be lost in a crash all the same, because a sync that
         failed promises nothing.
 
         Raises:
             StorageError: the disk refused.
+            Closed: the writer is closed or sealed.
         """
+        if not self._is_open:
+            self._refuse()
         synced = self._synced
-        self._cut_to(synced.entries, self._index.entries - synced.entries, synced.data_end)
+        self._out.truncate(max(synced.data_end, native.INDEX_START))
         self._out.sync()
+        self._stale_records = max(self._stale_records, self._index.entries - synced.entries)
         self._index = self._index.head(synced.entries)
         self._records, self._payloads = [], []
         self._data_end = self._flushed_end = synced.data_end
         self._flushed_entries, self._index_crc = synced.entries, synced.index_crc
-        self._is_open = True
 
     def _cut_zeros(self) -> None:
         """A file that is left has nothing behind its payloads; what a crash leaves there is a torn tail."""

@@ -366,14 +366,23 @@ class RaftLog(Closing):
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
         for start, part in self._parts(first, term, payloads):
             with self._lock:
-                self._require_appendable(start)
-                through = self._through()
-                if start <= through:
-                    raise Overwriting(index=start, last=through)
-                if start > through + 1 and through < self._memtable.last:
-                    raise GapDetected(previous=start - 1, last=through, highest=self._memtable.last)
-                self._put(start, term, part)
+                self._require_next(start)
+                overrules = start <= self._memtable.last
+                if not overrules:
+                    self._put(start, term, part)
+            if overrules:
+                # What lies behind a gap goes.
+                self._cut(start - 1, partial(self._put, start, term, part), partial(self._require_next, start))
             self._after_append()
+
+    def _require_next(self, first: int) -> None:
+        """Entries from `first` on follow all that is held, but for what lies behind a gap. The caller locks."""
+        self._require_appendable(first)
+        through = self._through()
+        if first <= through:
+            raise Overwriting(index=first, last=through)
+        if first > through + 1 and through < self._memtable.last:
+            raise GapDetected(previous=first - 1, last=through, highest=self._memtable.last)
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
@@ -430,11 +439,11 @@ class RaftLog(Closing):
             with self._outbox, self._outbox.held(), self._segments.guard.lock:
                 return self._take_part(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(start - 1, lambda: self._put(start, term, payloads[judged:]))
+            self._cut(start - 1, partial(self._put, start, term, payloads[judged:]), self._require_open)
         self._after_append()
         return judged
 
-    def _cut(self, after: int, write: Callable[[], object]) -> None:
+    def _cut(self, after: int, write: Callable[[], object], check: Callable[[], object]) -> None:
         """Take back everything above `after` by what `write` queues; durable, also in segments, when this returns.
 
         The next segment is begun first, so that nothing but the first of these steps needs room. Then the cut becomes
@@ -446,7 +455,7 @@ class RaftLog(Closing):
             guard.require_open()
             self._segments.prepare_cut(after)
             with self._lock:
-                self._require_open()
+                check()
                 guard.begin("a cut")
                 try:
                     write()
@@ -528,7 +537,7 @@ class RaftLog(Closing):
                 if last_index >= self._memtable.last:
                     return
                 after = self._reads.highest_held(last_index)
-            self._cut(after, lambda: self._writes.cut(after))
+            self._cut(after, partial(self._writes.cut, after), self._require_open)
         with self._lock:
             if self._gap_after is not None and self._memtable.last <= self._gap_after:
                 self._gap_after = None
