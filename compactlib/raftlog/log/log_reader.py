@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.clock import SystemClock
-from compactlib.errors import Busy, Closed, InvalidInput, NotFound
+from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
+from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.commit import leftovers
@@ -68,12 +68,10 @@ class LogReader(LogReading):
         if self._max_open < 1:
             raise InvalidInput(f"max_open_segments is {max_open_segments}; at least 1 stays open")
         require_log(folder, may_create=False)
-        super().__init__(folder, SegmentList(folder))
+        super().__init__(folder, SegmentList(folder), Guard(f"the reader of the log in {folder}"))
         self._wal = wal_of(folder)
-        self._refreshing = threading.Lock()
         self._snapshot_version: SnapshotVersion | None = None
         self._stats = StatsCache()
-        self._closed = False
         self.refresh()
 
     def refresh(self) -> None:
@@ -83,7 +81,8 @@ class LogReader(LogReading):
             Busy: snapshots are recorded faster than the folder can be looked at.
             CorruptData, Unsupported, StorageError: as when it was opened.
         """
-        with self._refreshing:
+        with self._guard.lock:
+            self._guard.require_open()
             for _ in range(_MAX_LOOKS):
                 version = snapshot_version(self._folder)
                 row = read_snapshot_meta(self._folder)
@@ -120,7 +119,7 @@ class LogReader(LogReading):
         return IndexSet() if found is None else (self._segments.row or NO_SNAPSHOT).needed(found.indexes)
 
     def view(self, *, budget: Budget | None = None) -> LogView:
-        self._require_open()
+        self._guard.require_open()
         row, unflushed = self._segments.row, self._unflushed
         if row is not None and unflushed is not None:
             # Without what is alive in the write-ahead log only.
@@ -139,14 +138,10 @@ class LogReader(LogReading):
             InvalidInput: the policy is none, or its choice breaks a rule.
             Exception: whatever the policy raised.
         """
-        self._require_open()
+        self._guard.require_open()
         return plan_for(self.view() if view is None else self._require_own(view),
                         SeedPolicy() if policy is None else policy, SystemClock().now(),
                         bytes_available=room_in(LocalFiles(), self._folder))
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed(f"the log in {self._folder} is closed; open it again")
 
     def _leftovers(self) -> Sequence[str]:
         """Names that an interrupted compaction has left; those of one that runs in another process, too."""
@@ -154,7 +149,7 @@ class LogReader(LogReading):
 
     def close(self) -> None:
         """Let all files go; closing again does nothing."""
-        self._closed = True
+        self._guard.close()
         self._segments.close()
 
 

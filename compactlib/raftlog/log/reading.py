@@ -19,6 +19,7 @@ import attrs
 
 from compactlib._closing import Closing
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import require_ascending, whole
 from compactlib.raftlog.compaction.plan.view import LogView
@@ -54,19 +55,17 @@ class LogReading(Closing):
     Args:
         folder: the log's.
         segments: its segments, with the row of the snapshot in force.
-        unflushed: what a store's write-ahead log says on top of them.
+        guard: whether the log can be used.
     """
 
-    def __init__(self, folder: str, segments: SegmentList, unflushed: Unflushed | None = None) -> None:
+    def __init__(self, folder: str, segments: SegmentList, guard: Guard) -> None:
         self._folder = folder
         self._segments = segments
-        self._unflushed = unflushed
+        self._guard = guard
+        # What a store's write-ahead log says on top of the segments.
+        self._unflushed: Unflushed | None = None
 
     # -- for the classes that inherit
-
-    @abstractmethod
-    def _require_open(self) -> None:
-        """Raise `Closed` if the log cannot be used."""
 
     @abstractmethod
     def _leftovers(self) -> Sequence[str]:
@@ -129,12 +128,12 @@ class LogReading(Closing):
         """
         if type(index) is not int:
             index = whole("the index", index)
-        self._require_open()
+        self._guard.require_open()
         row = self._segments.row
         if row is not None and index <= row.index and not row.live.holds(index):
             return DeadEntry(index, row.index)
         try:
-            entry = self._find(index)
+            entry = self._segments.read(index) if self._unflushed is None else self._find(index)
         except NotFound:
             return self._read_again(index)
         if entry is not None:
@@ -152,7 +151,7 @@ class LogReading(Closing):
     def _read_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
         for _ in range(_MAX_ATTEMPTS):
-            self._require_open()
+            self._guard.require_open()
             self.refresh()
             row = self._segments.row
             if row is not None and row.is_dead(index):
@@ -191,7 +190,7 @@ class LogReading(Closing):
         Raises:
             Unsorted: the indexes do not ascend strictly.
         """
-        self._require_open()
+        self._guard.require_open()
         # Before the list is read, so that everything it leads to stays.
         lease = self._segments.lease()
         try:
@@ -218,7 +217,7 @@ class LogReading(Closing):
         Uses the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
         dies before is left out. What is appended meanwhile is left out too.
         """
-        self._require_open()
+        self._guard.require_open()
         first, last = whole("first", first), whole("last", last)
         with self._segments.lease():
             unflushed, asked = self._unflushed, last
@@ -304,7 +303,7 @@ class LogReading(Closing):
             StorageError: something cannot be read.
             Closed: the log was closed.
         """
-        self._require_open()
+        self._guard.require_open()
         seen = Examination()
         self.examine(seen, budget=budget)
         wal = wal_of(self._folder)

@@ -85,14 +85,14 @@ class SegmentLog(LogReading):
         self._beside = Beside() if beside is None else beside
         self._options = LogOptions() if options is None else options
         self._files = self._options.files
-        self._guard = Guard(f"the log in {path}")
+        self._guard: Guard = Guard(f"the log in {path}")
         if not require_log(path, may_create=create) and make_missing_folder(self._files, path):
             # If another process made it a moment ago, the lock says whose log it is.
             self._files.sync_folder(os.path.dirname(os.path.abspath(path)))
         try:
             with self._guard.lock:
                 self._guard.begin("its opening")
-                super().__init__(path, self._opened(path))
+                super().__init__(path, self._opened(path), self._guard)
                 self._guard.done()
         except BaseException:
             self._guard.release()
@@ -245,7 +245,7 @@ class SegmentLog(LogReading):
         # Before the segments are listed: what leaves the memtable is in segments by then.
         held = self._beside.held()
         with self._guard.lock:
-            self._require_open()
+            self._guard.require_open()
             require_live(row.live, self._segments.row, self.refs, self._held_by, held)
 
     def _held_by(self, ref: SegmentRef) -> IndexSet:
@@ -264,7 +264,7 @@ class SegmentLog(LogReading):
             StorageError: as `record_snapshot`.
         """
         with self._guard.lock:
-            self._require_open()
+            self._guard.require_open()
             self._require_no_older(row)
             before = snapshot_version(self._folder)
             self._guard.begin("a snapshot")
@@ -324,7 +324,7 @@ class SegmentLog(LogReading):
             Closed: the log was closed.
             Exception: whatever the policy or the trigger raised.
         """
-        self._require_open()
+        self._guard.require_open()
         return self._compactor.plan(self.view() if view is None else self._require_own(view), policy)
 
     def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
@@ -375,7 +375,7 @@ class SegmentLog(LogReading):
     def status(self) -> LogStatus:
         """What the log says of itself, at once."""
         with self._guard.lock:
-            self._require_open()
+            self._guard.require_open()
             segments, refs, row = self.segments, self.refs, self._segments.row or NO_SNAPSHOT
             last = refs[-1].last if refs else -1
             return LogStatus(
@@ -391,13 +391,10 @@ class SegmentLog(LogReading):
         Raises:
             AuditFailed: one is broken; says which, with the numbers.
         """
-        self._require_open()
+        self._guard.require_open()
         self._segments.audit()
 
     # -- ending
-
-    def _require_open(self) -> None:
-        self._guard.require_open()
 
     def close(self) -> None:
         """Sync, and let the log go; closing again does nothing. A compaction that runs is cancelled and waited for.

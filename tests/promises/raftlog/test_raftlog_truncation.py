@@ -491,7 +491,7 @@ def test_a_log_that_failed_in_a_cut_says_so_and_is_opened_again(tmp_path: Path) 
 
 def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
     before, after = dict.fromkeys(range(1, 25), 1), {**dict.fromkeys(range(1, 11), 1), 11: 2}
-    prefixes = [{index: 1 for index in range(1, end + 1)} for end in range(10, 25)]
+    prefixes = [dict.fromkeys(range(1, end + 1), 1) for end in range(10, 25)]
     seen: list[Terms] = []
     cutting = {"is": False}
 

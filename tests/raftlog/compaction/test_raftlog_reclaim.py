@@ -14,7 +14,7 @@ from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
-from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
+from compactlib.raftlog.compaction.commit import purge_links, remove_segments
 from compactlib.raftlog.model.names import segment_name
 from tests.harness.open_files import open_files
 from tests.raftlog.compaction_logs import (

@@ -26,8 +26,13 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
 )
-from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked
-from compactlib.raftlog.compaction.plan.plan import MAX_GROUP_MEMBERS, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan.plan import (
+    MAX_GROUP_MEMBERS,
+    PlannedGroup,
+    plan_for,
+    set_aside,
+    without_blocked,
+)
 from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats

@@ -20,11 +20,11 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.raftlog.segment.segment_list import SegmentList
 from tests.raftlog.reading import write_segment
 
 
-class CountingSet(SegmentSet):
+class CountingSet(SegmentList):
     """Says which segments were opened."""
 
     opened: list[int]
@@ -206,7 +206,7 @@ def test_another_file_whose_payloads_have_other_sizes_is_read(uniform: CountingS
     for sizes in ([3] * 10, [7] * 4 + [8] + [7] * 5, [7] * 9 + [8], [8] + [7] * 9):
         (tmp_path / segment_name(2)).unlink()
         write_segment(tmp_path, 2, ((index, 1, bytes(size)) for index, size in enumerate(sizes, 11)))
-        with closing(SegmentSet(tmp_path, uniform.known())) as fresh:
+        with closing(SegmentList(tmp_path, uniform.known())) as fresh:
             found = StatsCache().gather(fresh, state(14, 11))[1]
         assert (found.live_entries, found.live_bytes, found.data_bytes) == (7, sizes[0] + sum(sizes[4:]), sum(sizes))
 
