@@ -76,6 +76,13 @@ class Journal:
             terms[index] = term
         return terms
 
+    def _possible(self, count: int) -> list[dict[int, int]]:
+        """After so many appends; and where the next one overwrites, what its cut may have left."""
+        terms = self._after(count)
+        first = self.pending[count][0] if count < len(self.pending) else max(terms, default=0) + 1
+        ends = [first - 1, *(index for index in terms if index >= first)]
+        return [terms, *({other: term for other, term in terms.items() if other <= end} for end in ends)]
+
     def judge(self, log: LogReader | SegmentLog) -> None:
         """Return if the log holds everything promised and nothing that was never written."""
         state = log.snapshot
@@ -84,7 +91,7 @@ class Journal:
         index, live = found
         read = {entry.index: entry.term for entry in log.entries()}
         fewest = len(self.pending) if found == self.tried else 0
-        possible = [self._after(count) for count in range(fewest, len(self.pending) + 1)]
+        possible = [terms for count in range(fewest, len(self.pending) + 1) for terms in self._possible(count)]
         kept = [{other: term for other, term in terms.items() if other > index or other in live} for terms in possible]
         assert read in kept, f"{read} in snapshot {index}, expected {kept[0]} and a part of {self.pending}"
         for other in range(max([index, *read], default=0) + 3):

@@ -58,7 +58,7 @@ def goes_on(folder: Path, state: PlainLog) -> None:
 
 SEGMENT_GROUPS = (
     [(1, 1, b"one"), (2, 1, b""), (3, 1, b"three")],
-    [(2, 2, b"two, again"), (3, 2, b"")],
+    [(4, 2, b"four"), (5, 2, b"")],
     [(7, 2, bytes(5000))],
 )
 
