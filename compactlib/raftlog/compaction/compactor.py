@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import attrs
 
@@ -221,10 +221,11 @@ class Compactor:
                 self._cadence.ended(plan, ())
                 return Skipped(plan.why)
             groups: list[GroupOutcome] = list(plan.damaged)
-            dropped, freed, error = self._drop(plan, fence)
+            drop = self._drop(plan, fence)
+            error = drop.error
             if error is not None:
-                groups += [GroupFailed((stats.number,), error, "partly" if dropped else "no") for stats in plan.drops]
-            early, _ = self._try_to_reclaim()      # so that the rewrite finds the room
+                groups += [GroupFailed((stats.number,), error, "partly" if drop.numbers else "no")
+                           for stats in plan.drops]
             waiting = dict(self._tasks(plan.groups, state))
             placed: list[tuple[int, ...]] = []
             with self._rewritten(waiting if error is None else {}, executor or LocalExecutor(), run, told) as answers:
@@ -232,16 +233,17 @@ class Compactor:
                     if isinstance(answer, GroupFailed):
                         groups.append(answer)
                         continue
-                    outcome, error = self._commit(group, task, answer, fence, placed)   # check, commit
-                    groups.append(outcome)
+                    outcomes, error = self._commit(group, task, answer, fence, placed)  # check, commit
+                    groups += outcomes
                     if error is not None:
-                        break  # the present holder of the fence does the rest
+                        break
             groups += [GroupFailed(group.numbers, error) for group, _ in waiting.values() if error is not None]
             purged, unreclaimed = self._try_to_reclaim(placed)                       # reclaim
         report = LogCompactionReport(
-            policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=freed,
-            groups=tuple(groups), left_out=plan.left_out, purged_links=tuple(sorted({*early, *purged})),
-            unreclaimed=unreclaimed, seconds=self._clock.monotonic() - began)
+            policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=drop.numbers,
+            dropped_bytes=drop.freed, groups=tuple(groups), left_out=plan.left_out,
+            purged_links=tuple(sorted({*drop.purged, *purged})), unreclaimed=unreclaimed,
+            seconds=self._clock.monotonic() - began)
         self._cadence.ended(plan, report.failed)
         _tell(report, told)
         return outcome_of(report)
@@ -260,19 +262,20 @@ class Compactor:
         needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
         return needed, float("inf") if room is None else room
 
-    def _drop(self, plan: LogPlan, fence: CommitFence | None) -> tuple[tuple[int, ...], int, CompactlibError | None]:
-        """Take what is wholly dead out of the list: the numbers, the bytes of their files, and what the fence said."""
+    def _drop(self, plan: LogPlan, fence: CommitFence | None) -> _Drop:
+        """Take what is wholly dead out of the list, and remove the files that no lease holds."""
         numbers = tuple(stats.number for stats in plan.drops)
         if not numbers:
-            return (), 0, None
+            return _Drop()
         freed = sum(file_bytes(self._folder, number) for number in numbers)
 
-        def drop() -> bool:
+        def drop() -> tuple[int, ...]:
             self._segments.drop(numbers, self._clock)
-            return True
+            # So that the rewrite finds the room.
+            return self._try_to_reclaim()[0]
 
-        is_done, error = _in_fence(fence, drop)
-        return (numbers, freed, error) if is_done else ((), 0, error)
+        purged, error = _in_fence(fence, drop)
+        return _Drop(numbers, freed, purged, error) if purged is not None else _Drop(error=error)
 
     def _tasks(self, groups: Sequence[PlannedGroup],
                state: SnapshotMeta) -> Iterator[tuple[str, tuple[PlannedGroup, CompactSegments]]]:
@@ -340,21 +343,21 @@ class Compactor:
                 observer.progress(Progress("compact", count - len(waiting), count, "groups"))
 
     def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
-                placed: list[tuple[int, ...]]) -> tuple[GroupOutcome, CompactlibError | None]:
+                placed: list[tuple[int, ...]]) -> tuple[list[GroupOutcome], CompactlibError | None]:
         """Check a group's new segment and put it in force; the error is one that ends the run.
 
         A fence is held until the group is finished; else one sync at the end of the run finishes all, in `placed`.
         """
         members = group.numbers
         if len(result.files) != 1:
-            return GroupFailed(members, InvalidInput(f"the rewrite of segments {members} made {len(result.files)} "
-                                                     f"files; expected one")), None
+            return [GroupFailed(members, InvalidInput(f"the rewrite of segments {members} made {len(result.files)} "
+                                                      f"files; expected one"))], None
         file = result.files[0]
         try:
             merged = check_rewritten(file, members, [source.live for source in task.sources])
             sizes = sum(file_bytes(self._folder, number) for number in members)
         except CompactlibError as error:
-            return GroupFailed(members, error), None
+            return [GroupFailed(members, error)], None
 
         def switch() -> CompactlibError | None:
             """What stood in the way; before the switch, or behind it, where links are missing."""
@@ -380,16 +383,19 @@ class Compactor:
             return None
 
         stopped, refused = _in_fence(fence, switch)
-        failure = refused or stopped
-        if failure is None:
-            return GroupStats(
+        is_open, failure = self._guard.is_open, refused or stopped
+        is_in_force = self._segments.known_of(members[0]) == merged
+        outcomes: list[GroupOutcome] = []
+        if is_in_force and stopped is None:
+            outcomes.append(GroupStats(
                 members=members, entries_before=sum(stats.entries for stats in group.members),
                 entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
-                bytes_freed=sizes - file.size_bytes, seconds=result.seconds), None
-        is_open = self._guard.is_open
-        changed: Literal["no", "partly", "unknown"] = (
-            "partly" if self._segments.known_of(members[0]) == merged else "no" if is_open else "unknown")
-        return GroupFailed(members, failure, changed), None if refused is None and is_open else failure
+                bytes_freed=sizes - file.size_bytes, seconds=result.seconds))
+        if failure is not None:
+            outcomes.append(GroupFailed(members, failure,
+                                        "partly" if is_in_force else "no" if is_open else "unknown"))
+        # The present holder of the fence does the rest; a log that closed itself does none.
+        return outcomes, refused if is_open else failure
 
     def _require_unchanged(self, group: PlannedGroup) -> None:
         refs, members = self._segments.refs, group.numbers
@@ -492,6 +498,23 @@ class Compactor:
             capacity_bytes=None if room is None else sum(each.file_bytes for each in view.segments) + room,
             oldest_lease_seconds=self._segments.oldest_lease(),
             oldest_unreclaimed_seconds=self._segments.oldest_dropped())
+
+
+@attrs.frozen
+class _Drop:
+    """The drops of a plan, if they were carried out.
+
+    Attributes:
+        numbers: the segments.
+        freed: what their files held.
+        purged: merged segments whose old names went as well.
+        error: what the fence said before or after.
+    """
+
+    numbers: tuple[int, ...] = ()
+    freed: int = 0
+    purged: tuple[int, ...] = ()
+    error: CompactlibError | None = None
 
 
 class _Ended(Exception):

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, StorageError, Unsupported
+from compactlib.errors import AuditFailed, StorageError
 from compactlib.files.disk import Files, look_at
 from compactlib.guard import Guard
 from compactlib.raftlog.model.names import segment_name
@@ -231,8 +231,9 @@ class Segments(SegmentList):
             writer.seal()
             writer.close()
             self._writer = self._newest_reader = None
-            self._newest_first = _BEYOND
+            # First the list: a read without the lock finds the segment in one of the two.
             self._show(_View.of([*self._view.known.values(), known]))
+            self._newest_first = _BEYOND
         self._use(self._begin_successor())
         return self._writer_now()
 
@@ -302,10 +303,6 @@ class Segments(SegmentList):
         kept = [each for each in listed if each.ref.first <= after]
         removed = [each.ref.number for each in listed[len(kept):]]
         cut = kept[-1] if kept and kept[-1].ref.last > after else None
-        if cut is not None and cut.format != "native":
-            self._guard.undone()
-            raise Unsupported(f"segment {cut.ref.number} was written by Ra, and such a file cannot be cut behind index "
-                              f"{after}; compact the log first, which writes it anew")
         # Step (a).
         successor = self._begin_successor() if writer is None or newest is not None else writer
         if cut is not None:

@@ -350,28 +350,6 @@ def test_a_drop_that_has_come_to_hide_something_is_outdated(tmp_path: Path) -> N
 # -- leases
 
 
-def test_a_lease_that_came_after_the_plan_makes_groups_wait(tmp_path: Path) -> None:
-    """A dropped file that somebody reads lies between the members of a group."""
-    expected = filled(tmp_path, last=65, snapshot=64, live=[1, 40])
-    with SegmentLog(tmp_path, options(trigger=EveryNMinors(0))) as log:
-        plan = log.plan(log.policy)
-        with log.lease():
-            outcome = log.compact(plan)
-            assert isinstance(outcome, Done)
-            assert outcome.stats.dropped == (2, 4)
-            assert [group.members for group in outcome.stats.waiting] == [(1, 3)]
-            assert ("waiting", (1, 3)) in [(row["action"], row["members"]) for row in outcome.stats.to_dicts()]
-            assert "1 groups wait" in repr(outcome.stats)
-            again = log.compact(policy=log.policy)
-            assert isinstance(again, Skipped)
-            assert "still leased" in again.reason
-        assert [group.members for group in done(log.compact()).done] == [(1, 3)]
-        expected.check(log)
-
-
-# -- room
-
-
 def test_without_room_nothing_begins(tmp_path: Path) -> None:
     expected = group_and_drops(tmp_path)
     files = Room()
@@ -572,8 +550,10 @@ def test_a_commit_without_an_answer_leaves_it_unknown_whether_anything_has_chang
         rows = outcome.to_dicts()
         assert (rows[0]["outcome"], rows[0]["changed"], len(rows)) == ("failed", "unknown", 3)
         files.look = lambda operation, path: None
-        # The next one finishes it.
-        log.compact(policy=log.policy)
+        with pytest.raises(Closed, match="in the middle of a commit"):
+            log.compact(policy=log.policy)
+    # Opening finishes it.
+    with SegmentLog(tmp_path, options(files)) as log:
         compact_to_rest(log)
         expected.check(log)
 

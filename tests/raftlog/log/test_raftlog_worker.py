@@ -36,7 +36,6 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.raftlog.compaction.sense.trigger import Elapsed
 from compactlib.raftlog.log.worker import MergedSegments, SegmentChanges, WorkerOutcome
-from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord

@@ -29,7 +29,6 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter, SnapshotWritten
 from compactlib.raftlog.log.worker import SegmentChanges, SnapshotOutcome, WorkerOutcome
-from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing import RecordingFiles, explore_crashes, record
