@@ -20,7 +20,7 @@ from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, whole
-from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, recover_folder
+from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Beside, Compactor
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -32,7 +32,6 @@ from compactlib.raftlog.model.snapshot_meta import (
     NO_SNAPSHOT,
     SnapshotMeta,
     read_snapshot_meta,
-    snapshot_version,
     write_snapshot_meta,
 )
 from compactlib.raftlog.model.status import LogStatus
@@ -110,6 +109,7 @@ class SegmentLog(LogReading):
         segments = Segments(self._files, folder, self._options.limits, self._guard, row,
                             max_open=self._options.max_open_segments)
         segments.remove_dropped()
+        purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
 
     def _notify_recovery(self) -> None:
@@ -224,8 +224,8 @@ class SegmentLog(LogReading):
             LiveAboveSnapshot: a live index lies above `index`.
             Unsorted: the live indexes do not ascend.
             LiveIndexMissing: a live index is in no segment, or was dead before.
-            StorageError: the disk refused. The snapshot before stays in force; only when the sync of the folder was
-                refused may the new one be found when the log is opened again, and the log is closed.
+            StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
+                folder was refused may the new one be found when the log is opened again.
         """
         row = SnapshotMeta(whole("the snapshot index", index), live=index_set("the live indexes", live))
         if row.index < 0:
@@ -266,13 +266,12 @@ class SegmentLog(LogReading):
         with self._guard.lock:
             self._guard.require_open()
             self._require_no_older(row)
-            before = snapshot_version(self._folder)
             self._guard.begin("a snapshot")
             try:
                 write_snapshot_meta(self._files, self._folder, row)
             except StorageError:
-                if snapshot_version(self._folder) == before:
-                    self._guard.undone()
+                # Whichever of the two the disk has, nothing is lost by going on with the one before.
+                self._guard.undone()
                 raise
             self._segments.row = row
             self._guard.done()

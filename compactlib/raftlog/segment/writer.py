@@ -63,6 +63,8 @@ class SegmentWriter(Closing):
         self._is_open = True
         # Records behind those that were flushed, which a write that was refused may have left.
         self._stale_records = 0
+        # Whether a sync was refused, which may have lost the last seal.
+        self._may_lack_seal = False
         self._full_beyond = header.data_start + header.limits.max_bytes
         records_end = native.INDEX_START + index.entries * native.RECORD_BYTES
         self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, header.data_start)
@@ -254,7 +256,9 @@ class SegmentWriter(Closing):
         if self._synced.entries < self._flushed_entries:
             self._ahead_of_records.follow(self._out, native.INDEX_START + self._flushed_entries * native.RECORD_BYTES)
             self._ahead_of_payloads.follow(self._out, self._flushed_end)
+            self._may_lack_seal = True
             self._out.sync()
+            self._may_lack_seal = False
             # Not synced in turn: an older seal only means that more is checked when the segment is opened.
             self._write_seal(sealed=False)
 
@@ -269,6 +273,7 @@ class SegmentWriter(Closing):
             self._refuse()
         self.flush()
         self._cut_zeros()
+        self._may_lack_seal = True
         self._out.sync()
         # From here on nothing may be appended, whatever the disk says of the rest.
         self._is_open = False
@@ -289,7 +294,11 @@ class SegmentWriter(Closing):
             self._refuse()
         synced = self._synced
         self._out.truncate(max(synced.data_end, native.INDEX_START))
+        if self._may_lack_seal:
+            seal = attrs.evolve(synced, sequence=self._sequence)
+            self._out.write_at(seal.place, [native.encode_seal(seal)])
         self._out.sync()
+        self._may_lack_seal = False
         self._stale_records = max(self._stale_records, self._index.entries - synced.entries)
         self._index = self._index.head(synced.entries)
         self._records, self._payloads = [], []

@@ -448,7 +448,7 @@ class RaftLog(Closing):
 
         The next segment is begun first, so that nothing but the first of these steps needs room. Then the cut becomes
         durable in the WAL; what follows is done again by opening the log after a crash. A flush writes nothing
-        meanwhile, and the log closes itself if any but the first step fails.
+        meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
         """
         guard = self._segments.guard
         with self._outbox, self._outbox.held(), guard.lock:
@@ -462,9 +462,15 @@ class RaftLog(Closing):
                 except CompactlibError:
                     guard.undone()
                     raise
-            self._writes.sync()
-            self._segments.cut(after)
+            try:
+                self._writes.sync()
+            except CompactlibError as error:
+                # Queued: it is in memory, and nobody knows whether it is durable. Opening the log again makes it so.
+                self._log.guard.fail(error)
+                guard.done()
+                raise
             guard.done()
+            self._segments.cut(after)
 
     def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Checked parts of a run, each with its first index, and room in memory for each."""
@@ -1062,11 +1068,25 @@ class RaftLog(Closing):
             raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
                        f"close it when compact() has returned")
 
-    def reopened(self) -> RaftLog:
-        """The store's: another object for this log once this one is closed; it goes on with what is not durable yet."""
-        again = RaftLog(self._log_id, self._segments, self._wal, self._rows, self._memtable, make_room=self._make_room,
-                        catch_up=self._catch_up, queued=self._queued, max_queued_bytes=self._max_queued_bytes,
-                        keep_trailing=self._keep_trailing, owner=self._owner, outbox=self._outbox)
+    @property
+    def has_failed(self) -> bool:
+        """The store's: whether its segments have closed themselves, and can be opened again."""
+        return self._segments.guard.is_open and not self._log.guard.is_open
+
+    def roll_forward(self) -> None:
+        """The store's: make the cuts again that memory says, after its segments were opened again."""
+        self._segments.roll_forward(self._memtable.tables, self.state.index)
+
+    def reopened(self, segments: LogSegments | None = None) -> RaftLog:
+        """The store's: another object for this log once this one is closed; it goes on with what is not durable yet.
+
+        Args:
+            segments: if they were opened again.
+        """
+        again = RaftLog(self._log_id, segments or self._segments, self._wal, self._rows, self._memtable,
+                        make_room=self._make_room, catch_up=self._catch_up, queued=self._queued,
+                        max_queued_bytes=self._max_queued_bytes, keep_trailing=self._keep_trailing, owner=self._owner,
+                        outbox=self._outbox)
         again._writes = self._writes
         # A snapshot that is being taken ends first.
         again._snapshotting = self._snapshotting
@@ -1077,6 +1097,7 @@ class RaftLog(Closing):
             raise Closed(f"the log {self._log_id!r} in {os.path.dirname(self._log.folder)} is closed; open it "
                          f"again")
         self._segments.guard.require_open()
+        self._log.guard.require_open()
 
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.

@@ -515,3 +515,36 @@ def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
             assert terms_of(old.entries()) == after
     assert seen[0] == before
     assert all(each in [*prefixes, after] for each in seen)
+
+
+def test_a_log_of_a_store_that_failed_is_opened_again_while_others_go_on(tmp_path: Path) -> None:
+    failing = {"is": False}
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing["is"] and request.kind == "unlink" and request.path.endswith(".segment"):
+            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
+        return act()
+
+    with RaftLogStore(tmp_path / "store", store_options(FilesInFront(step))) as store:
+        store.log("a").append(rows(1, 20, 1))
+        store.log("b").append(rows(1, 9, 1))
+        store.flush()
+        failed = store.log("a")
+        failing["is"] = True
+        with pytest.raises(StorageError):
+            failed.append_entries(5, 1, rows(6, 7, 2))
+        failing["is"] = False
+        with pytest.raises(Closed, match="open it again"):
+            failed.append(rows(8, 8, 2))
+        store.log("b").append(rows(10, 10, 1))
+        store.sync()
+        again = store.log("a")
+        wanted = {**dict.fromkeys(range(1, 6), 1), 6: 2, 7: 2}
+        assert terms_of(again.entries()) == wanted
+        assert terms_of(again.segments.entries()).items() <= wanted.items()
+        again.append(rows(8, 9, 2))
+        store.flush()
+        store.audit()
+    with RaftLogStore(tmp_path / "store", store_options()) as store:
+        assert terms_of(store.log("a").entries()) == {**wanted, 8: 2, 9: 2}
+        assert terms_of(store.log("b").entries()) == dict.fromkeys(range(1, 11), 1)

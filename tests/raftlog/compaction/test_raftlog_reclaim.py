@@ -21,7 +21,6 @@ from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,
     done,
-    entries_of,
     entry_of,
     filled,
     links,
@@ -226,8 +225,8 @@ def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
             # The leader's own name is replaced, too: by a file that holds all that was alive in the old one.
             if name != ONE:
                 assert name not in listed, (operation, name)
+                expected.check_live(log)
             seen.append(f"{operation} {name}")
-            expected.check_live(log)
 
     watched = WatchedFiles(lambda operation, path: None)
     with SegmentLog(tmp_path, options(watched, keep_links_seconds=0.0)) as log:

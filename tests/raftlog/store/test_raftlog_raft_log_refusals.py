@@ -9,7 +9,6 @@ checkpoints of one of the logs in a folder.
 from __future__ import annotations
 
 import contextlib
-import errno
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -301,11 +300,3 @@ def live(seed: int, steps: int, files: FailingFiles) -> tuple[int, int]:
 def test_any_life_with_everything_at_once_is_as_the_model_says(effort: Effort) -> None:
     for seed in range(effort(15, 1_000)):
         live(seed, 60, FailingFiles())
-
-
-def test_what_the_disk_refuses_once_is_done_when_it_is_asked_for_again(effort: Effort) -> None:
-    for seed in range(effort(6, 300)):
-        (before, changes), rng = live(seed, 30, FailingFiles()), random.Random(seed)
-        for _ in range(effort(5, 20)):
-            number, half = rng.choice((errno.ENOSPC, errno.EIO)), rng.random() < 0.5
-            live(seed, 30, FailingFiles(fail_at=rng.randint(before + 1, changes), errno=number, short_write=half))

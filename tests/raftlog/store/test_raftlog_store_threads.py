@@ -265,6 +265,7 @@ def test_a_flush_that_raises_what_nobody_expects_is_shown_until_one_goes_well(tm
         with pytest.raises(AuditFailed, match="ZeroDivisionError"):
             store.audit()
         broken[0] = False
+        log = store.log("a")
         log.append(rows(3, 3))
         log.sync()
         store.audit()
