@@ -313,6 +313,7 @@ class Segments(SegmentList):
         if writer is not None and writer is not successor:
             if cut is not None and cut.ref.number == writer.number:
                 writer.flush()
+                writer.clear_stale()
             writer.abandon()
         # Before the files: who reads without the lock finds the file of what is listed.
         self._show(_View.of(kept), [*removed, *([] if cut is None else [cut.ref.number])])

@@ -230,10 +230,7 @@ class SegmentWriter(Closing):
         """
         if not self._payloads:
             return
-        if self._stale_records:
-            self._zero_records(self._flushed_entries, self._stale_records)
-            self._out.sync()
-            self._stale_records = 0
+        self.clear_stale()
         records = b"".join(self._records)
         # Copying small pieces together costs less than the system takes to gather them.
         small = self._data_end - self._flushed_end < len(self._payloads) * _JOINED_BYTES
@@ -242,6 +239,17 @@ class SegmentWriter(Closing):
         self._index_crc = crc32(records, self._index_crc)
         self._flushed_entries, self._flushed_end = self._index.entries, self._data_end
         self._records, self._payloads = [], []
+
+    def clear_stale(self) -> None:
+        """Remove what a write that was refused may have left behind the entries, lest it be taken for whole later.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if self._stale_records:
+            self._zero_records(self._flushed_entries, self._stale_records)
+            self._out.sync()
+            self._stale_records = 0
 
     def sync(self) -> None:
         """Make everything appended so far durable: one fsync, none if there is nothing new.
@@ -272,6 +280,7 @@ class SegmentWriter(Closing):
         if not self._is_open:
             self._refuse()
         self.flush()
+        self.clear_stale()
         self._cut_zeros()
         self._may_lack_seal = True
         self._out.sync()

@@ -247,7 +247,7 @@ class StoreLife:
     def log(self) -> RaftLog:
         return self.store.log("a")
 
-    def _done(self, after: int, added: Sequence[tuple[int, int, bytes]], call: Callable[[], object]) -> None:
+    def done(self, after: int, added: Sequence[tuple[int, int, bytes]], call: Callable[[], object]) -> None:
         kept = {index: term for index, term in self.states[-1].items() if index <= after}
         self.states.append({**kept, **{index: term for index, term, _ in added}})
         call()
@@ -260,16 +260,16 @@ class StoreLife:
             self.log.append(added)
             self.log.sync()
 
-        self._done(last, added, call)
+        self.done(last, added, call)
 
     def conflict(self, first: int, last: int, term: int) -> None:
         """What another leader sends."""
         added = rows(first, last, term)
         before = self.log.term_of(first - 1) or 0
-        self._done(first - 1, added, lambda: self.log.append_entries(first - 1, before, added))
+        self.done(first - 1, added, lambda: self.log.append_entries(first - 1, before, added))
 
     def reset(self, last: int) -> None:
-        self._done(last, (), lambda: self.log.reset(last))
+        self.done(last, (), lambda: self.log.reset(last))
 
     def flush(self) -> None:
         self.store.flush()
@@ -340,7 +340,7 @@ def store_beside_a_compaction(life: StoreLife) -> None:
 def store_installs_a_snapshot(life: StoreLife) -> None:
     life.append(19, 1)
     life.flush()
-    life._done(7, (), lambda: life.log.reset(7))
+    life.done(7, (), lambda: life.log.reset(7))
     live = {index: life.states[-1][index] for index in (2, 5)}
     life.states.append(live)
     life.log.install(SnapshotMeta(30, 3, live=IndexSet.from_sorted([2, 5])))
@@ -437,7 +437,7 @@ def test_a_file_from_before_a_cut_is_named(number: int, tmp_path: Path) -> None:
     name = f"{number:016d}.segment"
     shutil.copy(tmp_path / "older" / name, tmp_path / "log" / name)
     for opens in (SegmentLog, LogReader):
-        with pytest.raises(CorruptData, match="end of segment|sealed segment"):
+        with pytest.raises(CorruptData, match=r"end of segment|sealed segment"):
             opens(tmp_path / "log")
 
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Busy, CorruptData, InvalidInput
 from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, SegmentLimits
 from compactlib.raftlog.model.names import segment_name
@@ -201,35 +200,3 @@ class Run:
             self.writer.sync()
             self.acknowledged = PlainLog(dict(self.appended.entries))
         self.writer.seal()
-
-
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("short_write", [False, True])
-def test_a_disk_that_refuses_once_costs_what_was_not_synced(tmp_path: Path, error: int, short_write: bool) -> None:
-    counting = FailingFiles()
-    (tmp_path / "count").mkdir()
-    Run().go(tmp_path / "count", counting)
-    for number in range(1, counting.count + 1):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run = Run()
-        with pytest.raises(StorageError) as raised:
-            run.go(folder, FailingFiles(fail_at=number, errno=error, short_write=short_write))
-        assert raised.value.errno == error
-        if run.writer is None:
-            assert not any(name.endswith(".tmp") for name in os.listdir(folder))
-            continue
-        writer = run.writer
-        try:
-            writer.take_back()
-        except Closed:
-            continue  # its seal may be there: nothing is appended to it any more
-        found = PlainLog.of((entry.index, entry.term, entry.payload) for entry in read_back(writer.path))
-        # All may be there if only the seal could not be written, behind a sync that had succeeded.
-        assert found == run.acknowledged or (found == run.appended and raised.value.operation == "write")
-        # Nothing of what was not durable is left to be taken for it, even where it had arrived whole.
-        assert os.path.getsize(writer.path) == 104 + 40 * 8 + writer.index.data_bytes
-        writer.append(7, 3, b"seven")
-        writer.close()
-        found.append(7, 3, b"seven")
-        assert read_back(writer.path) == list(found.entries.values())

@@ -274,7 +274,7 @@ def test_what_cannot_be_flushed_does_not_pile_up_without_end(tmp_path: Path) -> 
 
         with pytest.raises((DiskFull, Closed)):
             fill()
-        assert 10 < last < 40
+        assert last < 40
         assert store.status().wal_files <= 6
         full.clear()
         log = store.log("a")
