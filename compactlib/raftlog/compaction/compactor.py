@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import attrs
 
+from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import (
     Busy,
@@ -26,6 +27,7 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
+from compactlib.files.disk import Files
 from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -56,10 +58,11 @@ from compactlib.raftlog.compaction.report import (
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.sense.cadence import CadenceFile, MajorCadence
 from compactlib.raftlog.compaction.sense.statistics import StatsCache, room_in, view_of
+from compactlib.raftlog.compaction.sense.trigger import Trigger
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.segment.segment_list import between
 from compactlib.raftlog.segment.segments import Segments
@@ -93,25 +96,29 @@ class Compactor:
     Args:
         segments: the log's segments.
         guard: of the log; its lock is held while files are switched.
-        options: of the log.
         beside: what else has to be kept.
+        files, clock, observer, limits, policy, trigger, keep_links_seconds, run_id: see `LogOptions`.
 
     Attributes:
         runs: whose compaction or reclaim is under way.
     """
 
-    def __init__(self, segments: Segments, guard: Guard, options: LogOptions, beside: Beside) -> None:
+    def __init__(self, segments: Segments, guard: Guard, beside: Beside, *, files: Files, clock: Clock,
+                 observer: Observer, limits: SegmentLimits, policy: LogPolicy, trigger: Trigger,
+                 keep_links_seconds: float, run_id: Callable[[], str]) -> None:
         self._segments = segments
         self._guard = guard
-        self._options = options
         self._beside = beside
         self._folder = segments.folder
-        self._files = options.files
-        self._clock = options.clock
-        self._observer = telling(options.observer)
+        self._files = files
+        self._clock = clock
+        self._observer = telling(observer)
+        self._limits = limits
+        self._policy = policy
+        self._keep_links_seconds = keep_links_seconds
+        self._run_id = run_id
         self._stats = StatsCache()
-        self._cadence = MajorCadence(options.trigger, options.clock,
-                                     CadenceFile(options.files, segments.folder, self._observer))
+        self._cadence = MajorCadence(trigger, clock, CadenceFile(files, segments.folder, self._observer))
         # By merged segment, the change of the list that made it a link: leases from before may use that.
         self._linked: dict[int, int] = {}
         self.runs: Ownership = Ownership(f"the log in {segments.folder}")
@@ -128,7 +135,7 @@ class Compactor:
         known = self._segments.known()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._state_of_segments()
-        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget, self._clock)
+        return state, view_of(self._segments, state, known, self._stats, self._limits, budget, self._clock)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """The snapshot, with what is pinned, and without what no segment holds (it is in memory, or held by its pin).
@@ -166,7 +173,7 @@ class Compactor:
             # With nothing alive a rewrite would only do what a drop does.
             return planned(DropDead(), "")
         # Why a rewrite is due holds nothing back; of a policy that rewrites nothing, that it does not is what does.
-        plan = planned(self._options.policy, "" if isinstance(self._options.policy, DropDead) else due)
+        plan = planned(self._policy, "" if isinstance(self._policy, DropDead) else due)
         if room is None or plan.bytes_needed <= room:
             return plan
         return planned(DropDead(), f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}")
@@ -279,7 +286,7 @@ class Compactor:
 
     def _tasks(self, groups: Sequence[PlannedGroup],
                state: SnapshotMeta) -> Iterator[tuple[str, tuple[PlannedGroup, CompactSegments]]]:
-        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._options.run_id()}") if groups else ""
+        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}") if groups else ""
         for group in groups:
             name = segment_name(group.members[0].number)
             sources = tuple(
@@ -287,7 +294,7 @@ class Compactor:
                               state.live.between(stats.ref.first, stats.ref.last))
                 for stats in group.members)
             yield name, (group, CompactSegments(name=name, folder=private, sources=sources,
-                                                max_bytes=self._options.limits.max_bytes, files=self._files))
+                                                max_bytes=self._limits.max_bytes, files=self._files))
 
     @contextlib.contextmanager
     def _rewritten(self, waiting: dict[str, tuple[PlannedGroup, CompactSegments]], executor: Executor, run: Run,
@@ -427,7 +434,7 @@ class Compactor:
             return Skipped(f"{report.waiting} dropped segments wait for the end of a lease; release it")
         if links_in(self._folder):
             return Skipped(f"{len(links_in(self._folder))} old names of merged segments are kept for "
-                           f"keep_links_seconds={self._options.keep_links_seconds:g}, for readers in other processes; "
+                           f"keep_links_seconds={self._keep_links_seconds:g}, for readers in other processes; "
                            f"wait, or lower it")
         return Skipped("nothing waits to be removed")
 
@@ -436,7 +443,7 @@ class Compactor:
         self._guard.require_open()
         removed, freed = self._segments.remove_dropped()
         purged = purge_links(self._files, self._folder, now=self._clock.now(),
-                             keep_seconds=self._options.keep_links_seconds,
+                             keep_seconds=self._keep_links_seconds,
                              is_leased=lambda number: self._segments.is_leased(self._linked.get(number, 0)))
         for number in purged:
             self._linked.pop(number, None)

@@ -96,7 +96,11 @@ class SegmentLog(LogReading):
         except BaseException:
             self._guard.release()
             raise
-        self._compactor = Compactor(self.segments, self._guard, self._options, self._beside)
+        kept = self._options
+        self._compactor = Compactor(
+            self.segments, self._guard, self._beside, files=kept.files, clock=kept.clock, observer=kept.observer,
+            limits=kept.limits, policy=kept.policy, trigger=kept.trigger, keep_links_seconds=kept.keep_links_seconds,
+            run_id=kept.run_id)
         self._notify_recovery()
 
     def _opened(self, folder: str) -> Segments:
