@@ -30,14 +30,9 @@ import attrs
 from measure import Figure, alternate, report
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, RecordKind, StatsBased
-from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.policy import SegmentView
-from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, LastPlans, SegmentName, SegmentView, plan_for
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.files import LocalFiles
-from compactlib.files.disk import copy_range
 from compactlib.outcome import Done
 from compactlib.rewrite import Executor
 from compactlib.runtime import Budget
@@ -195,8 +190,9 @@ def timed_plain_copy(source: Path, work: Path, outputs: list[list[tuple[str, int
                 if descriptor >= 0:
                     os.close(descriptor)
                 path, descriptor = file, os.open(work / file, os.O_RDONLY)
-            copy_range(descriptor, target, offset, at, length)
-            at += length
+            end = at + length
+            while at < end:
+                at += os.copy_file_range(descriptor, target, end - at, offset + length - (end - at), at)
         os.close(descriptor)
         os.fsync(target)
         os.close(target)

@@ -39,6 +39,8 @@ from compactlib.catalog import (
     Column,
     ColumnType,
     CreateSchema,
+    Factor,
+    Floor,
     HybridClock,
     NodeId,
     NodeReport,
@@ -50,9 +52,7 @@ from compactlib.catalog.log.reclaim import reclaim
 from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.model.values import Factor, Floor
-from compactlib.catalog.plan.decision import decide
-from compactlib.catalog.plan.verdict import Compact
+from compactlib.catalog.policy import Compact, decide
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, PutObject
 from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import RetainedVersions

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 
-from compactlib._arguments import require_one_of
 from compactlib.blobstore import BlobChoice, BlobView
-from compactlib.blobstore.compaction.plan.policy import SegmentView, fraction, whole
+from compactlib.blobstore.policy import SegmentView, fraction, whole
+from compactlib.errors import InvalidInput
 
 Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
 """What comes first: the largest dead share; the fewest valid bytes; with u the valid part of what a segment holds, the
@@ -43,7 +43,8 @@ class FixedNumber:
     name: ClassVar[str] = "fixed_number"
 
     def __attrs_post_init__(self) -> None:
-        require_one_of("prefers", self.prefers, Preference)
+        if self.prefers not in get_args(Preference):
+            raise InvalidInput(f"prefers is {self.prefers!r}; give one of {', '.join(get_args(Preference))}")
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. O(n log n) for n segments."""

@@ -34,8 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from sortedcontainers import SortedDict
 
-from compactlib.kv import DynamoStore, KVStore, MemoryStore, PostgresStore, SqliteStore
-from compactlib.kv.batches import change_many
+from compactlib.kv import DynamoStore, KVStore, MemoryStore, PostgresStore, SqliteStore, change_many
 from tests.harness.kv import servers
 
 P = b"partition"

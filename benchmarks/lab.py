@@ -31,11 +31,8 @@ from placement.sfs import SFS
 from placement.warcip import WARCIP
 
 from compactlib.blobstore import Greedy
-from compactlib.lab import BlobSettings, Uniform, Zipf, replay_blobs
-from compactlib.lab.blobstore.placement.fadac import FADaC
-from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab import BlobReplay, BlobSettings, Uniform, Zipf, replay_blobs
+from compactlib.lab.policies import FADaC, Mixed, UserAndSurvivors
 from compactlib.report import Table
 
 PER_SEGMENT = 100

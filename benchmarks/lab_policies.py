@@ -38,13 +38,23 @@ from compactlib.blobstore import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import CopyOrder, SegmentView, fewest_that_free
-from compactlib.blobstore.model.names import FIRST_SEGMENT
-from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
+from compactlib.blobstore.policies import DecliningCost
+from compactlib.blobstore.policy import (
+    FIRST_SEGMENT,
+    ByAge,
+    ByEnd,
+    CopyOrder,
+    SegmentView,
+    SurvivorPlacement,
+    fewest_that_free,
+)
 from compactlib.lab import (
+    BlobReplay,
     BlobSettings,
+    Bursts,
+    Comparison,
     Experiment,
+    Expiring,
     HotCold,
     RaftLogSettings,
     SchedulerLoad,
@@ -52,20 +62,16 @@ from compactlib.lab import (
     SensorSettings,
     TtlMix,
     Uniform,
+    WithReads,
+    Workload,
     Zipf,
     compare,
+    grid,
     run_experiments,
 )
 from compactlib.lab.blobstore.log import BlobLog, Compacted
-from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.fadac import FADaC
-from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.placement import Contents, Placement
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.records import NEVER
-from compactlib.lab.blobstore.replay import BlobReplay
-from compactlib.lab.results.experiments import Comparison, grid
-from compactlib.lab.traces.workloads import Bursts, Expiring, WithReads, Workload
+from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
+from compactlib.lab.policy import NEVER, Contents, Placement
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -75,11 +81,11 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
 )
-from compactlib.raftlog.compaction.sense.trigger import Manual
+from compactlib.raftlog.policies import Manual
 from compactlib.report import Table
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy
-from compactlib.staging.compaction.sense_policies import SensePolicy
+from compactlib.staging.policy import SensePolicy
 
 
 def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:

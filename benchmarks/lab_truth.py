@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import random
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,18 +39,15 @@ from placement.sfs import SFS
 from placement.warcip import WARCIP
 
 from compactlib.blobstore import CostBenefit, Greedy
-from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Zipf, replay_blobs
-from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.fadac import FADaC
-from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.placement import Placement
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.traces.traces import opened
-from compactlib.lab.traces.workloads import PIECE, Workload
+from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Workload, Zipf, replay_blobs
+from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
+from compactlib.lab.policy import Placement
 from compactlib.report import Table
 
 PAGES, WRITES = 60_000, 600_000
 TRACE_PAGES, TRACE_REQUEST = 208_696, 656_169 / 66_898
+PIECE = 8_192
+"""Operations of a load that are made at once."""
 ROOM = 1.7
 """A log of no fixed size gets room for so many times what is live."""
 
@@ -103,7 +101,7 @@ class Requests:
         """See `Workload.pieces`."""
         known: dict[int, int] = {}
         keys, times = array("i"), array("q")
-        with opened(self.path) as lines:
+        with (gzip.open if self.path.endswith(".gz") else open)(self.path, "rt", newline="") as lines:
             writes = (row for row in csv.DictReader(lines) if row["op"] == "2a")
             for number, row in enumerate(writes, 1):
                 first, size = int(row["lbn"]) * 512, int(row["size"])

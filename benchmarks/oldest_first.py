@@ -8,7 +8,8 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobView
-from compactlib.blobstore.compaction.plan.policy import (
+from compactlib.blobstore.policy import (
+    SegmentName,
     fewest_that_free,
     fraction,
     in_copy_order,
@@ -16,7 +17,6 @@ from compactlib.blobstore.compaction.plan.policy import (
     too_little,
     whole,
 )
-from compactlib.blobstore.model.names import SegmentName
 
 
 @attrs.frozen(kw_only=True)

@@ -30,10 +30,9 @@ from measure import Figure, alternate, report
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction import rewrite
 from compactlib.raftlog.compaction.copier import Copier
-from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome

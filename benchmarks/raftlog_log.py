@@ -33,7 +33,7 @@ from pathlib import Path
 import attrs
 from measure import Figure, alternate, report
 
-from compactlib.files.checksum import crc32
+from compactlib.files import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, RaftLog, SegmentLimits, SegmentLog, StoreOptions, open_log

@@ -50,8 +50,8 @@ from compactlib.scheduler import (
     StatusUpdate,
     StoredScheduler,
     Tick,
+    Verdict,
 )
-from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.values import JobState
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 
@@ -319,8 +319,7 @@ def over_http(host: SchedulerHost | StoredScheduler, *, compact: bool) -> Iterat
     """Polls that go over a socket to uvicorn in a thread of this process, and back."""
     import uvicorn
 
-    from compactlib.hosting.http.application import SchedulerApplication
-    from compactlib.hosting.http.client import SchedulerClient
+    from compactlib.hosting import SchedulerApplication, SchedulerClient
 
     opened: Future[tuple[str, Callable[[], object]]] = Future()
 

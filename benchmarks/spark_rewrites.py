@@ -56,7 +56,8 @@ from compactlib.spark import (
 )
 from compactlib.staging import CommittedRanges, ParquetFormat
 from compactlib.staging.compaction.rewrite import CompactTokens
-from compactlib.staging.model.names import StagingToken, repository_partition, token_partition
+from compactlib.staging.model.names import repository_partition, token_partition
+from compactlib.staging.policy import StagingToken
 from compactlib.staging.records.staged import Staged, encode_staged
 from compactlib.staging.records.tokens import StagingTokens
 

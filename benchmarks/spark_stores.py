@@ -31,15 +31,14 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.runtime import Budget
 from compactlib.scheduler import FileFence, TokenFence
-from compactlib.spark import StoreJob, compact_on_workers, compact_stores, plan_stores
-from compactlib.spark.stores.store_plans import PlanLog
+from compactlib.spark import PlanLog, StoreJob, compact_on_workers, compact_stores, plan_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=64))
 POLICY = SeedPolicy()
-PLAN = PlanLog(limits=OPTIONS.limits)
+PLAN = PlanLog()
 HERE_AT_ONCE = 64
 """Stores that are open in this process at the same time, which mostly wait for the disk."""
 SHAPES = 50

@@ -17,25 +17,20 @@ import random
 import shutil
 import sqlite3
 import statistics
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-import attrs
 from measure import Figure, alternate, report
 
-from compactlib.clock import SystemClock
 from compactlib.executors import ProcessExecutor
-from compactlib.kv import MemoryStore, Put, SqliteStore
+from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
-from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Record, Repository
-from compactlib.staging.model.names import repository_partition, token_partition
-from compactlib.staging.records.staged import Staged, encode_staged
-from compactlib.staging.records.tokens import StagingTokens
+from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StoresForWorkers
 
 BATCH = 500
 LIVE = b"z/live"
@@ -48,16 +43,18 @@ def key(number: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------ tombstones
 
 
-def stage(store: SqliteStore | MemoryStore, branch: Branch, entries: Iterator[tuple[bytes, Staged]]) -> None:
-    """Fill the staging token as so many puts and deletes would, but in large transactions."""
-    partition = token_partition(branch.record().staging_token)
-    for block in itertools.batched(entries, BATCH) if sys.version_info >= (3, 12) else _batched(entries):
-        store.transact(puts=[Put(partition, name, encode_staged(staged)) for name, staged in block])
+def stage(branch: Branch, names: Iterable[bytes], data: bytes) -> None:
+    """Put a value for each of these keys."""
+    left = iter(names)
+    while block := list(itertools.islice(left, BATCH)):
+        branch.put_many(dict.fromkeys(block, data))
 
 
-def _batched(entries: Iterator[tuple[bytes, Staged]]) -> Iterator[list[tuple[bytes, Staged]]]:
-    while block := list(itertools.islice(entries, BATCH)):
-        yield block
+def stage_deletes(branch: Branch, names: Iterable[bytes]) -> None:
+    """Delete each of these keys."""
+    left = iter(names)
+    while block := list(itertools.islice(left, BATCH)):
+        branch.delete_many(block)
 
 
 def seconds_of(work: Callable[[], object], times: int = 1) -> float:
@@ -74,9 +71,9 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
     repo = Repository(store, CommittedRanges(MemoryObjects()))
     deleted, never = repo.create_branch("deleted"), repo.create_branch("never")
     for branch, names in ((deleted, [key(number) for number in range(count)]), (never, [])):
-        stage(store, branch, ((name, Staged(Record.of(b"1"))) for name in [*names, LIVE]))
+        stage(branch, [*names, LIVE], b"1")
         branch.commit("live")
-    stage(store, deleted, ((key(number), Staged(None)) for number in range(count)))
+    stage_deletes(deleted, map(key, range(count)))
 
     def first_page(branch: Branch) -> None:
         # A page that looked at too many entries ends early and empty, so the first one with keys may be a later one.
@@ -165,10 +162,9 @@ class CountedStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.token_reads = 0
-        self.partitions: set[bytes] = set()
 
     def get(self, partition: bytes, key: bytes):  # type: ignore[no-untyped-def]
-        self.token_reads += partition in self.partitions
+        self.token_reads += partition != b"staging/main"
         return super().get(partition, key)
 
 
@@ -186,11 +182,10 @@ def get_figures(quick: bool) -> list[Figure]:
     repo = Repository(store, CommittedRanges(MemoryObjects()))
     clean, compacted = repo.create_branch("clean"), repo.create_branch("compacted")
     for branch in (clean, compacted):
-        stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
+        stage(branch, map(key, range(count)), b"1")
         branch.commit("keys")
-    stage(store, compacted, ((key(number), Staged(Record.of(b"2"))) for number in range(0, count, 3)))
+    stage(compacted, map(key, range(0, count, 3)), b"2")
     assert isinstance(repo.compact(branch=compacted), Done)
-    store.partitions = {token_partition(token) for token in compacted.record().tokens}
     store.token_reads = 0
     assert compacted.get(key(3)).data == b"2"
     reads = store.token_reads
@@ -220,27 +215,20 @@ def get_figures(quick: bool) -> list[Figure]:
 # -------------------------------------------------------------------------------------------- writes while compacting
 
 
-@attrs.frozen
-class Stores:
-    """Opens the stores in the process that rewrites."""
-
-    folder: str
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
-        with contextlib.closing(SqliteStore(f"{self.folder}/writes.sqlite")) as store:
-            tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
-            yield tokens, CommittedRanges(LocalObjects(f"{self.folder}/objects"))
+def committed_in(folder: str) -> CommittedRanges:
+    return CommittedRanges(LocalObjects(folder))
 
 
 def write_figures(folder: Path, quick: bool) -> list[Figure]:
     """The slowest write in a hundred, while another process rewrites, and while none does."""
     count, writes, runs = (30_000, 500, 3) if quick else (200_000, 2_000, 5)
     store = SqliteStore(folder / "writes.sqlite")
-    repo = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=Stores(str(folder)),
+    stores = StoresForWorkers(partial(SqliteStore, folder / "writes.sqlite"),
+                              partial(committed_in, str(folder / "objects")))
+    repo = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=stores,
                       policy=AlwaysPolicy(window_seconds=0))
     branch = repo.create_branch("main")
-    stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
+    stage(branch, map(key, range(count)), b"1")
     branch.commit("keys")
     numbers = itertools.count()
 
@@ -256,7 +244,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
     with ProcessExecutor(1) as executor:
         def while_compacting() -> float:
             version = next(numbers)
-            stage(store, branch, ((key(number), Staged(Record.of(b"%d" % version))) for number in range(0, count, 2)))
+            stage(branch, map(key, range(0, count, 2)), b"%d" % version)
             outcomes: list[object] = []
             running = threading.Thread(target=lambda: outcomes.append(repo.compact(executor=executor)))
             running.start()
@@ -294,7 +282,7 @@ def scale_figures(folder: Path, quick: bool) -> list[Figure]:
     folder.mkdir()
     with contextlib.closing(SqliteStore(folder / "scale.sqlite", synchronous="normal")) as store:
         branch = Repository(store, CommittedRanges(LocalObjects(folder / "objects"))).create_branch("main")
-        stage(store, branch, ((key(number), Staged(Record.of(b"x" * 20))) for number in range(count)))
+        stage(branch, map(key, range(count)), b"x" * 20)
     with multiprocessing.get_context("spawn").Pool(1) as process:
         grown = process.apply(peak_above_start, (folder,))
     puts = 20_000 if quick else 200_000

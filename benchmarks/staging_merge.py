@@ -20,9 +20,8 @@ from measure import Figure, alternate
 
 from compactlib.objects import LocalObjects
 from compactlib.staging import CommittedRanges, ParquetFormat, Record
-from compactlib.staging.model.values import Change, MetaRangeId
 
-Changes = list[tuple[bytes, Change]]
+Changes = list[tuple[bytes, Record | None]]
 
 
 def key(number: int) -> bytes:
@@ -58,7 +57,7 @@ class Bench:
         self.folder = folder
         self.count = count
         self.pool = ThreadPoolExecutor(2)
-        self.base: MetaRangeId = self.layer().apply(None, base_records(count)).metarange_id
+        self.base = self.layer().apply(None, base_records(count)).metarange_id
         self.kept = {entry.range_id for entry in self.layer().ranges_of(self.base)}
         self.paths = [str(folder / "objects" / "ranges" / entry.range_id)
                       for entry in self.layer().ranges_of(self.base)]

@@ -40,15 +40,14 @@ from compactlib.catalog import (
     NodeId,
     NodeOptions,
     PublishedTimes,
+    RenameTable,
+    RoundReport,
     TcpTransport,
     Topology,
     UpdateLog,
     ZoneAssignments,
     ZoneResult,
 )
-from compactlib.catalog.round.report import RoundReport
-from compactlib.catalog.schema.commands import Command
-from compactlib.catalog.schema.table_commands import RenameTable
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KeyNotFound, KVStore, SqliteStore
@@ -237,7 +236,7 @@ class Cluster:
                                       "leader": self.names[0], "load": True}
         self.log = UpdateLog(self.store)
         service = open_service(self.store)
-        zone: list[Command] = [CreateSchema("PUBLIC"), CreateZone("Z", partitions=PARTITIONS)]
+        zone: list[CreateSchema | CreateZone] = [CreateSchema("PUBLIC"), CreateZone("Z", partitions=PARTITIONS)]
         tables = [CreateTable(schema="PUBLIC", name=f"T_{name}_0", columns=(ID,), primary_key=("ID",), zone="Z")
                   for name in self.names]
         service.execute([*zone, *tables])

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import pickle
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -35,14 +36,14 @@ from compactlib.catalog import (
     NodeOptions,
     PublishedTimes,
     TcpTransport,
+    TimePublisher,
     Topology,
     UpdateLog,
     ZoneAssignments,
+    lowest_time_in,
 )
-from compactlib.catalog.log.replicated import LowestTime, decode_command, is_command
-from compactlib.catalog.transport.time_publisher import Propose, TimePublisher
 from compactlib.clock import SystemClock
-from compactlib.hosting.log_election import LogElection
+from compactlib.hosting import LogElection
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.scheduler import Command
 from examples.raft_command_log import RaftCommandLog
@@ -68,12 +69,10 @@ class Partition:
     def apply(self, command: Command, payload: bytes) -> None:
         """Take in a command: a claim to coordinate, or a lowest time."""
         self.applied_index = command.index
-        if self._node.election.applied(command, payload) or not is_command(payload):
-            return
-        time = decode_command(payload)
-        if isinstance(time, LowestTime):
-            self.times.append(time.time)
-            self._node.published.applied(self._node.table, 0, 1, index=command.index, time=time.time)
+        time = None if self._node.election.applied(command, payload) else lowest_time_in(payload)
+        if time is not None:
+            self.times.append(time)
+            self._node.published.applied(self._node.table, 0, 1, index=command.index, time=time)
 
     def dump(self) -> bytes:
         """The whole state."""
@@ -128,7 +127,7 @@ class Node:
         latest = self.catalog.catalog(self.catalog.history.latest)
         return Assignments({zone: ZoneAssignments.everywhere(names, 1) for zone in latest.zones})
 
-    def _primary(self, zone: int, partition: int) -> Propose | None:
+    def _primary(self, zone: int, partition: int) -> Callable[[bytes], object] | None:
         return self.raft.propose if self.raft.is_leader else None
 
     def flush(self) -> None:

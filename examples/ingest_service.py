@@ -21,12 +21,12 @@ from typing import Any
 
 import uvicorn
 
-from compactlib.hosting.http.application import SchedulerApplication
-from compactlib.hosting.http.client import SchedulerClient
+from compactlib.hosting import SchedulerApplication, SchedulerClient
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
 from compactlib.scheduler import (
     BlockMeta,
+    BlockTombstones,
     CompactedBlocks,
     LevelConfig,
     NoOutput,
@@ -34,10 +34,10 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerService,
     StoredScheduler,
+    Tombstone,
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.model.values import BlockTombstones, Tombstone
 
 Event = dict[str, Any]
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10), LevelConfig(max_blocks=4)), lease_seconds=1.0,

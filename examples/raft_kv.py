@@ -22,11 +22,18 @@ from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, Rewrite, 
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Entry, LogCompactionWorker, RaftLog, SnapshotFolder, StoreOptions, open_log
-from compactlib.raftlog.compaction.plan.clump import ClumpPlan, plan_clump
-from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.snapshots.model import SnapshotManifest
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog import (
+    Entry,
+    LogCompactionReport,
+    LogCompactionWorker,
+    RaftLog,
+    SnapshotFolder,
+    SnapshotManifest,
+    StateReader,
+    StoreOptions,
+    open_log,
+)
+from compactlib.raftlog.policy import ClumpPlan, plan_clump
 
 
 class KvStore:

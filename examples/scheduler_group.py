@@ -18,8 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from compactlib.hosting import SchedulerHost
-from compactlib.hosting.http.application import SchedulerApplication
+from compactlib.hosting import SchedulerApplication, SchedulerHost
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from examples.raft_command_log import RaftCommandLog
 

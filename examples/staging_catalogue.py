@@ -41,20 +41,20 @@ from compactlib.staging import (
     AlwaysPolicy,
     AnyOf,
     Branch,
+    CommitId,
+    CommitOutcome,
     CommittedRanges,
+    CompactionOutcome,
     CompactionSensor,
     DeletesPolicy,
     ListingCostPolicy,
+    MoveOutcome,
     Record,
     SealedTokensPolicy,
     StagingOptions,
     StagingPlan,
     StagingWorker,
 )
-from compactlib.staging.compaction.outcome import CompactionOutcome
-from compactlib.staging.model.names import CommitId
-from compactlib.staging.operations.commit import CommitOutcome
-from compactlib.staging.operations.head import MoveOutcome
 
 REPOSITORY = "catalogue"
 

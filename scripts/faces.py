@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List what tests import that is on no face of the library, or rewrite imports to the faces: `python scripts/faces.py`.
+"""List imports of internals of the library, or rewrite them to its faces: `python scripts/faces.py [PATH ...]`.
 
-Without an option, each file under `tests/` that imports internals is listed with them, and then the internal modules
-that most files import. With `--rewrite`, imports of internals are rewritten, in the files and folders that are named,
-where a face has the very same object under the same name; `ruff` sorts them afterwards.
+Each file that imports internals of another package is listed with them, and then the internal modules that most files
+import. With `--rewrite`, such imports are rewritten where a face has the very same object under the same name; `ruff`
+sorts them afterwards.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ import subprocess
 import symtable
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 TOP = ROOT / "compactlib"
-PACKAGES = tuple(f"compactlib.{stub.parent.name}" for stub in sorted(TOP.glob("*/__init__.pyi")))
+PACKAGES = tuple(f"compactlib.{init.parent.name}" for init in sorted(TOP.glob("*/__init__.py")))
 MODULES = tuple(f"compactlib.{path.stem}" for path in sorted(TOP.glob("[!_]*.py")))
 FACES = ("compactlib", *PACKAGES, *MODULES, "compactlib.testing.views",
          *(f"{package}.{part}" for package in PACKAGES for part in ("errors", "policy", "policies")))
 """Where tests, examples and hosts may import from, whether it is there yet or not."""
-REWRITTEN, MOST_IMPORTED = ("tests", "benchmarks", "examples"), 40
+OUTSIDE = ("compactlib/app", "compactlib/lab", "compactlib/spark", "compactlib/testing", "benchmarks", "examples",
+           "scripts")
+"""What speaks to the engines through their faces alone."""
+MOST_IMPORTED = 40
 
 
 @cache
@@ -46,16 +49,31 @@ def offered(face: str) -> dict[str, Any]:
     return {name: getattr(module, name) for name in named if not name.startswith("_") and hasattr(module, name)}
 
 
-def internals(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Each internal module that is imported, and the name that is imported from it; `""`: the module itself."""
+def internals(tree: ast.AST, file: str = "") -> Iterator[tuple[str, str]]:
+    """Each internal module that is imported, and the name that is imported from it; `""`: the module itself.
+
+    What a file of the library imports from its own package, or from a root module, is no internal of another package.
+
+    Args:
+        tree: of the file.
+        file: its path below the root.
+    """
+    own = is_own(file)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names
-                        if alias.name.split(".")[0] == "compactlib" and alias.name not in FACES)
+                        if alias.name.split(".")[0] == "compactlib" and alias.name not in FACES and not own(alias.name))
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "compactlib":
             known = offered(node.module) if node.module in FACES else {}
-            yield from ((node.module, alias.name) for alias in node.names
-                        if alias.name not in known and f"{node.module}.{alias.name}" not in FACES)
+            yield from ((node.module, alias.name) for alias in node.names if not own(node.module)
+                        and alias.name not in known and f"{node.module}.{alias.name}" not in FACES)
+
+
+def is_own(file: str) -> Callable[[str], bool]:
+    """Whether a module belongs to the package of the library that a file is in, or is one of the root's."""
+    place = Path(file).parts
+    roots = {f"compactlib.{path.stem}" for path in TOP.glob("*.py")} if place[:1] == ("compactlib",) else set()
+    return lambda module: module in roots or (bool(roots) and module.split(".")[1:2] == [*place[1:2]])
 
 
 def home(module: str, name: str) -> str:
@@ -67,12 +85,14 @@ def home(module: str, name: str) -> str:
                  if value is not None and offered(face).get(name) is value), module)
 
 
-def rewritten(source: str) -> str:
+def rewritten(source: str, file: str = "") -> str:
     """The source with each import of internals split among the faces that have its names, in its place."""
+    own = is_own(file)
     lines = source.splitlines(keepends=True)
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     for node in sorted(found, key=lambda node: node.lineno, reverse=True):
-        if node.module is None or not node.module.startswith("compactlib.") or node.module in FACES:
+        if node.module is None or not node.module.startswith("compactlib.") or node.module in FACES or own(
+                node.module):
             continue
         told = "".join(lines[node.lineno - 1:node.end_lineno])
         indent = " " * node.col_offset
@@ -95,16 +115,18 @@ def files(paths: Sequence[str]) -> list[Path]:
 def main() -> None:
     """List, or rewrite."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rewrite", nargs="*", metavar="PATH", help=f"rewrite imports in {', '.join(REWRITTEN)}")
-    given = parser.parse_args().rewrite
-    if given is not None:
-        for file in files(given or REWRITTEN):
-            file.write_text(rewritten(file.read_text()))
+    parser.add_argument("paths", nargs="*", default=("tests", *OUTSIDE), metavar="PATH", help="files and folders")
+    parser.add_argument("--rewrite", action="store_true", help="rewrite imports")
+    given = parser.parse_args()
+    listed, importers = files(given.paths), defaultdict[str, dict[Path, None]](dict)
+    if given.rewrite:
+        for file in listed:
+            file.write_text(rewritten(file.read_text(), str(file.relative_to(ROOT))))
         sort = [sys.executable, "-m", "ruff", "check", "--select", "I", "--fix", "-q"]
-        subprocess.run([*sort, *(given or REWRITTEN)], cwd=ROOT, check=True)
+        subprocess.run([*sort, *given.paths], cwd=ROOT, check=True)
         return
-    listed, importers = files(["tests"]), defaultdict[str, dict[Path, None]](dict)
-    imported = {file: sorted(set(internals(ast.parse(file.read_text())))) for file in listed}
+    imported = {file: sorted(set(internals(ast.parse(file.read_text()), str(file.relative_to(ROOT)))))
+                for file in listed}
     for file, found in imported.items():
         for module, name in found:
             importers[module][file] = None

@@ -19,7 +19,7 @@ import matplotlib
 from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
 from compactlib.clock import ManualClock
 from compactlib.raftlog import DeadRatio, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.runtime.observe import Observer
+from compactlib.runtime import Observer
 
 matplotlib.use("svg")
 from matplotlib import pyplot

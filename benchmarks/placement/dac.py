@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
+from compactlib.lab.policy import Placer, class_count, grown
 
 if TYPE_CHECKING:
-    from compactlib.lab.blobstore.ahead import Classes, Writes
+    from compactlib.lab.policy import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from compactlib._arguments import is_above
-from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
+from compactlib.blobstore.policy import whole
+from compactlib.lab.policy import Placer, Victim, class_count, grown
 
 if TYPE_CHECKING:
-    from compactlib.lab.blobstore.ahead import Classes, Writes
+    from compactlib.lab.policy import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -36,12 +35,12 @@ class SepBIT:
         step: the factor from one age to the next, above 1.
 
     Raises:
-        InvalidInput: a setting is out of its range.
+        InvalidInput, ValueError: a setting is out of its range.
     """
 
     classes: int = class_count(6, least=4)
     segments: int = whole(16, least=1)
-    step: float = attrs.field(default=4.0, validator=is_above(1))
+    step: float = attrs.field(default=4.0, validator=attrs.validators.gt(1))
 
     name: ClassVar[str] = "sepbit"
 

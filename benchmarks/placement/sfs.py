@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
+from compactlib.blobstore.policy import whole
+from compactlib.lab.policy import Placer, Victim, class_count, grown
 
 if TYPE_CHECKING:
-    from compactlib.lab.blobstore.ahead import Classes, Writes
+    from compactlib.lab.policy import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)

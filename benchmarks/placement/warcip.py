@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
+from compactlib.blobstore.policy import whole
+from compactlib.lab.policy import Placer, class_count, grown
 
 if TYPE_CHECKING:
-    from compactlib.lab.blobstore.ahead import Classes, Writes
+    from compactlib.lab.policy import Classes, Writes
 
 _NOT_YET = -math.inf
 

@@ -23,7 +23,7 @@ from compactlib.blobstore import (
 from compactlib.errors import BudgetSpent, Busy, InvalidInput
 from compactlib.outcome import Outcome
 from compactlib.report import VerifyReport
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 
 _POLICIES: tuple[BlobPolicy, ...] = (StatsBased(), Greedy(), CostBenefit(), CompactAll())
 

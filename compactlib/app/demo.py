@@ -32,10 +32,9 @@ from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.app.workload import DEFAULT_MAX_BYTES, make_history, select_files
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, MissingDependency, Unsupported
-from compactlib.files.disk import LocalFiles, list_folder, local_path
+from compactlib.files import LocalFiles, list_folder, local_path
 from compactlib.outcome import Failed
-from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
+from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
 from compactlib.rewrite import Executor
 
 WRITTEN = "written"

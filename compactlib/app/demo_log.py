@@ -13,10 +13,11 @@ from compactlib.app.inspection import inspect_log
 from compactlib.app.kv_machine import KvMachine, Put, encode_command
 from compactlib.app.workload import Step
 from compactlib.clock import Clock
-from compactlib.files.disk import Files, LocalFiles, list_folder
+from compactlib.files import Files, LocalFiles, list_folder
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.names import LOCK_NAME
-from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES
+
+LOCK = "LOCK"
+"""The file that belongs to the process that writes a log, not to the log."""
 
 _TERM = 1
 _SEGMENTS = 24
@@ -69,8 +70,9 @@ class LogSize:
 def limits_for(history: Sequence[Step]) -> SegmentLimits:
     """Limits under which a history fills some two dozen segments, most of them by their bytes."""
     size = sum(step.file.size_bytes for step in history if step.version)
-    return SegmentLimits(max_entries=min(max(2 * len(history) // _SEGMENTS, 2), DEFAULT_MAX_ENTRIES),
-                         max_bytes=min(max(size // _SEGMENTS, 1), DEFAULT_MAX_BYTES))
+    most = SegmentLimits()
+    return SegmentLimits(max_entries=min(max(2 * len(history) // _SEGMENTS, 2), most.max_entries),
+                         max_bytes=min(max(size // _SEGMENTS, 1), most.max_bytes))
 
 
 def write_log(folder: str, history: Iterable[Step], *, limits: SegmentLimits, seed: int, clock: Clock) -> WrittenLog:
@@ -117,7 +119,7 @@ def copy_log(source: str, target: str) -> None:
     disk = LocalFiles()
     disk.make_folder(target)
     for name in list_folder(source):
-        if name != LOCK_NAME:
+        if name != LOCK:
             _copy_file(disk, os.path.join(source, name), os.path.join(target, name))
 
 

@@ -13,7 +13,7 @@ import compactlib
 from compactlib.app.demo_log import LogSize, WrittenLog
 from compactlib.app.terminal import megabytes
 from compactlib.app.workload import Selection
-from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog import LogCompactionReport
 from compactlib.report import Table
 
 _MAX_PROBLEMS = 10

@@ -38,11 +38,11 @@ def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]
     """
     processors = os.cpu_count() or 1
     if name == "local":
-        from compactlib.executors.tasks import LocalExecutor
+        from compactlib.executors import LocalExecutor
 
         yield LocalExecutor(1 if workers is None else workers)
     elif name == "process":
-        from compactlib.executors.process_executor import ProcessExecutor
+        from compactlib.executors import ProcessExecutor
 
         yield ProcessExecutor(processors if workers is None else workers)
     elif name == "spark":
@@ -64,8 +64,7 @@ def started_executor(asked: Asked) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def _spark_executor(cores: int) -> Iterator[Executor]:
-    from compactlib.spark import SparkExecutor
-    from compactlib.spark.executors.jobs import require_spark
+    from compactlib.spark import SparkExecutor, require_spark
 
     require_spark("a Spark session")
     from pyspark.errors import PySparkRuntimeError

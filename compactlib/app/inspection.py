@@ -8,41 +8,9 @@ from typing import Any
 
 import attrs
 
-from compactlib.files.disk import list_folder
-from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog import LogReader, LogView, SegmentLimits
-from compactlib.raftlog.model.names import (
-    CADENCE_NAME,
-    GAP_NAME,
-    HARD_STATE_NAME,
-    LOCK_NAME,
-    SNAPSHOT_NAME,
-    TEMPORARY_SUFFIX,
-    compacting_members,
-    is_leftover,
-    is_private_folder,
-    segment_name,
-    segment_number,
-)
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.segment.known import is_committed
-from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import LogReader, LogView, OtherName, SnapshotMeta
 from compactlib.report import Table
-
-_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME, CADENCE_NAME))
-
-
-@attrs.frozen
-class OtherName:
-    """A name in the folder that is no segment with entries of its own.
-
-    Attributes:
-        name: the name.
-        meaning: what it is.
-    """
-
-    name: str
-    meaning: str
 
 
 @attrs.frozen(kw_only=True)
@@ -101,45 +69,9 @@ def inspect_log(reader: LogReader) -> Inspection:
         CorruptData, LiveIndexMissing: a segment cannot be judged.
     """
     view = reader.view()
-    listed = {segment_name(stats.number) for stats in view.segments}
-    others = [OtherName(name, _meaning(reader.folder, name)) for name in list_folder(reader.folder)
-              if name not in listed and name not in _OWN_NAMES]
-    sizes = tuple(_size(os.path.join(reader.folder, segment_name(stats.number))) for stats in view.segments)
-    return Inspection(folder=reader.folder, view=view, file_bytes=sizes, snapshot=reader.snapshot,
-                      unflushed=reader.unflushed, others=tuple(others))
-
-
-def limits_of(reader: LogReader) -> SegmentLimits:
-    """The limits under which the log's newest segment was begun: those to plan with when no others are given."""
-    refs = reader.refs
-    if not refs:
-        return SegmentLimits()
-    with SegmentReader(os.path.join(reader.folder, segment_name(refs[-1].number))) as newest:
-        header = newest.loaded.header
-    return SegmentLimits() if header is None else header.limits
-
-
-def _meaning(folder: str, name: str) -> str:
-    path = os.path.join(folder, name)
-    if segment_number(name) is not None:
-        return _meaning_of_segment(path)
-    members = compacting_members(name)
-    if members is not None:
-        numbers = ", ".join(map(str, members))
-        return (f"segments {numbers} merged, being put in place" if is_committed(folder, name)
-                else f"segments {numbers} merged, not yet in place")
-    if is_private_folder(name) and os.path.isdir(path):
-        return "what a compaction is writing, or was when it was interrupted"
-    if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
-        return "left by an interrupted step; opening the log for writing removes it"
-    return "does not belong to the log"
-
-
-def _meaning_of_segment(path: str) -> str:
-    try:
-        return f"old name of a segment merged into {os.readlink(path)}"
-    except OSError:
-        return "a segment without an entry that counts"
+    return Inspection(folder=reader.folder, view=view, snapshot=reader.snapshot, unflushed=reader.unflushed,
+                      file_bytes=tuple(_size(reader.path_of(stats.number)) for stats in view.segments),
+                      others=reader.other_names())
 
 
 def _size(path: str) -> int | None:

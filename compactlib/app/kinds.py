@@ -9,10 +9,8 @@ from collections.abc import Sequence
 import attrs
 
 from compactlib.app.stores import Asked, StoreAt
-from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
 from compactlib.errors import InvalidInput
-from compactlib.files.disk import list_folder
-from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER, segment_number
+from compactlib.files import list_folder
 
 _SQLITE_BEGINNING = b"SQLite format 3\0"
 
@@ -65,16 +63,19 @@ def store_at(asked: Asked) -> StoreAt:
 
 
 def _found(asked: Asked) -> StoreAt:
+    from compactlib.blobstore import is_blob_store
+    from compactlib.raftlog import is_log, logs_of_store
+
     path = asked.path
-    if os.path.isfile(os.path.join(path, DESCRIPTOR_FILE)):
+    if is_blob_store(path):
         from compactlib.app.blob_commands import BlobStoreAt
 
         return BlobStoreAt(asked)
-    is_store_of_logs = all(os.path.isdir(os.path.join(path, each)) for each in (LOGS_FOLDER, WAL_FOLDER))
+    is_store_of_logs = logs_of_store(path) is not None
     if os.path.isdir(path) and not is_store_of_logs:
         names = list_folder(path)
         files = [name for name in names if _begins_as_sqlite(os.path.join(path, name))]
-        if files and not any(segment_number(name) is not None for name in names):
+        if files and not is_log(path):
             if len(files) > 1:
                 raise InvalidInput(f"{path} holds {len(files)} SQLite files, {', '.join(files[:5])}; name one of them")
             path = os.path.join(path, files[0])

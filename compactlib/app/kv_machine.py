@@ -26,9 +26,8 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
-from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.snapshots.machine import LiveTracker
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import Entry, LiveTracker
 
 _HEAD = struct.Struct("<BI")
 _INDEX = struct.Struct("<Q")

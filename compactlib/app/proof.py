@@ -7,14 +7,12 @@ import hashlib
 import os
 from collections.abc import Iterator
 
-from compactlib.app.demo_log import WrittenLog
+from compactlib.app.demo_log import LOCK, WrittenLog
 from compactlib.app.kv_machine import KvMachine, Put, decode_command
 from compactlib.errors import CompactlibError
-from compactlib.files.disk import list_folder
-from compactlib.indexset.index_set import IndexSet
+from compactlib.files import list_folder
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import DeadEntry, Entry, LogReader
-from compactlib.raftlog.model.names import CADENCE_NAME, LOCK_NAME
-from compactlib.raftlog.model.values import Answer
 
 
 def problems_in(folder: str, written: WrittenLog) -> Iterator[str]:
@@ -42,7 +40,7 @@ def differing_files(folder: str, other: str) -> list[str]:
 
     When the last major was is not compared.
     """
-    names = {*list_folder(folder), *list_folder(other)} - {LOCK_NAME, CADENCE_NAME}
+    names = {*list_folder(folder), *list_folder(other)} - {LOCK, "CADENCE"}
     return [name for name in sorted(names)
             if _content(os.path.join(folder, name)) != _content(os.path.join(other, name))]
 
@@ -65,14 +63,14 @@ def _wrong_dead(reader: LogReader, written: WrittenLog) -> Iterator[str]:
             yield f"index {index} should be dead: {_told(answer)}"
 
 
-def _digest(key: str, answer: Answer) -> bytes | None:
+def _digest(key: str, answer: object) -> bytes | None:
     if not isinstance(answer, Entry):
         return None
     command = decode_command(answer.payload)
     return hashlib.sha256(command.value).digest() if isinstance(command, Put) and command.key == key else None
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: object) -> str:
     return f"an entry of {len(answer.payload)} bytes" if isinstance(answer, Entry) else repr(answer)
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import attrs
 
 from compactlib.app.executors import started_executor
-from compactlib.app.inspection import inspect_log, limits_of
+from compactlib.app.inspection import inspect_log
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar
-from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.errors import InvalidInput, StorageError
 from compactlib.outcome import Outcome
 from compactlib.raftlog import (
     CostPolicy,
@@ -26,16 +26,14 @@ from compactlib.raftlog import (
     RaPolicy,
     SeedPolicy,
     SegmentLog,
+    logs_of_store,
+    report_of,
+    verify_log,
 )
-from compactlib.raftlog.compaction.plan.plan import plan_for
-from compactlib.raftlog.compaction.report import report_of
-from compactlib.raftlog.compaction.sense.trigger import CompactionState
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import Examination, examine_segments
-from compactlib.raftlog.log.unflushed import logs_of_store
-from compactlib.raftlog.model.names import LOGS_FOLDER
+from compactlib.raftlog.policy import CompactionState, plan_for
 from compactlib.report import Table, VerifyReport
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 
 _POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 _TRIGGER = DeadRatio()
@@ -59,7 +57,7 @@ class RaftLogAt(StoreAt):
         """Under the limits of the log's newest segment."""
         policy = self._policy
         with LogReader(self.path) as reader:
-            view = attrs.evolve(reader.view(), limits=limits_of(reader))
+            view = reader.view()
             if policy is not None:
                 return reader.plan(policy, view=view)
         state = CompactionState.of(view.compactable, minors_since_major=0, last_major_at=0.0, now=0.0)
@@ -80,7 +78,7 @@ class RaftLogAt(StoreAt):
         asked = self.asked
         with LogReader(self.path) as reader:
             # Before the executor is started, which may take seconds; and `SegmentLog` would make a log where none is.
-            limits = limits_of(reader)
+            limits = reader.limits
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
         with started_executor(asked) as executor, progress_bar("compact") as observer, \
                 SegmentLog(self.path, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)) as log:
@@ -92,16 +90,7 @@ class RaftLogAt(StoreAt):
 
     def verified(self) -> VerifyReport:
         """Also of a log that is so damaged that it cannot be opened."""
-        try:
-            with LogReader(self.path) as reader:
-                return reader.verify()
-        except CorruptData as error:
-            # Look at each file on its own.
-            seen = Examination()
-            examine_segments(self.path, seen)
-            if not any(str(error) == str(each.error) for each in seen.findings):
-                seen.note(error)
-            return seen.report()
+        return verify_log(self.path)
 
     @property
     def _policy(self) -> LogPolicy | None:
@@ -136,13 +125,13 @@ class RaftLogStoreAt(StoreAt):
         """One row a log."""
         rows = self._of_each(_row_of)
         title = (f"{self.path}: {len(rows):,} logs with one write-ahead log; look at one by its folder, "
-                 f"{os.path.join(self.path, LOGS_FOLDER, 'LOG')}")
+                 f"{os.path.join(self.path, 'logs', 'LOG')}")
         return Answer({"folder": self.path, "logs": rows}, (Table.from_dicts(rows, title=title),))
 
     def planned(self) -> Any:
         """Refused: which log?"""
         raise InvalidInput(f"{self.path} is a {self.kind}; say which one: "
-                           f"{os.path.join(self.path, LOGS_FOLDER, 'LOG')}, see compactlib inspect {self.path}")
+                           f"{os.path.join(self.path, 'logs', 'LOG')}, see compactlib inspect {self.path}")
 
     def chosen(self, plan: Any) -> tuple[list[Any], dict[str, list[str]]]:
         """There is no plan of all."""

@@ -14,20 +14,20 @@ from typing import Any
 from compactlib.app.stores import Asked, StoreAt
 from compactlib.app.terminal import Answer, progress_bar
 from compactlib.errors import InvalidInput, NotFound, Unsupported
-from compactlib.files.disk import list_folder
+from compactlib.files import list_folder
 from compactlib.kv import SqliteStore
-from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.objects.local import is_local_objects
+from compactlib.objects import LocalObjects, MemoryObjects, is_local_objects
 from compactlib.outcome import Outcome
 from compactlib.report import Table, VerifyReport
-from compactlib.runtime.budget import Budget
-from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingPlan, TombstoneCostPolicy
-from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.model.names import repository_partition
-from compactlib.staging.records.status import RepositorySurvey
-
-_REPOSITORY = b"staging/"
+from compactlib.runtime import Budget
+from compactlib.staging import (
+    AlwaysPolicy,
+    CommittedRanges,
+    Repository,
+    StagingPlan,
+    TombstoneCostPolicy,
+    repository_in,
+)
 
 
 class KVStoreAt(StoreAt):
@@ -51,23 +51,17 @@ class RepositoryAt(KVStoreAt):
 
     @property
     def _name(self) -> str:
-        return self.partition.removeprefix(_REPOSITORY).decode("ascii")
-
-    def _survey(self) -> RepositorySurvey:
-        """What the records alone say, wherever the ranges are."""
-        nothing = CommittedRanges(MemoryObjects())
-        with self.reading() as store, Repository(store, nothing, name=self._name) as repository:
-            return repository.survey()
+        return repository_in(self.partition) or ""
 
     @contextlib.contextmanager
     def _opened(self, store: SqliteStore, *, writes: bool = False) -> Iterator[Repository]:
         objects = LocalObjects(self._objects())
         found = CommittedRanges(objects)
         with Repository(store, found, name=self._name) as repository:
-            base = self._base(repository, found)
-        # A range in Parquet is written anew as one, so that what reads them beside the library finds all.
-        as_written = found.files.format_of(base.entries[0]) if writes and base.entries else None
-        with Repository(store, CommittedRanges(objects, rule=base.rule, range_format=as_written), name=self._name,
+            rule = repository.rule_of_ranges()
+            # A range in Parquet is written anew as one, so that what reads them beside the library finds all.
+            as_written = repository.format_of_ranges() if writes else None
+        with Repository(store, CommittedRanges(objects, rule=rule, range_format=as_written), name=self._name,
                         policy=self._policy) as repository:
             yield repository
 
@@ -86,15 +80,6 @@ class RepositoryAt(KVStoreAt):
                                f"by --objects FOLDER where its ranges are")
         return os.path.join(beside, found[0])
 
-    def _base(self, repository: Repository, found: CommittedRanges) -> MetaRange:
-        """A metarange of the repository: the rule by which ranges are cut must not change."""
-        context = repository.context
-        for branch in context.branches.list():
-            base = branch.record.compacted_metarange_id or context.commits.metarange_of(branch.record.commit_id)
-            if base is not None:
-                return found.files.read_metarange(base, SplitRule())
-        return MetaRange(SplitRule(), ())
-
     @property
     def _policy(self) -> AlwaysPolicy | TombstoneCostPolicy:
         return TombstoneCostPolicy() if self.asked.policy == "tombstone_cost" else AlwaysPolicy()
@@ -104,8 +89,10 @@ class RepositoryAt(KVStoreAt):
         return self.asked.branch or "main"
 
     def inspect(self) -> Answer:
-        """One row a branch."""
-        survey = self._survey()
+        """One row a branch; what the records alone say, wherever the ranges are."""
+        nothing = CommittedRanges(MemoryObjects())
+        with self.reading() as store, Repository(store, nothing, name=self._name) as repository:
+            survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
                  "compacted_at": each.compaction_started_at, "version": each.version} for each in survey.branches]
         data = {"path": self.path, "repository": survey.repository, "branches": survey.to_dicts(),
@@ -185,7 +172,7 @@ def store_in(asked: Asked) -> KVStoreAt:
     wanted = None if asked.partition is None else asked.partition.encode("utf-8", "surrogateescape")
     with contextlib.closing(SqliteStore(asked.path, read_only=True)) as store:
         found = [partition for partition in store.partitions()
-                 if wanted in (None, partition) and _is_of_a_repository(partition)]
+                 if wanted in (None, partition) and repository_in(partition) is not None]
     if len(found) == 1:
         return RepositoryAt(asked, found[0])
     if wanted is not None:
@@ -195,10 +182,3 @@ def store_in(asked: Asked) -> KVStoreAt:
         raise Unsupported(f"{asked.path} is a key-value store without a staging repository; the commands look after "
                           f"no other store in an SQLite file")
     return SqliteFileAt(asked, [RepositoryAt(asked, partition) for partition in found])
-
-
-def _is_of_a_repository(partition: bytes) -> bool:
-    try:
-        return repository_partition(partition.removeprefix(_REPOSITORY).decode("ascii", "replace")) == partition
-    except InvalidInput:
-        return False

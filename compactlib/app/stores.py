@@ -11,7 +11,7 @@ import attrs
 
 from compactlib.app.terminal import Answer, waiting
 from compactlib.errors import Unsupported
-from compactlib.files.disk import local_path
+from compactlib.files import local_path
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Table, VerifyReport
 

@@ -15,7 +15,7 @@ import attrs
 
 from compactlib.errors import MissingDependency
 from compactlib.report import MAX_ROWS, Table
-from compactlib.runtime.observe import Observer, Progress, TqdmObserver
+from compactlib.runtime import Observer, Progress, TqdmObserver
 
 _SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
           "file_bytes": "file B", "bytes_to_copy": "copied B", "bytes_read": "read B",

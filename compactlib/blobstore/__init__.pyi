@@ -31,7 +31,9 @@ from compactlib.blobstore.model.values import (
     Missing as Missing,
     RecordKind as RecordKind,
 )
+from compactlib.blobstore.segment.descriptor import is_blob_store as is_blob_store
 from compactlib.blobstore.store.blob_reader import BlobReader as BlobReader
 from compactlib.blobstore.store.replication import ReplicationToken as ReplicationToken
+from compactlib.blobstore.store.segment_records import SegmentRecords as SegmentRecords, StoredRecord as StoredRecord
 from compactlib.blobstore.store.store import BlobStore as BlobStore
 from compactlib.blobstore.store.store_reader import look_at_store as look_at_store

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
+from compactlib.catalog.log.replicated import lowest_time_in as lowest_time_in
 from compactlib.catalog.log.update_log import UpdateLog as UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock as HybridClock
+from compactlib.catalog.model.timestamp import HybridClock as HybridClock, Timestamp as Timestamp
 from compactlib.catalog.model.values import (
     Assignments as Assignments,
+    Factor as Factor,
+    Floor as Floor,
     NodeId as NodeId,
     NodeReport as NodeReport,
     Topology as Topology,
+    Watermark as Watermark,
     ZoneAssignments as ZoneAssignments,
 )
 from compactlib.catalog.plan.decision import CatalogView as CatalogView
@@ -18,6 +22,7 @@ from compactlib.catalog.plan.policy import (
 )
 from compactlib.catalog.round.messages import ZoneResult as ZoneResult
 from compactlib.catalog.round.outbox import NodeOptions as NodeOptions
+from compactlib.catalog.round.report import RoundReport as RoundReport
 from compactlib.catalog.schema.commands import (
     CreateSchema as CreateSchema,
     CreateZone as CreateZone,
@@ -29,6 +34,7 @@ from compactlib.catalog.schema.table_commands import (
     CreateTable as CreateTable,
     DropTable as DropTable,
     MakeIndexAvailable as MakeIndexAvailable,
+    RenameTable as RenameTable,
     StartBuildingIndex as StartBuildingIndex,
 )
 from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds
@@ -43,3 +49,4 @@ from compactlib.catalog.transport.host import CatalogHost as CatalogHost
 from compactlib.catalog.transport.local_host import LocalHost as LocalHost
 from compactlib.catalog.transport.node_service import CompactionService as CompactionService
 from compactlib.catalog.transport.tcp import TcpTransport as TcpTransport
+from compactlib.catalog.transport.time_publisher import TimePublisher as TimePublisher

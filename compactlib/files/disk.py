@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 StrPath: TypeAlias = str | os.PathLike[str]
+"""A path, as text or as an object that has one."""
 
 _IOV_MAX = 1024
 _NBYTES = attrgetter("nbytes")

@@ -7,7 +7,10 @@ from compactlib.hosting.errors import (
     NotStarted as NotStarted,
     PollAgain as PollAgain,
 )
+from compactlib.hosting.http.application import SchedulerApplication as SchedulerApplication
+from compactlib.hosting.http.client import SchedulerClient as SchedulerClient
 from compactlib.hosting.local_log import LocalLog as LocalLog
+from compactlib.hosting.log_election import LogElection as LogElection
 from compactlib.hosting.raftlog_execute import RaftlogExecute as RaftlogExecute, segment_block_id as segment_block_id
 from compactlib.hosting.scheduler_host import SchedulerHost as SchedulerHost
 from compactlib.hosting.transfer.sending import SnapshotClient as SnapshotClient

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from compactlib.kv.batches import change_many as change_many, get_many as get_many
 from compactlib.kv.errors import (
     KeyNotFound as KeyNotFound,
     OutcomeUnknown as OutcomeUnknown,
@@ -11,9 +12,13 @@ from compactlib.kv.store import (
     EXISTS as EXISTS,
     Condition as Condition,
     Delete as Delete,
+    Entries as Entries,
     KVEntry as KVEntry,
+    KVLimits as KVLimits,
     KVStore as KVStore,
+    Predicate as Predicate,
     Put as Put,
+    Versioned as Versioned,
 )
 from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
 from compactlib.kv.stores.memory import MemoryStore as MemoryStore

@@ -7,8 +7,20 @@ from compactlib.objects.errors import (
     ObjectNotFound as ObjectNotFound,
     ObjectStoreFailed as ObjectStoreFailed,
 )
-from compactlib.objects.local import LocalObjects as LocalObjects
+from compactlib.objects.keys import (
+    MAX_KEY_CHARS as MAX_KEY_CHARS,
+    MAX_SEGMENT_CHARS as MAX_SEGMENT_CHARS,
+    check_prefix as check_prefix,
+)
+from compactlib.objects.local import LocalObjects as LocalObjects, is_local_objects as is_local_objects
 from compactlib.objects.memory import MemoryObjects as MemoryObjects
 from compactlib.objects.metered import MeteredObjects as MeteredObjects
 from compactlib.objects.remote import RemoteObjects as RemoteObjects
-from compactlib.objects.store import ObjectInfo as ObjectInfo, ObjectRef as ObjectRef, ObjectStore as ObjectStore
+from compactlib.objects.store import (
+    MultiDelete as MultiDelete,
+    ObjectInfo as ObjectInfo,
+    ObjectRef as ObjectRef,
+    ObjectStore as ObjectStore,
+    delete_many as delete_many,
+    read_checked as read_checked,
+)

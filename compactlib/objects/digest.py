@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Self
 
 import attrs
@@ -32,6 +33,14 @@ class Digest:
     def of(cls, data: bytes | memoryview) -> Self:
         """The digest of these bytes. About 1 GB/s."""
         return cls(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest())
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[bytes]) -> Self:
+        """The digest of bytes that come one part after the other."""
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for part in parts:
+            digest.update(part)
+        return cls(digest.digest())
 
     @classmethod
     def from_hex(cls, text: str) -> Self:

@@ -3,10 +3,12 @@ from compactlib.runtime.budget import Budget as Budget, BudgetLimits as BudgetLi
 from compactlib.runtime.observe import (
     LoggingObserver as LoggingObserver,
     Observer as Observer,
+    Observers as Observers,
     Progress as Progress,
     PrometheusObserver as PrometheusObserver,
     RecordingObserver as RecordingObserver,
     TqdmObserver as TqdmObserver,
+    telling as telling,
 )
 from compactlib.runtime.services.manager import (
     CompactionManager as CompactionManager,

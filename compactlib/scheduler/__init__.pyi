@@ -5,9 +5,12 @@ from compactlib.scheduler.fences.fence import MemoryFence as MemoryFence, TokenF
 from compactlib.scheduler.fences.fence_file import FileFence as FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence as KVFence
 from compactlib.scheduler.model.poll import (
+    Assignment as Assignment,
     PollRequest as PollRequest,
     PollResponse as PollResponse,
+    StatusAnswer as StatusAnswer,
     StatusUpdate as StatusUpdate,
+    Verdict as Verdict,
 )
 from compactlib.scheduler.model.update import (
     AddBlocks as AddBlocks,
@@ -18,11 +21,14 @@ from compactlib.scheduler.model.update import (
 )
 from compactlib.scheduler.model.values import (
     BlockMeta as BlockMeta,
+    BlockTombstones as BlockTombstones,
     Command as Command,
     CompactedBlocks as CompactedBlocks,
     JobPlan as JobPlan,
     JobStatus as JobStatus,
     NoOutput as NoOutput,
+    Tombstone as Tombstone,
+    span_of as span_of,
 )
 from compactlib.scheduler.plan.policies.by_priority import ByPriority as ByPriority
 from compactlib.scheduler.plan.policies.fair_tenants import FairTenants as FairTenants

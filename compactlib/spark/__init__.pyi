@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from compactlib.spark.executors.executor import SparkExecutor as SparkExecutor
+from compactlib.spark.executors.jobs import require_spark as require_spark
 from compactlib.spark.rewrites.blocks import (
     BlockFolder as BlockFolder,
     MergeBlocks as MergeBlocks,
@@ -12,5 +13,5 @@ from compactlib.spark.stores.many_stores import (
     StoreJob as StoreJob,
     compact_stores as compact_stores,
 )
-from compactlib.spark.stores.store_plans import plan_stores as plan_stores
+from compactlib.spark.stores.store_plans import PlanLog as PlanLog, StoreWork as StoreWork, plan_stores as plan_stores
 from compactlib.spark.stores.whole_stores import compact_on_workers as compact_on_workers

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
-from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, list_folder, read_exactly
+from compactlib.files import Files, LocalFiles, OutFile, StrPath, list_folder
 from compactlib.testing.choices import Choices
 from compactlib.testing.disk_model import (
     ROOT,
@@ -179,7 +179,7 @@ class _Recorder:
             return act()
         finally:
             # What is there by now; of a refused request that may be a part.
-            data = read_exactly(out.fileno(), request.size, request.offset)
+            data = os.pread(out.fileno(), request.size, request.offset)
             if data:
                 self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
 

@@ -28,8 +28,7 @@ import attrs
 
 from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
-from compactlib.files import LocalFiles
-from compactlib.files.checksum import crc32
+from compactlib.files import LocalFiles, crc32
 from compactlib.rewrite import (
     Attempt,
     Executor,

@@ -31,7 +31,7 @@ from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from compactlib.kv.store import Cell, KVLimits, Predicate, Versioned
+    from compactlib.kv import KVLimits, Predicate, Versioned
 
 AnswerT = TypeVar("AnswerT")
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -258,7 +258,7 @@ class StoreInFront:
     def get(self, partition: bytes, key: bytes) -> Versioned:
         return cast("Versioned", self._ask("get", partition, key, lambda: self._store.get(partition, key)))
 
-    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
+    def get_many(self, cells: Sequence[tuple[bytes, bytes]]) -> Sequence[Versioned | None]:
         asked = list(cells)
         first = asked[0] if asked else (b"", b"")
         behind: Any = self._store

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import attrs
 
 from compactlib.errors import MissingDependency
-from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put
-from compactlib.kv.store import Entries, Predicate
+from compactlib.kv import EXISTS, Condition, Delete, Entries, KeyNotFound, KVStore, Predicate, PredicateFailed, Put
 from compactlib.testing.promises import same
 
 try:

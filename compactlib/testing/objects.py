@@ -18,9 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.errors import Closed, InvalidInput
-from compactlib.objects import BadDigest, BadKey, Digest, ObjectExists, ObjectNotFound, ObjectRef, ObjectStore
-from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
-from compactlib.objects.store import MultiDelete, delete_many, read_checked
+from compactlib.objects import (
+    MAX_KEY_CHARS,
+    MAX_SEGMENT_CHARS,
+    BadDigest,
+    BadKey,
+    Digest,
+    MultiDelete,
+    ObjectExists,
+    ObjectNotFound,
+    ObjectRef,
+    ObjectStore,
+    delete_many,
+    read_checked,
+)
 from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, run_kit, same
 from compactlib.testing.stand_ins import in_threads
 

@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
-from compactlib.executors.tasks import attempt_task
+from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask, attempt_task
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, Progress
 from compactlib.testing.promises import Mismatch

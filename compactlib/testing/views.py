@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView
-from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import forecast, plan_for_choice
-from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView
-from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.policy import Dying, LastPlans, SegmentName, SegmentView, forecast, plan_for_choice
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.raftlog import LogChoice, LogPolicy, LogView, SegmentLimits
-from compactlib.raftlog.compaction.plan.plan import plan_for
-from compactlib.raftlog.compaction.plan.policy import checked_choice, is_worthwhile, stored_dead_bytes
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.raftlog.policy import (
+    SegmentRef,
+    SegmentStats,
+    checked_choice,
+    is_worthwhile,
+    plan_for,
+    stored_dead_bytes,
+)
 from compactlib.scheduler import AssignmentPolicy, AssignmentView, JobChoice
-from compactlib.scheduler.plan.policy import LevelView, TenantLine, WaitingJob
+from compactlib.scheduler.policy import LevelView, TenantLine, WaitingJob
 from compactlib.staging import StagingChoice, StagingView
-from compactlib.staging.compaction.sense_policies import BranchPressure, SensePolicy
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.policy import BranchPressure, BranchRecord, SensePolicy, StagingToken
 from compactlib.testing.policies import Views
 
 try:

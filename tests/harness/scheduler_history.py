@@ -18,21 +18,28 @@ import attrs
 from hypothesis import strategies as st
 
 from compactlib.errors import AuditFailed
-from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.model.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Requeued, Retain, Tick
-from compactlib.scheduler.model.values import (
+from compactlib.scheduler import (
+    AddBlocks,
+    AssignmentPolicy,
     BlockMeta,
     Command,
     CompactedBlocks,
-    JobPhase,
     JobStatus,
     NoOutput,
+    PollRequest,
+    PollResponse,
+    Requeue,
+    Retain,
+    SchedulerConfig,
+    SchedulerService,
+    SmallestFirst,
+    StatusUpdate,
+    Tick,
+    Verdict,
 )
+from compactlib.scheduler.model.update import Applied, Operation, PlanUpdate, Requeued
+from compactlib.scheduler.model.values import JobPhase
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
-from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
-from compactlib.scheduler.plan.policy import AssignmentPolicy
-from compactlib.scheduler.service.service import SchedulerService
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept however long the run takes: what a log holds is compared file by file.
 LIMITS = LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=86_400.0)
-PLAN_LOG = PlanLog(limits=LIMITS.limits)
+PLAN_LOG = PlanLog()
 
 
 def build_logs(base: Path, count: int) -> list[str]:

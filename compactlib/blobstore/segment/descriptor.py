@@ -28,6 +28,11 @@ DESCRIPTOR_BYTES = 64
 _FRAME = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
 
 
+def is_blob_store(folder: StrPath) -> bool:
+    """Whether a folder holds a blob store; reads nothing."""
+    return os.path.isfile(os.path.join(folder, DESCRIPTOR_FILE))
+
+
 @attrs.frozen
 class Descriptor:
     """What a store is.

@@ -82,3 +82,15 @@ def decode_command(data: bytes) -> ReplicatedCommand:
                 else Claim(*fields_of(_KEY, payload, "node")))
     except InvalidInput as error:
         raise RecordDamaged(key=_KEY.decode(), offset=0, expected="a command", found=str(error)) from None
+
+
+def lowest_time_in(payload: bytes) -> Timestamp | None:
+    """The lowest time that a command publishes; `None` for every other command of the catalog's or of the host's.
+
+    A replica that applies it calls `PublishedTimes.applied`, with the command's index.
+
+    Raises:
+        RecordDamaged: it is a damaged command of the catalog's.
+    """
+    command = decode_command(payload) if is_command(payload) else None
+    return command.time if isinstance(command, LowestTime) else None

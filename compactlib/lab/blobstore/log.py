@@ -21,12 +21,19 @@ from typing import Protocol
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobView
-from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView
-from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, class_of, needs_history
+from compactlib.blobstore.policy import (
+    FIRST_SEGMENT,
+    Dying,
+    LastPlans,
+    Packing,
+    SegmentName,
+    SegmentView,
+    Survivor,
+    SurvivorPlacement,
+    class_of,
+    needs_history,
+)
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.contents import Contents

@@ -20,10 +20,7 @@ from compactlib._arguments import (
     require_whole,
 )
 from compactlib.blobstore import BlobChoice, BlobPolicy, BlobStoreConfig
-from compactlib.blobstore.compaction.plan.policy import flag, fraction, whole
-from compactlib.blobstore.model.placement import SurvivorPlacement
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.segment.records import record_size
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, SurvivorPlacement, flag, fraction, record_size, whole
 from compactlib.errors import InvalidInput
 from compactlib.lab.blobstore.log import NO_ROW, BlobLog
 from compactlib.lab.blobstore.placement.placement import Placement

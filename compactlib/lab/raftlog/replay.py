@@ -21,10 +21,16 @@ from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
-from compactlib.raftlog.compaction.plan.plan import PlannedGroup, plan_for
-from compactlib.raftlog.compaction.sense.cadence import MajorCadence
-from compactlib.raftlog.compaction.sense.trigger import Trigger
-from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentRef, SegmentStats, segment_bytes
+from compactlib.raftlog.policy import (
+    INDEX_RECORD_BYTES,
+    MajorCadence,
+    PlannedGroup,
+    SegmentRef,
+    SegmentStats,
+    Trigger,
+    plan_for,
+    segment_bytes,
+)
 from compactlib.report import PolicyRecord
 from compactlib.runtime import Observer, Progress
 

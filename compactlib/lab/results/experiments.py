@@ -16,11 +16,8 @@ from typing import Any, Protocol, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.executors import LocalExecutor
-from compactlib.executors.tasks import answers_of, own_error
-from compactlib.files import LocalFiles, write_durably
-from compactlib.files.checksum import crc32
-from compactlib.files.disk import local_path
+from compactlib.executors import LocalExecutor, answers_of, own_error
+from compactlib.files import LocalFiles, crc32, local_path, write_durably
 from compactlib.lab.results.reports import Report
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile

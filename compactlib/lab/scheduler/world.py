@@ -14,6 +14,7 @@ from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
     BlockMeta,
+    BlockTombstones,
     Command,
     CompactedBlocks,
     JobPlan,
@@ -23,9 +24,9 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
     Tick,
+    Verdict,
+    span_of,
 )
-from compactlib.scheduler.model.poll import Verdict
-from compactlib.scheduler.model.values import BlockTombstones, span_of
 
 
 @attrs.frozen(kw_only=True)

@@ -19,9 +19,7 @@ from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
 from compactlib.runtime import Observer, Progress
 from compactlib.staging import CompactionSensor
-from compactlib.staging.compaction.sense_policies import SensePolicy
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.policy import BranchRecord, SensePolicy, StagingToken
 
 _REPOSITORY, _BRANCH = "lab", "main"
 

@@ -36,7 +36,7 @@ from typing import IO, Any, ClassVar, TypeAlias
 import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files.disk import StrPath
+from compactlib.files import StrPath
 from compactlib.lab.traces.operations import DELETE, FOREVER, KIND_NAMES, MAX_RECORD_BYTES, PUT, Operations
 from compactlib.lab.traces.workloads import PIECE
 

@@ -75,6 +75,18 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
     return False
 
 
+def is_log(folder: StrPath) -> bool:
+    """Whether a folder is that of a Raft log.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        return require_log(folder, may_create=False)
+    except NotALog:
+        return False
+
+
 def discard_headless_newest(files: Files, folder: StrPath) -> None:
     """Remove a newest segment file of no bytes, which a crash of another writer can leave."""
     numbers = list_segments(folder)

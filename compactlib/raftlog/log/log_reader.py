@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.clock import SystemClock
-from compactlib.errors import Busy, InvalidInput, NotFound
+from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
@@ -20,8 +20,10 @@ from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.statistics import StatsCache, room_in, view_of
-from compactlib.raftlog.log.folder import require_log, wal_of
+from compactlib.raftlog.log.folder import Examination, examine_segments, require_log, wal_of
+from compactlib.raftlog.log.other_names import OtherName, other_names
 from compactlib.raftlog.log.reading import LogReading
+from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import (
     NO_SNAPSHOT,
     SnapshotMeta,
@@ -30,7 +32,8 @@ from compactlib.raftlog.model.snapshot_meta import (
     snapshot_version,
 )
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, SegmentList, read_folder
+from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, FolderContents, SegmentList, read_folder
+from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
@@ -100,6 +103,7 @@ class LogReader(LogReading):
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
             self._segments, self._unflushed, self._snapshot_version = segments, unflushed, version
+            self._limits = _limits_of(contents)
 
     def _is_behind(self) -> bool:
         return snapshot_version(self._folder) != self._snapshot_version
@@ -111,6 +115,11 @@ class LogReader(LogReading):
         from compactlib.raftlog.log.unflushed import read_frames
 
         return read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
+
+    @property
+    def limits(self) -> SegmentLimits:
+        """The limits with which the log's newest segment was begun; its plans are made under them."""
+        return self._limits
 
     @property
     def unflushed(self) -> IndexSet:
@@ -125,7 +134,7 @@ class LogReader(LogReading):
             # Without what is alive in the write-ahead log only.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(unflushed.base - 1))
         known = self._segments.known() if self.refs else ()
-        return view_of(self._segments, row, known, self._stats, SegmentLimits(), budget, SystemClock())
+        return view_of(self._segments, row, known, self._stats, self._limits, budget, SystemClock())
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
@@ -143,14 +152,53 @@ class LogReader(LogReading):
                         SeedPolicy() if policy is None else policy, SystemClock().now(),
                         bytes_available=room_in(LocalFiles(), self._folder))
 
-    def _leftovers(self) -> Sequence[str]:
-        """Names that an interrupted compaction has left; those of one that runs in another process, too."""
+    def leftovers(self) -> Sequence[str]:
+        """Names that an interrupted compaction has left; those of one that runs in another process, too.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
         return leftovers(self._folder)
+
+    def path_of(self, number: int) -> str:
+        """The path of a segment's file, which a compaction may remove at any time."""
+        return os.path.join(self._folder, segment_name(number))
+
+    def other_names(self) -> tuple[OtherName, ...]:
+        """Every name in the folder that is no segment with entries of its own, nor a file that each log has.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        return other_names(self._folder, {ref.number for ref in self.refs})
 
     def close(self) -> None:
         """Let all files go; closing again does nothing."""
         self._guard.close()
         self._segments.close()
+
+
+def verify_log(folder: StrPath) -> VerifyReport:
+    """Verify the log in a folder: `LogReader.verify`, and each segment by itself if the log cannot be opened.
+
+    Raises:
+        NotALog: there is no log.
+        StorageError: something cannot be read.
+    """
+    try:
+        with LogReader(folder) as reader:
+            return reader.verify()
+    except CorruptData as error:
+        seen = Examination()
+        examine_segments(folder, seen)
+        if not any(str(error) == str(each.error) for each in seen.findings):
+            seen.note(error)
+        return seen.report()
+
+
+def _limits_of(contents: FolderContents) -> SegmentLimits:
+    header = None if not contents.readers else contents.readers[-1][1].loaded.header
+    return SegmentLimits() if header is None else header.limits
 
 
 def _replayed(frames: tuple[Frame, ...], segments: SegmentList, row: SnapshotMeta) -> Unflushed | None:

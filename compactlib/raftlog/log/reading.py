@@ -68,7 +68,7 @@ class LogReading(Closing):
     # -- for the classes that inherit
 
     @abstractmethod
-    def _leftovers(self) -> Sequence[str]:
+    def leftovers(self) -> Sequence[str]:
         """Names that an interrupted compaction has left."""
 
     def refresh(self) -> None:
@@ -336,7 +336,7 @@ class LogReading(Closing):
                 self.read(index)
             except CorruptData as error:
                 seen.note(error, kind="missing")
-        for name in self._leftovers():
+        for name in self.leftovers():
             seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
                                          "left by an interrupted compaction; the next one finishes or removes it"))
 

@@ -302,7 +302,7 @@ class SegmentLog(LogReading):
         lease.since = self._options.clock.now()
         return lease
 
-    def _leftovers(self) -> Sequence[str]:
+    def leftovers(self) -> Sequence[str]:
         # Files that a running compaction is making are not leftovers.
         return () if self.is_compacting else leftovers(self._folder)
 

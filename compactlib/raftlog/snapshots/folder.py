@@ -109,6 +109,26 @@ class SnapshotFolder:
 
     # -- what is there
 
+    @staticmethod
+    def indexes_in(folder: StrPath) -> list[int]:
+        """The indexes of the snapshots and checkpoints in force in a folder, which others may be writing; ascending."""
+        return sorted(each.index for each in _in_force(folder))
+
+    @staticmethod
+    def meta_in(folder: StrPath, index: int) -> SnapshotMeta | None:
+        """What the snapshot or checkpoint of this index in a folder left in the log; `None` if there is none.
+
+        Raises:
+            LiveSetLost: its live set is missing or damaged.
+            CorruptData, Unsupported, StorageError: its manifest cannot be read.
+        """
+        path = local_path(folder)
+        for each in _in_force(path):
+            if each.index == index:
+                manifest = read_manifest(path, each)
+                return SnapshotMeta(index, manifest.term, read_live_set(path, manifest))
+        return None
+
     def latest(self) -> SnapshotMeta | None:
         """The newest snapshot in force with its live set; `None` before the first.
 
@@ -454,3 +474,8 @@ class SnapshotFolder:
     def _remove_strays(self) -> None:
         for path in strays_in(self._folder, keep_incoming=self.staged() is not None):
             self._files.unlink(path)
+
+
+def _in_force(folder: StrPath) -> list[Listed]:
+    path = local_path(folder)
+    return [*listed_in(path, "snapshot"), *listed_in(path, "checkpoint")]

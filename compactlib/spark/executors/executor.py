@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from compactlib._arguments import require_whole
 from compactlib.errors import BudgetSpent
-from compactlib.executors.tasks import checked_names, least_bytes
+from compactlib.executors import checked_names, least_bytes
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.runtime.observe import Observer, Progress, telling
+from compactlib.runtime import Budget, BudgetLimits, Observer, Progress, telling
 from compactlib.spark.executors.jobs import Piece, SparkJobs, default_parallelism, packed, require_spark, weight_of
 from compactlib.spark.executors.reports import Matching, Report, TaskRunner, condensed, died, job_failure, packed_task
 

@@ -13,7 +13,7 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import foreign_error, portable_error
+from compactlib.executors import foreign_error, portable_error
 from compactlib.spark.executors.jobs import SparkJobs, default_parallelism, packed, pickled, require_spark
 from compactlib.spark.executors.reports import job_failure
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.executors.tasks import new_attempt_id
+from compactlib.executors import new_attempt_id
 
 if TYPE_CHECKING:
     import pyarrow as pa

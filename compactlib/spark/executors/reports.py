@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, TaskFailed
-from compactlib.executors.tasks import attempt_task, foreign_error, new_attempt_id, portable
+from compactlib.executors import attempt_task, foreign_error, new_attempt_id, portable
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime import Budget, BudgetLimits, RecordingObserver
 from compactlib.spark.executors.jobs import pickled
 
 MAX_OBSERVATIONS = 256

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import mmap
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
@@ -18,7 +17,6 @@ from pyspark import TaskContext
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectExists, ObjectStore
-from compactlib.objects.digest import DIGEST_BYTES
 
 WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, begin double, end double, "
                       "untimed bigint")
@@ -241,11 +239,15 @@ class DigestBlocks:
         """Rows of `STORED_DDL` for the numbers of blocks."""
         with self.open_objects() as objects:
             for number in (number for batch in batches for number in batch[0].to_pylist()):
-                digest, at = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
-                while part := objects.get_range(self.keys[number], at, _COMPARED_BYTES):
-                    digest.update(part)
-                    at += len(part)
-                yield pa.RecordBatch.from_pylist([{"number": number, "digest": digest.hexdigest()}])
+                digest = Digest.of_parts(_parts_of(objects, self.keys[number]))
+                yield pa.RecordBatch.from_pylist([{"number": number, "digest": digest.hex}])
+
+
+def _parts_of(objects: ObjectStore, key: str) -> Iterator[bytes]:
+    at = 0
+    while part := objects.get_range(key, at, _COMPARED_BYTES):
+        yield part
+        at += len(part)
 
 
 def _create(objects: ObjectStore, key: str, data: memoryview) -> None:

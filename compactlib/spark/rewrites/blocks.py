@@ -21,13 +21,10 @@ import attrs
 
 from compactlib._arguments import is_whole, require_age
 from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput
-from compactlib.objects import Digest, ObjectNotFound, ObjectStore
-from compactlib.objects.keys import check_prefix
-from compactlib.objects.store import delete_many
-from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
+from compactlib.objects import Digest, ObjectNotFound, ObjectStore, check_prefix, delete_many
+from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob, span_of
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
-from compactlib.scheduler.model.values import span_of
 from compactlib.spark.executors.jobs import packed, require_spark
 
 if TYPE_CHECKING:

@@ -1,33 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`compactlib.raftlog`: a log's entries as rows, partitioned by segments, with no work per row but the checksum."""
+"""`compactlib.raftlog`: a log's entries as rows, partitioned by segments."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import pyarrow as pa
 
 from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
-from compactlib.files.disk import local_path
-from compactlib.indexset.index_set import IndexSet
+from compactlib.files import local_path
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import (
+    DamagedEntry,
+    Entry,
+    LogReader,
+    SnapshotFolder,
+    SnapshotMeta,
+    StoredEntry,
+    StoredSegment,
+)
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.log.log_reader import LogReader
-from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.refs import overlapping_refs
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
-from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
-from compactlib.raftlog.segment.liveness import kept_positions
-from compactlib.raftlog.segment.reader import SegmentReader, Span
-from compactlib.raftlog.segment.segment_list import open_segment
-from compactlib.raftlog.snapshots.listing import listed_in, read_live_set, read_manifest
-from compactlib.spark.sources.arrow_arrays import Contents, binaries, flags, in_batches, numbers, schema_of
-from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, TableOptions, TableSource, whole
+from compactlib.raftlog.policy import SegmentRef
+from compactlib.spark.sources.table_source import (
+    DAMAGED,
+    Columns,
+    Option,
+    TableOptions,
+    TableSource,
+    batch_of,
+    batched,
+    whole,
+)
 
+MAX_INDEX = (1 << 64) - 1
 MAX_BATCH_ROWS = 16_384
-"""Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
+"""Rows in one batch. A batch also ends after 1 MiB of payload, or with one larger entry."""
 
 _MAX_BATCH_BYTES = 1 << 20
 _LARGEST_LONG = (1 << 63) - 1
@@ -107,9 +117,11 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
                     f"{len(lost)} live indexes of {options.folder} are in no segment, the first of them {lost.first}; "
                     "restore the segments from a copy", missing=len(lost), first=lost.first)
         slices: list[LogSlice] = []
-        for ref in overlapping_refs(refs, first, last) if first <= last else ():
+        for ref in refs:
+            if max(ref.first, first) > min(ref.last, last):
+                continue
             part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
-            file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
+            file = os.stat(log.path_of(ref.number))
             slices.append(SegmentSlice(ref=part, newest=ref == refs[-1], inode=file.st_ino, size_bytes=file.st_size,
                                        last_term=_term_of(log, part.last) if ref == refs[-1] else None,
                                        snapshot=state_between(part.first, part.last)))
@@ -130,15 +142,15 @@ def _state_of(log: LogReader, options: SourceOptions) -> SnapshotMeta | None:
     state, wanted, folder = log.snapshot, options.as_of, options.snapshots
     if wanted is None or (state is not None and state.index == wanted):
         return state
-    listed = [] if folder is None or (state is not None and wanted < state.index) else [
-        *listed_in(folder, "snapshot"), *listed_in(folder, "checkpoint")]
-    for each in listed:
-        if folder is not None and each.index == wanted:
-            manifest = read_manifest(folder, each)
-            return SnapshotMeta(wanted, manifest.term, read_live_set(folder, manifest))
+    listed: list[int] = []
+    if folder is not None and (state is None or wanted > state.index):
+        found = SnapshotFolder.meta_in(folder, wanted)
+        if found is not None:
+            return found
+        listed = SnapshotFolder.indexes_in(folder)
     raise NotFound(f"the log in {options.folder} cannot be read as of {wanted}: its last snapshot is "
                    f"{None if state is None else state.index}, and above it option 'snapshots' ({folder}) "
-                   f"has {[each.index for each in listed]}; what an earlier snapshot saw may be compacted away")
+                   f"has {listed}; what an earlier snapshot saw may be compacted away")
 
 
 def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -151,35 +163,34 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
         yield from _read_unflushed(part, options)
         return
     try:
-        reader = open_segment(options.folder, part.ref.number, newest=part.newest)
+        segment = StoredSegment(options.folder, part.ref.number, newest=part.newest)
     except NotFound as error:
         raise _stale(options.folder, f"segment {part.ref.number}") from error
-    with reader:
-        file = os.fstat(reader.fileno())
+    with segment:
         # The number of a file that is gone is given to another one.
-        is_planned = file.st_ino == part.inode and (part.newest or file.st_size == part.size_bytes)
-        if not is_planned and _is_superseded(part, options):
+        is_planned = segment.inode == part.inode and (part.newest or segment.size_bytes == part.size_bytes)
+        if not is_planned and _is_superseded(part, segment.snapshot()):
             raise _stale(options.folder, f"segment {part.ref.number}")
-        if part.last_term is not None and file.st_ino == part.inode:
-            last = reader.index.find(part.ref.last)
-            if last < 0 or reader.index.columns.terms[last] != part.last_term:
-                raise _stale(options.folder, f"segment {part.ref.number}")
-        positions = reader.index.positions_between(part.ref.first, part.ref.last)
-        live = bytearray(len(positions))
-        for position in kept_positions(reader.index, part.ref, part.snapshot):
-            live[position - positions.start] = 1
-        rows = _Rows(reader, part.ref.number, positions, live, options)
-        for start in range(0, len(positions), MAX_BATCH_ROWS):
-            yield from rows.batches(positions[start:start + MAX_BATCH_ROWS])
+        first, last = part.ref.first, part.ref.last
+        if part.last_term is not None and segment.inode == part.inode and segment.term_of(last) != part.last_term:
+            raise _stale(options.folder, f"segment {part.ref.number}")
+        _require_live(part, (each.index for each in segment.entries(first, last, payloads=False)))
+        reads = options.payload or options.errors
+        for entries in _batches(segment.entries(first, last, payloads=reads), reads):
+            yield _batch(part.ref.number, entries, part.snapshot, options)
+
+
+def _require_live(part: SegmentSlice, indexes: Iterable[int]) -> None:
+    live = IndexSet() if part.snapshot is None else part.snapshot.live.between(part.ref.first, part.ref.last)
+    if live and (missing := live - IndexSet.from_sorted(indexes)):
+        raise LiveIndexMissing(
+            f"segment {part.ref.number} does not hold {len(missing)} entries from {part.ref.first} to {part.ref.last} "
+            f"that are live, the first of them {missing.first}; restore the segment from a copy",
+            missing=len(missing), first=missing.first)
 
 
 def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    schema, state = schema_of(options.columns), part.snapshot
-    with LogReader(options.folder) as log:
-        if _is_superseded(part, options):
-            raise _stale(options.folder, "the write-ahead log")
-        rows: list[dict[str, object]] = []
-        size = 0
+    def entries(log: LogReader) -> Iterator[StoredEntry]:
         for answer in log.read_many(list(part.indexes)):
             if isinstance(answer, DamagedEntry):
                 raise answer.error
@@ -187,21 +198,16 @@ def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa
                                                  and answer.term != (part.last_term or answer.term)):
                 # Taken back, or dead by a snapshot, since the plan.
                 raise _stale(options.folder, f"entry {answer.index}")
-            if max(answer.index, answer.term) > _LARGEST_LONG or len(answer.payload) > _LARGEST_BINARY:
-                raise Unsupported(f"{options.folder}: entry {answer.index} in term {answer.term} of "
-                                  f"{len(answer.payload)} bytes is larger than Spark's types hold; {_ADVICE}")
-            if rows and (len(rows) == MAX_BATCH_ROWS or size + len(answer.payload) > _MAX_BATCH_BYTES):
-                yield pa.RecordBatch.from_pylist(rows, schema=schema)
-                rows, size = [], 0
-            size += len(answer.payload)
-            rows.append({"index": answer.index, "term": answer.term, "length": len(answer.payload),
-                         "live": state is None or not state.is_dead(answer.index), "payload": answer.payload})
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            yield StoredEntry(answer.index, answer.term, 0, len(answer.payload), answer.payload, None)
+
+    with LogReader(options.folder) as log:
+        if _is_superseded(part, log.snapshot):
+            raise _stale(options.folder, "the write-ahead log")
+        for batch in _batches(entries(log), reads=True):
+            yield _batch(None, batch, part.snapshot, options)
 
 
-def _is_superseded(part: LogSlice, options: SourceOptions) -> bool:
-    now = read_snapshot_meta(options.folder)
+def _is_superseded(part: LogSlice, now: SnapshotMeta | None) -> bool:
     return now is not None and (part.snapshot is None or now.index > part.snapshot.index)
 
 
@@ -210,42 +216,28 @@ def _stale(folder: str, what: str) -> Stale:
                  f"again to see it as it is now")
 
 
-@attrs.frozen(eq=False)
-class _Rows:
-    """Turns positions of one segment's index into batches."""
+def _batches(entries: Iterable[StoredEntry], reads: bool) -> Iterator[list[StoredEntry]]:
+    return batched(entries, lambda entry: entry.length if reads else 0, MAX_BATCH_ROWS, _MAX_BATCH_BYTES)
 
-    reader: SegmentReader
-    number: int
-    positions: range
-    live: bytearray
-    options: SourceOptions
 
-    def batches(self, positions: range) -> Iterator[pa.RecordBatch]:
-        columns, options = self.reader.index.columns, self.options
-        part = slice(positions.start, positions.stop)
-        longest = _LARGEST_BINARY if options.payload else _LARGEST_LONG
-        for name, column, largest in (("index", columns.indexes, _LARGEST_LONG), ("term", columns.terms, _LARGEST_LONG),
-                                      ("payload length", columns.lengths, longest)):
-            if (found := max(column[part])) > largest:
-                raise Unsupported(f"{self.reader.path}: {name} {found} is larger than Spark's type holds ({largest}); "
-                                  f"{_ADVICE}")
-        mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
-        # No value needs the 64th bit.
-        made: dict[str, pa.Array[Any]] = {
-            "segment": pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)), "live": flags(mask),
-            **{name: numbers(column[part], pa.int64()) for name, column in (
-                ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
-                ("length", columns.lengths))}}
-        yield from in_batches(made, schema_of(options.columns), positions, options.errors, map(
-            self._contents, self.reader.spans(positions)) if options.payload or options.errors else None)
-
-    def _contents(self, span: Span) -> Contents:
-        gone = set(span.damaged)
-        damage = {position: self.reader.damage_at(position) for position in span.damaged}
-        # The span's memory is used again. Payloads mostly lie without gaps: then they need not be picked.
-        values = bytes(span.buffer) if span.live_bytes == len(span.buffer) else b"".join(span.payloads)
-        there = bytes(position not in gone for position in span.positions) if gone else None
-        return span.positions, binaries(map(len, span.payloads), values, there), damage
+def _batch(segment: int | None, entries: list[StoredEntry], state: SnapshotMeta | None,
+           options: SourceOptions) -> pa.RecordBatch:
+    """Some entries of a segment, or of the write-ahead log, as rows. Raises damage if there is no column for it."""
+    indexes, terms, offsets, lengths, payloads, errors = zip(*entries, strict=True)
+    longest = _LARGEST_BINARY if options.payload else _LARGEST_LONG
+    for name, column, largest in (("index", indexes, _LARGEST_LONG), ("term", terms, _LARGEST_LONG),
+                                  ("payload length", lengths, longest)):
+        if (found := max(column)) > largest:
+            raise Unsupported(f"{options.folder}: {name} {found} is larger than Spark's type holds ({largest}); "
+                              f"{_ADVICE}")
+    if state is None or indexes[0] > state.index:
+        live: list[bool] = [True] * len(entries)
+    else:
+        held = set(state.live.between(indexes[0], indexes[-1]).members())
+        live = [index > state.index or index in held for index in indexes]
+    return batch_of({"segment": [segment] * len(entries), "index": indexes, "term": terms, "length": lengths,
+                     "live": live, "offset": [None] * len(entries) if segment is None else offsets,
+                     "payload": payloads, "error": errors}, options)
 
 
 class RaftLogSource(TableSource):

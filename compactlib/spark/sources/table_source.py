@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import accumulate, chain
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compactlib.errors import InvalidInput
-from compactlib.files.disk import local_path
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from compactlib.files import local_path
+from compactlib.spark.sources.arrow_arrays import schema_of
 
 Columns: TypeAlias = tuple[tuple[str, str], ...]
 """Names and Spark SQL types of columns, in order."""
@@ -114,6 +114,46 @@ class Part(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
+
+
+RowT = TypeVar("RowT")
+
+
+def batched(rows: Iterable[RowT], size_of: Callable[[RowT], int], most_rows: int, most_bytes: int
+            ) -> Iterator[list[RowT]]:
+    """The rows in lists of at most so many rows and bytes; a larger row alone."""
+    batch: list[RowT] = []
+    held = 0
+    for row in rows:
+        size = size_of(row)
+        if batch and (len(batch) == most_rows or held + size > most_bytes):
+            yield batch
+            batch, held = [], 0
+        batch.append(row)
+        held += size
+    if batch:
+        yield batch
+
+
+def batch_of(columns: Mapping[str, Sequence[Any]], options: TableOptions) -> pa.RecordBatch:
+    """Columns as one batch with those that the options ask for. Raises damage if there is no column for `error`."""
+    errors = columns["error"]
+    damage = next((error for error in errors if error is not None), None)
+    if damage is not None and not options.errors:
+        raise damage
+    told = {**columns, "error": [None if error is None else str(error) for error in errors]}
+    schema = schema_of(options.columns)
+    return pa.RecordBatch.from_arrays([
+        _binaries(told[field.name]) if field.name == "payload" else pa.array(told[field.name], field.type)
+        for field in schema], schema=schema)
+
+
+def _binaries(values: Sequence[bytes | None]) -> pa.Array[Any]:
+    """As `pa.array` makes them, which takes five times as long for large values: its buffer grows."""
+    offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
+    mask = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    return pa.Array.from_buffers(pa.binary(), len(values), [mask, pa.py_buffer(offsets), data])
 
 
 P = TypeVar("P", bound=Part)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,12 +12,11 @@ import attrs
 
 from compactlib._arguments import require_names, require_whole
 from compactlib.errors import InvalidInput
-from compactlib.executors.tasks import own_error
+from compactlib.executors import own_error
 from compactlib.outcome import Failed
 from compactlib.report import Printed
 from compactlib.rewrite import Executor, RewriteOutcome, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
+from compactlib.runtime import Budget, Observer, Observers, Progress, telling
 
 Compact: TypeAlias = Callable[[Executor, Budget], object]
 """Opens a store, compacts it on this executor under this budget, commits, closes it; returns its own outcome."""
@@ -113,6 +111,5 @@ class _Watched:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        inside = observer.inside if isinstance(observer, TellingObserver) else contextlib.nullcontext
-        both = TellingObserver(Observers(self.observer, telling(observer)), inside)
+        both = self.observer if observer is None else Observers(self.observer, observer)
         return self.executor.run(tasks, budget=budget, observer=both)

@@ -14,12 +14,11 @@ from compactlib.blobstore.errors import NotAStore as NotABlobStore
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.kv.errors import NotAStore as NotAKeyValueStore
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits
-from compactlib.raftlog.compaction.commit import leftovers
+from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy
 from compactlib.raftlog.errors import NotALog
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
+from compactlib.runtime import Budget
 from compactlib.spark.executors.items import map_items
 from compactlib.spark.stores.many_stores import StoreJob, listed_once
 
@@ -143,23 +142,21 @@ class PlanLog:
     """A `PlanStore` for folders of Raft logs: reads their segments' indexes and the snapshot, and changes nothing.
 
     The weight is the bytes to copy, for a log with nothing to copy but segments to drop 0. A log in which a
-    crash has left something has work as well: opening it finishes or removes that.
+    crash has left something has work as well: opening it finishes or removes that. It is planned under the limits with
+    which its newest segment was begun.
 
     Attributes:
-        limits: those that the log is written with.
         policy: the one that it is going to be compacted with; `DropDead()` for drops alone.
     """
 
-    limits: SegmentLimits = attrs.field(factory=SegmentLimits)
     policy: LogPolicy = attrs.field(factory=SeedPolicy)
 
     def __call__(self, folder: str) -> StoreWork | Skipped:
         """What this log has to do; raises what `LogReader` does."""
         try:
             with LogReader(folder) as log:
-                left = leftovers(folder)
-                # A reader does not know the limits that the log is written with.
-                plan = log.plan(self.policy, view=attrs.evolve(log.view(), limits=self.limits))
+                left = log.leftovers()
+                plan = log.plan(self.policy)
         except NotFound as error:
             raise Busy(f"{folder} changes while it is looked at: {error}") from error
         told = plan.table().title

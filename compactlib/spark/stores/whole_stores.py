@@ -17,10 +17,10 @@ import attrs
 from compactlib.clock import SystemClock
 from compactlib.contract import CommitFence, Policy
 from compactlib.errors import Busy, InvalidInput, NotFound
-from compactlib.executors.tasks import own_error
-from compactlib.files.disk import list_folder
+from compactlib.executors import own_error
+from compactlib.files import list_folder
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark.executors.items import map_items
 from compactlib.spark.stores.many_stores import listed_once
 

@@ -7,14 +7,18 @@ twice, at once, or die half-way; garbage collection removes what was made in vai
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from random import SystemRandom
 from typing import Protocol
 
 import attrs
 
+from compactlib.clock import SystemClock
+from compactlib.kv import KVStore
 from compactlib.rewrite import Attempt, RewriteResult
 from compactlib.staging.committed.committed_ranges import CommittedRanges
-from compactlib.staging.model.names import StagingToken
+from compactlib.staging.model.names import StagingToken, repository_partition
 from compactlib.staging.model.values import Applied, MetaRangeId
 from compactlib.staging.records.layers import changes_of
 from compactlib.staging.records.tokens import StagingTokens
@@ -45,6 +49,28 @@ class OpenStores:
     def open(self) -> AbstractContextManager[tuple[StagingTokens, CommittedRanges]]:
         """See `RewriteStores.open`; closes nothing."""
         return nullcontext((self.tokens, self.committed))
+
+
+@attrs.frozen
+class StoresForWorkers:
+    """Stores that are opened where a rewrite runs, and closed behind it; picklable if its functions are.
+
+    Attributes:
+        open_store: opens the key-value store of the repository.
+        open_committed: opens the committed layer.
+        repository: the repository's name.
+    """
+
+    open_store: Callable[[], KVStore]
+    open_committed: Callable[[], CommittedRanges]
+    repository: str = "main"
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+        """See `RewriteStores.open`."""
+        with closing(self.open_store()) as store:
+            tokens = StagingTokens(store, repository_partition(self.repository), SystemRandom(), SystemClock())
+            yield tokens, self.open_committed()
 
 
 @attrs.frozen(kw_only=True)

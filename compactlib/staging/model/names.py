@@ -28,6 +28,7 @@ TOKENS = b"tokens/"
 DROPPED = b"dropped/"
 IDENTITY = b"identity"
 
+_OF_REPOSITORIES = b"staging/"
 _REPOSITORY = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_REPOSITORY_CHARS - 1}}}")
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"stg-[0-9a-f]{32}")
@@ -43,7 +44,14 @@ def repository_partition(repository: str) -> bytes:
     if not isinstance(cast("object", repository), str) or not _REPOSITORY.fullmatch(repository):
         raise InvalidInput(f"the repository name {repository!r} is not 1 to {MAX_REPOSITORY_CHARS} letters, digits, "
                            f"'.', '_' and '-', the first a letter or digit; choose another")
-    return b"staging/" + repository.encode("ascii")
+    return _OF_REPOSITORIES + repository.encode("ascii")
+
+
+def repository_in(partition: bytes) -> str | None:
+    """The name of the repository of which a partition of a key-value store has the branches, or `None`."""
+    name = partition.removeprefix(_OF_REPOSITORIES).decode("ascii", "replace")
+    is_one = partition.startswith(_OF_REPOSITORIES) and _REPOSITORY.fullmatch(name)
+    return name if is_one else None
 
 
 def branch_key(branch: str) -> bytes:

@@ -18,6 +18,9 @@ from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.compaction.look import tombstones_of
 from compactlib.staging.compaction.outcome import CompactionOutcome
 from compactlib.staging.compaction.plan import StagingPlan, StagingView
@@ -343,6 +346,33 @@ class Repository(Closing):
             CommitNotFound: there is none.
         """
         return copied(self._context.commits.get(commit_id))
+
+    def rule_of_ranges(self) -> SplitRule:
+        """The rule by which the ranges of a branch were cut; the default if nothing was ever committed.
+
+        A repository that is opened with another rule cuts its ranges anew.
+
+        Raises:
+            MetaRangeNotFound, DamagedRange, NewerFormat: the branch's metarange cannot be read.
+        """
+        return self._a_metarange().rule
+
+    def format_of_ranges(self) -> RangeFormat | None:
+        """The format in which a range of a branch was written; `None` if nothing was ever committed.
+
+        Raises:
+            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: it cannot be read.
+        """
+        entries = self._a_metarange().entries
+        return self.context.committed.files.format_of(entries[0]) if entries else None
+
+    def _a_metarange(self) -> MetaRange:
+        context = self.context
+        for found in context.branches.list():
+            base = found.record.compacted_metarange_id or context.commits.metarange_of(found.record.commit_id)
+            if base is not None:
+                return context.committed.files.read_metarange(base, SplitRule())
+        return MetaRange(SplitRule(), ())
 
     def survey(self) -> RepositorySurvey:
         """All branches and the staging tokens in numbers. Reads every branch record and every mark of a token."""

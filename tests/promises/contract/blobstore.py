@@ -22,7 +22,7 @@ from compactlib.blobstore import (
     RecordKind,
     StatsBased,
 )
-from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
+from compactlib.blobstore.policies import DecliningCost
 from compactlib.clock import ManualClock
 from compactlib.testing import Journal, World
 from compactlib.testing.views import blob_views

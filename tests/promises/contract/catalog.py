@@ -18,6 +18,8 @@ from compactlib.catalog import (
     CreateSchema,
     CutReport,
     CutToBound,
+    Factor,
+    Floor,
     HybridClock,
     KeepSeconds,
     KeepVersions,
@@ -27,20 +29,19 @@ from compactlib.catalog import (
     NodeId,
     NodeOptions,
     NodeReport,
+    Timestamp,
     Topology,
     UpdateLog,
+    Watermark,
     ZoneResult,
 )
 from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
-from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.model.values import Factor, Floor, Watermark
 from compactlib.catalog.round.messages import Message
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
 from compactlib.contract import Policy
 from compactlib.errors import Closed
-from compactlib.kv import Condition, MemoryStore
-from compactlib.kv.store import Versioned
+from compactlib.kv import Condition, MemoryStore, Versioned
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Observer
 from compactlib.testing import Journal, ServiceFactory, ServiceHooks, World, WorldClock

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.clock import SystemClock
-from compactlib.hosting import SnapshotServer
-from compactlib.hosting.log_election import LogElection
+from compactlib.hosting import LogElection, SnapshotServer
 from compactlib.raftlog import StoreOptions
 from compactlib.runtime import Observer
 from compactlib.testing import ServiceFactory, ServiceHooks

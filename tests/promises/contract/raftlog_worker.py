@@ -10,16 +10,19 @@ from typing import Any
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
+    Applied,
     LogCompactionWorker,
     LogOptions,
+    MachineCopy,
+    SegmentChanges,
     SegmentLimits,
     SegmentLog,
     SnapshotFolder,
+    SnapshotWriter,
+    SnapshotWritten,
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter, SnapshotWritten
-from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.runtime import Budget, Observer
 from compactlib.testing import ServiceFactory, ServiceHooks
 

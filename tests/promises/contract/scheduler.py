@@ -10,6 +10,7 @@ from typing import Any
 
 from compactlib.runtime import Observer
 from compactlib.scheduler import (
+    Assignment,
     ByPriority,
     CompactedBlocks,
     FairTenants,
@@ -20,10 +21,11 @@ from compactlib.scheduler import (
     PollResponse,
     RunningJob,
     SmallestFirst,
+    StatusAnswer,
+    Verdict,
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.model.poll import Assignment, StatusAnswer, Verdict
 from compactlib.testing import ServiceFactory, ServiceHooks
 from compactlib.testing.views import job_views
 

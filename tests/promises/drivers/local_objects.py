@@ -10,8 +10,7 @@ from random import Random
 
 import attrs
 
-from compactlib.objects import BadDigest, Digest, LocalObjects, ObjectExists, ObjectNotFound, ObjectRef
-from compactlib.objects.store import read_checked
+from compactlib.objects import BadDigest, Digest, LocalObjects, ObjectExists, ObjectNotFound, ObjectRef, read_checked
 from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.tidy import leftovers_of
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, NotAStore
+from compactlib.blobstore import Blob, BlobStore, NotAStore, SegmentRecords
 from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
-from compactlib.spark.sources.arrow_arrays import packed, unpacked
-from compactlib.spark.sources.blobstore import BlobOptions, BlobSlice, plan_slices, read_slice
+from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
 from tests.blobstore.blob_logs import kept_offsets
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
@@ -32,7 +31,7 @@ def options(folder: Path, **given: str) -> BlobOptions:
     return BlobOptions.parse({"path": str(folder), **given})
 
 
-def rows(wanted: BlobOptions, slices: list[BlobSlice] | None = None) -> list[dict[str, Any]]:
+def rows(wanted: BlobOptions, slices: list[SegmentRecords] | None = None) -> list[dict[str, Any]]:
     planned = plan_slices(wanted) if slices is None else slices
     return [row for part in planned for batch in read_slice(part, wanted) for row in batch.to_pylist()]
 
@@ -236,10 +235,3 @@ class TestBadInput:
     def test_an_empty_store(self, tmp_path: Path, clock: ManualClock) -> None:
         open_store(tmp_path / "store", clock).close()
         assert plan_slices(options(tmp_path / "store")) == []
-
-
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 100])
-def test_bits(size: int) -> None:
-    mask = bytearray(random.Random(size).choices([0, 1], k=size))
-    for start in range(size):
-        assert unpacked(packed(mask), size).slice(start).to_pylist() == list(map(bool, mask[start:]))

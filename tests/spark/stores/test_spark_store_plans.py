@@ -79,7 +79,7 @@ class TestPlanLog:
 
     def test_dropping_what_is_dead_copies_nothing(self, tmp_path: Path) -> None:
         (folder,) = build_logs(tmp_path / "logs", 1)
-        drops = PlanLog(limits=LIMITS.limits, policy=DropDead())
+        drops = PlanLog(policy=DropDead())
         assert isinstance(drops(folder), Skipped)
         with SegmentLog(folder, LIMITS) as log:
             assert log.last_index is not None

@@ -16,11 +16,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from compactlib.blobstore.model.values import is_a
 from compactlib.errors import InvalidInput
 from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.records import NEVER
@@ -174,11 +173,11 @@ def tells_many(placer: Placer, many: str, *instead_of: str) -> bool:
     return holder is not Placer and many in vars(holder)
 
 
-def _class_in(placement: Placement, found: int) -> int:
-    if not is_a(found, Integral) or not 0 <= found < placement.classes:
+def _class_in(placement: Placement, found: Any) -> int:
+    if not isinstance(found, Integral) or not 0 <= int(found) < placement.classes:
         raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100}; a class is a whole number from 0 "
                            f"to {placement.classes - 1}")
-    return found
+    return int(found)
 
 
 def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policy import flag
+from compactlib.blobstore.policy import flag
 from compactlib.lab.blobstore.placement.mixed import OneForEach
 from compactlib.lab.blobstore.placement.placement import Placer
 

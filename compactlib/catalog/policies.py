@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policies that come with the catalog; `docs/catalog.md` compares them."""
+
+from __future__ import annotations
+
+from compactlib.catalog.plan.policy import CutToBound, KeepSeconds, KeepVersions
+
+__all__ = [
+    "CutToBound", "KeepSeconds", "KeepVersions",
+]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One segment of a log as its file holds it, dead entries included, for tables and tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple, cast
+
+from compactlib._closing import Closing
+from compactlib.errors import CorruptData
+from compactlib.files.disk import StrPath
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
+from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry
+from compactlib.raftlog.segment.segment_list import open_segment
+
+
+class StoredEntry(NamedTuple):
+    """An entry as a segment's file holds it, whether it is live or dead.
+
+    Attributes:
+        index: its index.
+        term: its term.
+        offset: where its payload begins in the file.
+        length: bytes of its payload.
+        payload: its payload; `None` if that was not asked for, or is damaged.
+        error: what is wrong with it.
+    """
+
+    index: int  # type: ignore[assignment]  # `tuple.index` is of no use here
+    term: int
+    offset: int
+    length: int
+    payload: bytes | None
+    error: CorruptData | None
+
+
+_ENTRY = cast("Callable[[tuple[object, ...]], StoredEntry]", partial(tuple.__new__, StoredEntry))
+"""`StoredEntry._make` without its check."""
+
+
+class StoredSegment(Closing):
+    """One segment's file, open for reading. What is in the log is for `LogReader` to say.
+
+    Opening reads the segment's index, and nothing of the log's other segments.
+
+    Args:
+        folder: the log's folder.
+        number: the segment's number; one that was merged into another leads to that.
+        newest: whether it is the log's newest, whose end may be torn.
+
+    Raises:
+        NotFound: there is no such file.
+        CorruptData: the header or the index is damaged.
+        Unsupported: a later release wrote it.
+        StorageError: it cannot be opened.
+    """
+
+    def __init__(self, folder: StrPath, number: int, *, newest: bool = False) -> None:
+        self._folder = os.fspath(folder)
+        self._reader = open_segment(folder, number, newest=newest)
+        found = os.fstat(self._reader.fileno())
+        self.inode: int = found.st_ino
+        self.size_bytes: int = found.st_size
+
+    def snapshot(self) -> SnapshotMeta | None:
+        """What the log's last snapshot left, as the folder says now. Raises `CorruptData` if that is damaged."""
+        return read_snapshot_meta(self._folder)
+
+    def term_of(self, index: int) -> int | None:
+        """The term of an entry; `None` if the segment does not hold it."""
+        place = self._reader.index.find(index)
+        return None if place < 0 else self._reader.index.columns.terms[place]
+
+    def entries(self, first: int = 0, last: int = MAX_INDEX, *, payloads: bool = True) -> Iterator[StoredEntry]:
+        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 1 MiB and checked.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        columns, positions = self._reader.index.columns, self._reader.index.positions_between(first, last)
+        part = slice(positions.start, positions.stop)
+        offsets, lengths = columns.offsets[part], columns.lengths[part]
+        if not payloads:
+            yield from map(_ENTRY, zip(columns.indexes[part], columns.terms[part], offsets, lengths, repeat(None),
+                                       repeat(None), strict=False))
+            return
+        for answer, term, offset, length in zip(self._reader.answers_at(positions), columns.terms[part], offsets,
+                                                lengths, strict=True):
+            if isinstance(answer, DamagedEntry):
+                yield StoredEntry(answer.index, term, offset, length, None, answer.error)
+            else:
+                yield _ENTRY((answer.index, term, offset, length, answer.payload, None))
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing."""
+        self._reader.close()

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MergeInParts`: the rewrite of a staging compaction as parts that run anywhere at once, for large branches.
+
+Changes are put as objects, in order. The keys are divided into parts; where a part runs, its changes are read and
+applied to the ranges of the base among its keys. This process cuts anew what the borders between parts ask for, and
+publishes the metarange. The ids are those of a merge in one part.
+"""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby, pairwise
+from typing import Any, Final, TypeAlias, TypeVar
+
+import attrs
+
+from compactlib._arguments import require_whole
+from compactlib.clock import Clock
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.executors import LocalExecutor
+from compactlib.objects import ObjectRef, ObjectStore, delete_many, read_checked
+from compactlib.rewrite import RewriteOutcome, RewriteTask
+from compactlib.runtime import Budget, Observer
+from compactlib.staging.committed.apply import Apply
+from compactlib.staging.committed.change_reader import ChangeReader
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_files import INCOMING, RangeFiles
+from compactlib.staging.committed.ranges.range_stitch import stitch
+from compactlib.staging.committed.ranges.range_writer import ClosedRange
+from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
+from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry
+from compactlib.staging.records.tokens import StagingTokens
+
+_MOST_SAMPLES: Final = 10_000
+_PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
+
+RunParts: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+"""Calls a function with each part, in any processes, and gives the results in the order of the parts.
+
+Function, parts and results are picklable. What a call raises, it raises; a call may be repeated.
+"""
+
+
+class MergeInParts:
+    """Merges changes into a metarange, in parts that run anywhere. Also an `Executor` for the tasks of `compact()`.
+
+    Args:
+        committed: the layer to change.
+        open_objects: opens the object store of `committed` where a part runs; picklable.
+        run_parts: runs the parts.
+        partitions: into how many parts the keys are divided, >= 1.
+        clock: for the seconds in the results.
+    """
+
+    def __init__(self, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], run_parts: RunParts, *,
+                 partitions: int = 8, clock: Clock | None = None) -> None:
+        require_whole("partitions", partitions, 1)
+        self._committed: CommittedRanges = committed
+        self._open_objects: Callable[[], ObjectStore] = open_objects
+        self._run_parts: RunParts = run_parts
+        self._partitions: int = partitions
+        self._clock: Clock | None = clock
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        """Run one task after the other, see `Executor.run`.
+
+        The budget is asked before the parts of a task begin, and charged with what they wrote; they do not see it.
+
+        Raises:
+            InvalidInput: a task is not one of a staging compaction.
+        """
+        listed: list[RewriteTask] = []
+        for task in tasks:
+            if not isinstance(task, CompactTokens):
+                raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
+            listed.append(attrs.evolve(task, stores=_InParts(task.stores, self)))
+        return LocalExecutor(clock=self._clock).run(listed, budget=budget, observer=observer)
+
+    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
+              observer: Observer | None = None) -> Applied:
+        """The same as `CommittedRanges.apply`; the observer is told nothing.
+
+        Changes go through this process and the object store to the parts; base ranges are read by the parts, and
+        those without changes are not read.
+
+        Raises:
+            UnsortedKeys, NilValue: as for `CommittedRanges.apply`.
+            BeingCollected: likewise.
+            BudgetSpent: nothing more may be done; asked before the parts begin.
+            RangeNotFound, DamagedRange: as a part found it.
+            Exception: whatever running the parts raised.
+        """
+        given = Budget() if budget is None else budget
+        given.check()
+        files, rule = self._committed.files, self._committed.rule
+        metarange = files.read_metarange(base, rule)
+        staged: list[_ChangesFile] = []
+        try:
+            samples = _put(files, changes, staged)
+            if not staged:
+                return self._committed.apply(base, (), budget=given)
+            borders = [b"", *_bounds(metarange, rule, samples, self._partitions), None]
+            parts = [_Part(above or b"", last, _between(staged, above or b"", last),
+                           _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
+            merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
+            merged = list(self._run_parts(merge, parts))
+        finally:
+            # Those that are left, as by a process that died, are removed by a garbage collection.
+            with suppress(CompactlibError):
+                delete_many(files.objects, [each.ref.key for each in staged])
+        made: list[ClosedRange] = []
+        counts = Counter[str]()
+        for closed, counted in merged:
+            made += closed
+            counts.update(counted)
+        applied = stitch(files, rule, metarange, base, made, given)
+        given.charge(sum(each.entry.size_bytes for each in made if each.is_new))
+        counts.update(ranges_read=applied.ranges_read, bytes_read=applied.bytes_read)
+        counts["ranges_reused"] = min(applied.ranges_reused, counts["ranges_reused"])
+        return Applied(metarange_id=applied.metarange_id, ranges_written=applied.ranges_written,
+                       bytes_written=applied.bytes_written, **counts)
+
+
+@attrs.frozen
+class _InParts:
+    """The stores of a task, in whose committed layer changes are applied in parts."""
+
+    stores: RewriteStores
+    committed: Any
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, Any]]:
+        with self.stores.open() as (tokens, _):
+            yield tokens, self.committed
+
+
+@attrs.frozen
+class _ChangesFile:
+    """An object that holds a pickled `ChangeBatch` of these keys."""
+
+    ref: ObjectRef
+    min_key: bytes
+    max_key: bytes
+
+
+@attrs.frozen
+class _Part:
+    """The keys above `above`, up to `last` unless that is `None`: the changes and ranges among which theirs are."""
+
+    above: bytes
+    last: bytes | None
+    changes: Sequence[_ChangesFile]
+    ranges: Sequence[RangeEntry]
+
+
+def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> list[bytes]:
+    """Put the changes where the parts can read them, a bounded batch at a time; some of their keys, evenly chosen."""
+    samples: list[bytes] = []
+    every = 1
+    reader = ChangeReader(changes)
+    while batch := reader.take(None):
+        ref = files.objects.create(f"{files.prefix}{INCOMING}{files.new_name()}", pickle.dumps(batch))
+        staged.append(_ChangesFile(ref, batch.keys[0], batch.keys[-1]))
+        samples += batch.keys[::every]
+        if len(samples) > _MOST_SAMPLES:
+            samples, every = samples[::2], 2 * every
+    return samples
+
+
+def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
+    """The last keys of all parts but the last, which have about as many changes and ranges to read. They are those of
+    ranges, but where several parts share one range, or lie behind the last."""
+    ends = [entry.max_key for entry in base.entries]
+    # Under another rule, every range is cut anew.
+    read = {base.find(key) for key in samples} - {len(ends)} if base.rule == rule else range(len(ends))
+    # All changes together weigh as much as all ranges that are read.
+    weighed = sorted([*samples, *(ends[place] for place in read for _ in range(-(-len(samples) // len(read))))])
+    bounds = set[bytes]()
+    for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
+        inside = list(dict.fromkeys(keys))
+        is_shared = place == len(ends) or len(inside) > 1
+        bounds.update(inside if is_shared else (), ends[max(place - is_shared, 0):place + 1])
+    return sorted(bounds)
+
+
+def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:
+    """Those that may have keys above the one and up to the other, of pieces in order."""
+    start = bisect_right(pieces, above, key=lambda each: each.max_key)
+    stop = len(pieces) if last is None else bisect_right(pieces, last, key=lambda each: each.min_key)
+    return pieces[start:stop]
+
+
+@attrs.frozen
+class _MergePart:
+    open_objects: Callable[[], ObjectStore]
+    prefix: str
+    rule: SplitRule
+    base_rule: SplitRule
+    range_format: RangeFormat
+
+    def __call__(self, part: _Part) -> tuple[list[ClosedRange], Counter[str]]:
+        """The ranges that come out, the first and last of which may be cut anew, and the counts of `Apply`."""
+        with self.open_objects() as objects:
+            files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
+            apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
+                          ChangeReader(batches=filter(None, _changes(objects, part))), Budget(),
+                          above=part.above, last=part.last)
+            return apply.ranges(), apply.counts
+
+
+def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:
+    for each in part.changes:
+        batch: ChangeBatch = pickle.loads(read_checked(objects, each.ref))
+        yield batch.part(bisect_right(batch.keys, part.above),
+                         len(batch) if part.last is None else bisect_right(batch.keys, part.last))

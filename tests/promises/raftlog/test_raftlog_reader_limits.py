@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reader of a log's folder says without its owner: the same plan, and each segment's entries, dead or live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import CorruptData
+from compactlib.raftlog import DeadEntry, LogOptions, LogReader, SegmentLimits, SegmentLog, StoredSegment, verify_log
+
+OPTIONS = LogOptions(limits=SegmentLimits(max_entries=10))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with SegmentLog(tmp_path / "log", OPTIONS) as log:
+        log.extend((index, 1, b"entry %d" % index) for index in range(1, 96))
+        log.record_snapshot(90, live=range(3, 91, 3))
+    return tmp_path / "log"
+
+
+def test_reader_plans_under_the_limits_of_the_log(folder: Path) -> None:
+    with LogReader(folder) as reader:
+        assert reader.limits == OPTIONS.limits
+        found = reader.plan()
+    with SegmentLog(folder, OPTIONS) as log:
+        wanted = log.plan(log.policy)
+    assert [group.numbers for group in found.groups] == [group.numbers for group in wanted.groups] != []
+
+
+def test_stored_segment_has_dead_and_live_entries(folder: Path) -> None:
+    with LogReader(folder) as reader, StoredSegment(folder, reader.refs[0].number) as segment:
+        entries = list(segment.entries())
+        assert [(each.index, each.payload) for each in entries] == [(n, b"entry %d" % n) for n in range(1, 11)]
+        assert isinstance(reader.read(1), DeadEntry)
+        assert [each.payload for each in segment.entries(2, 4, payloads=False)] == [None] * 3
+        data = Path(reader.path_of(reader.refs[0].number)).read_bytes()
+    assert all(data[each.offset:each.offset + each.length] == each.payload for each in entries)
+
+
+def test_damaged_payload_is_named_by_its_entry_alone(folder: Path) -> None:
+    with LogReader(folder) as reader:
+        path = Path(reader.path_of(reader.refs[0].number))
+    with StoredSegment(folder, 1) as segment:
+        at = next(segment.entries(5)).offset
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with StoredSegment(folder, 1) as segment:
+        assert [each.index for each in segment.entries() if each.error is not None] == [5]
+    assert [finding.kind for finding in verify_log(folder).findings] == ["damage"]
+
+
+def test_log_that_cannot_be_opened_is_verified_segment_by_segment(folder: Path) -> None:
+    with LogReader(folder) as reader:
+        path = Path(reader.path_of(reader.refs[2].number))
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptData):
+        LogReader(folder)
+    report = verify_log(folder)
+    assert report.findings
+    assert report.records > 80
