@@ -94,9 +94,9 @@ MISTAKES: Sequence[Mistake] = (
         "A former owner that wakes up late writes an entry of its own in the place of one that was removed."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
-        "            self._ahead_of_payloads.follow(self._out, self._flushed_end)\n"
+        "            self._may_lack_seal = True\n"
         "            self._out.sync()\n",
-        "            self._ahead_of_payloads.follow(self._out, self._flushed_end)\n",
+        "            self._may_lack_seal = True\n",
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
@@ -136,10 +136,13 @@ MISTAKES: Sequence[Mistake] = (
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
         "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
-        "            self._writes.sync()\n"
-        "            self._segments.cut(after)\n",
-        "            self._segments.cut(after)\n"
-        "            self._writes.sync()\n",
+        "            try:\n"
+        "                self._writes.sync()\n"
+        "            except CompactlibError as error:\n",
+        "            try:\n"
+        "                self._segments.cut(after)\n"
+        "                self._writes.sync()\n"
+        "            except CompactlibError as error:\n",
         (TRUNCATED_STORE + "[within_a_segment]",),
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
