@@ -111,13 +111,13 @@ MISTAKES: Sequence[Mistake] = (
         "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n"
         "            self._files.sync_folder(self._folder)\n",
         "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n",
-        (TRUNCATED + "[several_segments]",),
+        (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
         "truncation-removes-oldest-first", "compactlib/raftlog/segment/segments.py",
         "        for number in reversed(removed):\n",
         "        for number in removed:\n",
-        (TRUNCATED + "[several_segments]",),
+        (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
         "truncation-seal-not-synced", "compactlib/raftlog/segment/writer.py",
@@ -126,13 +126,13 @@ MISTAKES: Sequence[Mistake] = (
         "    finally:\n",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
         "    finally:\n",
-        (TRUNCATED + "[within_a_segment]",),
+        (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
         "truncation-not-made-again", "compactlib/raftlog/store/store.py",
         "            segments[log_id].roll_forward(memtable.tables, self._rows.get(log_id).index)\n",
         "",
-        (TRUNCATED_STORE + "[several_segments]",),
+        (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
         "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
@@ -143,7 +143,7 @@ MISTAKES: Sequence[Mistake] = (
         "                self._segments.cut(after)\n"
         "                self._writes.sync()\n"
         "            except CompactlibError as error:\n",
-        (TRUNCATED_STORE + "[within_a_segment]",),
+        (TRUNCATED_STORE + "[little-within_a_segment]",),
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
         "raftlog-rewrite-not-synced", "compactlib/raftlog/compaction/rewrite.py",
