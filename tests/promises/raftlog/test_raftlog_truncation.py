@@ -223,7 +223,7 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
         with SegmentLog(folder / "log", options()) as log:
             assert terms_of(log.entries()) == after
 
-    def recover(folder: Path, files: RecordingFiles) -> None:
+    def recover(folder: Path, files: Files) -> None:
         if (folder / "log").exists():
             SegmentLog(folder / "log", options(files)).close()
 
@@ -334,7 +334,12 @@ def store_overruled_under_a_snapshot(life: StoreLife) -> None:
 def store_beside_a_compaction(life: StoreLife) -> None:
     life.append(19, 1)
     life.flush()
-    life.compact(lambda: (life.conflict(11, 12, 2), life.flush()))
+
+    def meanwhile() -> None:
+        life.conflict(11, 12, 2)
+        life.flush()
+
+    life.compact(meanwhile)
 
 
 def store_installs_a_snapshot(life: StoreLife) -> None:
@@ -386,7 +391,7 @@ def test_cut_of_a_store_survives_a_power_failure(story: Callable[[StoreLife], No
         with RaftLogStore(folder / "store", store_options()) as store:
             assert terms_of(store.log("a").entries()) == after
 
-    def recover(folder: Path, files: RecordingFiles) -> None:
+    def recover(folder: Path, files: Files) -> None:
         if (folder / "store").exists():
             RaftLogStore(folder / "store", store_options(files)).close()
 
@@ -478,7 +483,7 @@ def test_a_log_that_failed_in_a_cut_says_so_and_is_opened_again(tmp_path: Path) 
         log.append(6, 2, b"")
     for call in (log.sync, lambda: log.read(1), lambda: log.append(1, 1, b""), log.compact):
         with pytest.raises(Closed, match="open it again"):
-            call()  # type: ignore[operator]
+            call()
     failing["is"] = False
     # It still exists, and has the folder.
     with SegmentLog(tmp_path, options()) as again:
