@@ -89,11 +89,15 @@ class LogReader(LogReading):
             for _ in range(_MAX_LOOKS):
                 version = snapshot_version(self._folder)
                 row = read_snapshot_meta(self._folder)
+                wal_files = self._wal_files()
                 # Before the segments: what leaves the WAL is in segments by then.
                 frames = self._frames()
                 contents = read_folder(self._folder, row, keep_open=self._max_open)
-                # A list older than the row may lack entries that are live by it, a newer one those that died since.
+                # A list older than the row may lack entries that are live by it, a newer one those that died since. And
+                # one that a cut has shortened lacks entries that the WAL holds by now.
                 if read_snapshot_meta(self._folder) != row:
+                    continue
+                if self._wal_files() != wal_files and not _cuts_in(self._frames()) <= _cuts_in(frames):
                     continue
                 segments = SegmentList(self._folder, contents.known, row, max_open=self._max_open)
                 segments.keep_open(contents.readers)
@@ -115,6 +119,14 @@ class LogReader(LogReading):
         from compactlib.raftlog.log.unflushed import read_frames
 
         return read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
+
+    def _wal_files(self) -> object:
+        """What the files of the WAL are like, to be compared with what they are like later."""
+        if self._wal is None:
+            return None
+        from compactlib.raftlog.log.unflushed import wal_files
+
+        return wal_files(self._wal)
 
     @property
     def limits(self) -> SegmentLimits:
@@ -194,6 +206,11 @@ def verify_log(folder: StrPath) -> VerifyReport:
         if not any(str(error) == str(each.error) for each in seen.findings):
             seen.note(error)
         return seen.report()
+
+
+def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:
+    """What tells the frames that cut the log from each other."""
+    return {(frame.kind, frame.previous, frame.first, frame.term) for frame in frames if frame.cuts}
 
 
 def _limits_of(contents: FolderContents) -> SegmentLimits:

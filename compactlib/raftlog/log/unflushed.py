@@ -91,7 +91,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
         seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
     except (CorruptData, Unsupported) as error:
         seen.note(error)
-    seen.bytes_read += sum(size for _, size, _ in _listed(wal))
+    seen.bytes_read += sum(size for _, size, _ in wal_files(wal))
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
@@ -104,14 +104,14 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
     """
     seen: object = None
     for _ in range(_MAX_LOOKS):
-        before = _listed(wal)
+        before = wal_files(wal)
         try:
             found = recover_wal(_Untouched(), wal)  # type: ignore[arg-type]  # of the disk it needs no more
         except (CorruptData, StorageError):
             # A file went because it was flushed, or was being written: only what fails twice over is damage.
-            if seen == before == _listed(wal):
+            if seen == before == wal_files(wal):
                 raise
-            seen = _listed(wal)
+            seen = wal_files(wal)
             continue
         return tuple(each.frame for each in found.frames if log_id in (None, each.log_id))
     return tuple(each.frame for each in recover_wal(_Untouched(), wal).frames  # type: ignore[arg-type]  # as above
@@ -132,7 +132,7 @@ def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) 
     return None if base is None else Unflushed(base, tuple(visible_slabs(memtable.tables)), memtable)
 
 
-def _listed(wal: str) -> list[tuple[str, int, int]]:
+def wal_files(wal: str) -> list[tuple[str, int, int]]:
     """The names there are, their sizes, and when they were written to: frames may take the place of zeros."""
     listed = []
     for name in list_folder(wal):

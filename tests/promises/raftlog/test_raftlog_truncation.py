@@ -31,6 +31,7 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.testing import FilesInFront, RecordingFiles, Request, explore_crashes, explore_recovery, record
+from compactlib.testing.interrupts import Interrupted
 from tests.harness.effort import Effort
 
 Terms = Mapping[int, int]
@@ -553,3 +554,24 @@ def test_a_log_of_a_store_that_failed_is_opened_again_while_others_go_on(tmp_pat
     with RaftLogStore(tmp_path / "store", store_options()) as store:
         assert terms_of(store.log("a").entries()) == {**wanted, 8: 2, 9: 2}
         assert terms_of(store.log("b").entries()) == dict.fromkeys(range(1, 11), 1)
+
+
+def test_a_reader_of_a_store_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
+    before, after = dict.fromkeys(range(1, 15), 1), {**dict.fromkeys(range(1, 6), 1), 6: 2, 7: 2}
+
+    def read(folder: Path, place: int) -> tuple[Terms, int]:
+        """What is read by a reader that is paused at this place while a leader's entries cut the log."""
+        with RaftLogStore(folder, store_options()) as store:
+            store.log("a").append(rows(1, 14, 1))
+            store.flush()
+            paused = Interrupted(place, lambda: store.log("a").append_entries(5, 1, rows(6, 7, 2)))
+            with paused:
+                reader = LogReader(folder / "logs" / "a")
+            with reader:
+                return terms_of(reader.entries()), paused.places
+
+    found, places = read(tmp_path / "whole", 0)
+    assert found == before
+    for place in range(1, places, max(places // 60, 1)):
+        found, _ = read(tmp_path / str(place), place)
+        assert found in (before, after), place
