@@ -16,7 +16,7 @@ from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_set import DEFAULT_MAX_OPEN
+from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
 from compactlib.runtime.observe import Observer
 
 

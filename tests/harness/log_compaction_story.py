@@ -302,7 +302,7 @@ class Story:
         """Everything alive can be read, by the log and by a reader of the folder; all else is dead or missing."""
         if self._log is not None:
             # So that what is still in memory is there for the reader, too.
-            assert self.log.refs
+            self.log.sync()
         with LogReader(self.folder) as reader:
             self.expected.check(reader)
         self.expected.check(self.log)

@@ -126,6 +126,17 @@ class History:
         state.record_snapshot(index, live)
         self.states.append(state)
 
+    def _may_be(self, number: int) -> Iterator[PlainLog]:
+        """A state, and what the cut of the next call may have left of it."""
+        state = self.states[number]
+        yield state
+        following = self.states[number + 1:number + 2]
+        if following and following[0].last <= state.last and following[0].snapshot == state.snapshot:
+            for end in range(following[0].last - 1, state.last):
+                cut = copy.copy(state)
+                cut.entries = {index: entry for index, entry in state.entries.items() if index <= end}
+                yield cut
+
     def found(self, log: LogReader | SegmentLog, acknowledged: Sequence[int]) -> PlainLog:
         """Which of the states the log is in: one that is no older than what was acknowledged."""
         return self.found_in(log.entries(), log.snapshot, acknowledged)
@@ -134,8 +145,9 @@ class History:
         """As `found`, of what is held and the snapshot beside it."""
         entries = {entry.index: entry for entry in held}
         reached = -1 if snapshot is None else snapshot.index
-        for state in self.states[max(acknowledged, default=0):]:
-            if (state.entries, state.snapshot) == (entries, reached):
-                return state
+        for number in range(max(acknowledged, default=0), len(self.states)):
+            for state in self._may_be(number):
+                if (state.entries, state.snapshot) == (entries, reached):
+                    return state
         raise AssertionError(f"the log holds {list(entries)} with the snapshot at {reached}, which it never did after "
                              f"{self.states[max(acknowledged, default=0)]} was acknowledged")

@@ -91,8 +91,8 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    ("segment_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
-    ("raft_log_store", "interrupts_of_closing"): "the same",
+    ("raft_log_store", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called "
+                                                 "again",
     ("local_log", "interrupts_of_closing"): "the same",
     ("blob_store", "interrupts_of_closing"): "the same",
     ("scheduler_host", "interrupts_of_closing"): "the same",

@@ -29,7 +29,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.compaction.commit import finish_group, place_leader
+from compactlib.raftlog.compaction.commit import check_rewritten, finish_groups, place_leader
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
@@ -235,8 +235,9 @@ def commit_group(files: Files, folder: Path, members: Sequence[int], file: Rewri
     """All steps of a commit, one after the other, of a file that holds what it is to hold."""
     with SegmentReader(file.path) as reader:
         live = reader.index.index_set()
-    place_leader(files, folder, members, file, [live])
-    finish_group(files, folder, members)
+    check_rewritten(file, members, [live])
+    place_leader(files, folder, members, file.path)
+    finish_groups(files, folder, [members])
 
 
 def strays(folder: Path) -> list[str]:

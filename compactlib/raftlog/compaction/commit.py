@@ -1,122 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commit of a rewrite: a finished segment atomically takes the place of its sources, safe against crashes.
 
-For members 1, 2 and 3, of which 1 is the leader, with the new file written and synced elsewhere in the folder:
+For members 1, 2 and 3, of which 1 is the leader, with the new file written, checked and synced elsewhere in the folder:
 
 1. rename it to `1-2-3.compacting`;
 2. give it the leader's name: hard link to `1.segment.swap`, rename over `1.segment`; sync the folder.
    **This is the commit**: the leader's name now leads to every live entry of all members.
 3. replace 2 and 3 by symbolic links to `1.segment` (link to `2.segment.link`, rename); sync the folder;
-4. remove `1-2-3.compacting`.
+4. remove `1-2-3.compacting`;
+5. some time later, remove the symbolic links, by which readers in other processes find what they had listed.
 
 Each sync is a wall: no member may lose its own file before the leader's new one is durable (2 before 3), and the
 `.compacting` name, by which recovery knows what to finish, may not go before the links are durable (3 before 4).
-One sync in step 3 serves all groups of a run. Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes
-between.
+One sync in step 3 serves all groups of a run. Until step 3 is complete, members that still are files do not count: the
+`.compacting` name shows that to every process that lists the folder (`superseded`).
 
-The new segment's range reaches from its first to its last member, and a newer segment cuts an older one. So no other
-segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the
-folder is searched for one, and synced if numbers are missing between the members, lest a removal comes undone in a
-crash. And until step 3 is complete, members that still are files do not count: the `.compacting` name shows that to
-every process that lists the folder (`superseded`).
+After a crash, the question for each `.compacting` name is whether the leader's name leads to the same file (inode):
+
+* it does: the commit happened; steps 3 and 4 are carried out;
+* it does not: nothing was replaced; the file is removed. Its link count may be 2 all the same, when the second name is
+  only `1.segment.swap`, or the private name from which it was moved.
+
+Any number of groups may be in either state. Temporary names and private folders, which are left of steps that never got
+that far, are removed as well. Recovering again changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from compactlib.errors import Busy, CorruptData, DiskFull, InvalidInput, StorageError
-from compactlib.files.disk import Files, StrPath, look_at, replace_with_link, replace_with_symlink
+import attrs
+
+from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
+from compactlib.files.disk import Files, StrPath, list_folder, look_at, replace_with_link, replace_with_symlink
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_name, segment_name
+from compactlib.raftlog.model.names import (
+    LINK_SUFFIX,
+    SWAP_SUFFIX,
+    compacting_members,
+    compacting_name,
+    is_leftover,
+    is_private_file,
+    is_private_folder,
+    segment_name,
+    segment_number,
+)
 from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
+_ATTEMPTS = 3
+"""At a folder in which files come and go: an attempt makes one, and may remove it."""
 
-def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile,
-                 live: Sequence[IndexSet]) -> KnownSegment:
-    """Steps 1 and 2: put `rewritten` in place of `members` (segment numbers, ascending), durably; `link_members` and
-    `finish_group` do the rest, at any later time.
+
+# -- check
+
+
+def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet]) -> KnownSegment:
+    """Read a new file whole, before its sources may go; returns what it holds.
+
+    What an attempt reported came through a pickle from another process; what counts is what lies on the disk.
 
     Args:
-        files: the disk.
-        folder: the log's folder.
-        members: what it takes the place of.
-        rewritten: the finished file.
+        rewritten: as its attempt reported it.
+        members: numbers of the segments that it takes the place of.
         live: what is to be kept of each member.
 
-    Returns what the new segment holds.
-
-    One folder sync, whatever the number of members, and a second if their numbers have gaps. After an error before
-    step 2 the sources are as before; after a later one the leader already holds everything. Opening the log finishes
-    or undoes it in either case.
-
     Raises:
-        CorruptData: the file is not what its attempt reported, or an entry in it is damaged; nothing was changed.
-        InvalidInput: it is not that of this group; likewise.
-        Busy: the file of another segment lies between the members; nothing was changed.
-        StorageError: the disk refused a step.
+        CorruptData: the file is not what its attempt reported, or an entry in it is damaged.
+        InvalidInput: it is not that of this group.
+        StorageError: it cannot be read.
     """
-    merged = _check_rewritten(rewritten, members, live)
-    _check_nothing_between(folder, members)
-    if members[-1] - members[0] >= len(members):
-        files.sync_folder(folder)
-    name = compacting_name(members)
-    compacting = os.path.join(folder, name)
-    files.rename(rewritten.path, compacting)
-    try:
-        replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
-                          temporary_suffix=SWAP_SUFFIX)
-    except BaseException:
-        # On a full disk a large file must not wait for the next run to be removed.
-        with contextlib.suppress(StorageError):
-            if not is_committed(folder, name):
-                files.unlink(compacting)
-        raise
-    files.sync_folder(folder)
-    return merged
-
-
-def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
-    """The first half of step 3, for a group whose leader is in place durably: the links, which one sync of the folder
-    makes durable for many groups. What is done is not done again; returns whether anything was.
-
-    On a full disk a member's name is removed instead of becoming a link: what is superseded must not keep its space.
-
-    Raises:
-        StorageError: the disk refused; call again.
-    """
-    leader = segment_name(members[0])
-    changed = False
-    for member in members[1:]:
-        path = os.path.join(folder, segment_name(member))
-        if not (os.path.islink(path) and os.readlink(path) == leader):
-            try:
-                replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
-            except DiskFull:
-                if look_at(path) is not None:
-                    files.unlink(path)
-            changed = True
-    return changed
-
-
-def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
-    """Steps 3 and 4, for a group whose leader is in place durably, as are its links if all are there.
-
-    Raises:
-        StorageError: the disk refused; sync the folder and call again.
-    """
-    if link_members(files, folder, members):
-        files.sync_folder(folder)
-    files.unlink(os.path.join(folder, compacting_name(members)))
-
-
-def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet]) -> KnownSegment:
-    # What an attempt reported came through a pickle from another process; what counts is what lies on the disk.
     with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
         loaded = reader.loaded
         found = (loaded.data_end, loaded.durable_entries, loaded.index_crc)
@@ -143,10 +101,244 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Seq
     return merged
 
 
-def _check_nothing_between(folder: StrPath, members: Sequence[int]) -> None:
-    # By name, not by listing the folder: all groups of a compaction together look at each number once.
-    for number in sorted(set(range(members[0], members[-1])).difference(members)):
-        found = look_at(os.path.join(folder, segment_name(number)))
-        if found is not None and not stat.S_ISLNK(found.st_mode):
-            raise Busy(f"segments {', '.join(map(str, members))} cannot become one while the file of segment {number} "
-                       f"lies between them; it goes when the last lease on it ends, compact again then")
+# -- steps 1 and 2
+
+
+def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: StrPath) -> None:
+    """Put a checked file in place of `members` (segment numbers, ascending), durably, with one folder sync.
+
+    Raises:
+        StorageError: the disk refused a step. If `is_placed` says no, the sources are as before; else the leader may
+            already hold everything. Opening the log finishes or undoes it in either case.
+    """
+    compacting = os.path.join(folder, compacting_name(members))
+    files.rename(path, compacting)
+    try:
+        replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
+                          temporary_suffix=SWAP_SUFFIX)
+    except BaseException:
+        # On a full disk a large file must not wait for the next run to be removed.
+        with contextlib.suppress(StorageError):
+            if not is_placed(folder, members):
+                files.unlink(compacting)
+        raise
+    files.sync_folder(folder)
+
+
+def is_placed(folder: StrPath, members: Sequence[int]) -> bool:
+    """Whether the leader's name leads to the new file, durably or not.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    return is_committed(folder, compacting_name(members))
+
+
+# -- steps 3 and 4
+
+
+def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
+    """The first half of step 3, for a group whose leader is in place durably: the links, which one sync of the folder
+    makes durable for many groups. What is done is not done again; returns whether anything was.
+
+    On a full disk a member's name is removed instead of becoming a link: what is superseded must not keep its space.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    leader = segment_name(members[0])
+    changed = False
+    for member in members[1:]:
+        path = os.path.join(folder, segment_name(member))
+        if not (os.path.islink(path) and os.readlink(path) == leader):
+            try:
+                replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
+            except DiskFull:
+                if look_at(path) is not None:
+                    files.unlink(path)
+            changed = True
+    return changed
+
+
+def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]) -> None:
+    """Steps 3 and 4, for groups whose leaders are in place durably. One sync makes all links durable.
+
+    Raises:
+        StorageError: the disk refused; call again, or recover the folder.
+    """
+    for members in groups:
+        link_members(files, folder, members)
+    if groups:
+        files.sync_folder(folder)
+    for members in groups:
+        files.unlink(os.path.join(folder, compacting_name(members)))
+
+
+# -- step 5
+
+
+def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float,
+                is_leased: Callable[[int], bool] = lambda number: False) -> tuple[int, ...]:
+    """Remove the links of merged segments that are older than `keep_seconds` and not leased, and those that dangle.
+
+    Args:
+        files: the disk.
+        folder: the log's folder.
+        now: seconds since the epoch, to compare with the links' own times.
+        keep_seconds: how long an old name stays readable for other processes.
+        is_leased: whether a lease is held on this segment: a reader may still use its link.
+
+    Returns:
+        The numbers whose links were removed.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    removed: list[int] = []
+    for number in links_in(folder):
+        path = os.path.join(folder, segment_name(number))
+        found = look_at(path)
+        if found is None:
+            continue
+        old = now - found.st_mtime >= keep_seconds
+        if not os.path.exists(path) or (old and not is_leased(number)):
+            files.unlink(path)
+            removed.append(number)
+    return tuple(removed)
+
+
+def links_in(folder: StrPath) -> list[int]:
+    """The numbers of the merged segments whose old names are links.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    return [number for name in list_folder(folder) if (number := segment_number(name)) is not None
+            and os.path.islink(os.path.join(folder, name))]
+
+
+# -- recovery
+
+
+@attrs.frozen
+class LogRecoveryReport:
+    """What was found and done.
+
+    Attributes:
+        finished: members of groups whose commit had happened.
+        undone: members of groups whose commit had not.
+        removed: stray names that were removed.
+    """
+
+    finished: tuple[tuple[int, ...], ...] = ()
+    undone: tuple[tuple[int, ...], ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that were there."""
+        return (*map(compacting_name, (*self.finished, *self.undone)), *self.removed)
+
+    def __bool__(self) -> bool:
+        return bool(self.finished or self.undone or self.removed)
+
+
+def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
+    """Bring the folder of a log into a state with no compaction under way. The caller holds the log's lock.
+
+    Raises:
+        CorruptData: the new segment of a group is damaged; its members that still have files of their own keep them.
+        StorageError: the disk refused; call again.
+    """
+    finished: list[tuple[int, ...]] = []
+    undone: list[tuple[int, ...]] = []
+    for name in list_folder(folder):
+        members = compacting_members(name)
+        if members is None:
+            continue
+        if is_placed(folder, members):
+            _require_whole_leader(folder, members)
+            # The rename that committed may not have been synced yet; the links must not overtake it.
+            files.sync_folder(folder)
+            finish_groups(files, folder, [members])
+            finished.append(members)
+        else:
+            files.unlink(os.path.join(folder, name))
+            undone.append(members)
+    # Listed anew: finishing a group has used up temporary names that were there.
+    removed = [name for name in list_folder(folder) if _remove_leftover(files, folder, name)]
+    if finished or undone or removed:
+        files.sync_folder(folder)
+    return LogRecoveryReport(tuple(finished), tuple(undone), tuple(removed))
+
+
+def leftovers(folder: StrPath) -> list[str]:
+    """Names of what a crash may have left in a log's folder, and of what a compaction that runs now is making; sorted.
+
+    Empty means that `recover_folder` would find nothing to do. Reads the folder and changes nothing.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    return sorted(name for name in list_folder(folder)
+                  if is_leftover(name) or compacting_members(name) is not None
+                  or _is_private(os.path.join(folder, name)))
+
+
+def remove_private_folder(files: Files, folder: StrPath) -> None:
+    """Remove the private folder of a compaction run with whatever attempts have left in it.
+
+    An attempt that outlives its run may create its file, or remove it, meanwhile: then the folder is listed again.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            for name in list_folder(folder):
+                files.unlink(os.path.join(folder, name))
+            files.remove_folder(folder)
+        except StorageError as error:
+            if attempt == _ATTEMPTS - 1 or error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+
+
+def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
+    """Nothing may be taken from the members for a leader that cannot be read."""
+    with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
+        owning = [number for number in members[1:] if _has_own_file(folder, number)]
+        damaged = reader.damaged_entries() if owning else []
+    if damaged:
+        raise CorruptData(path=damaged[0].path, offset=damaged[0].offset, index=damaged[0].index,
+                          expected=damaged[0].expected, found=f"{damaged[0].found}, in what was to take the place of "
+                          f"segments {', '.join(map(str, owning))}, whose files are kept for that")
+
+
+def _has_own_file(folder: StrPath, number: int) -> bool:
+    found = look_at(os.path.join(folder, segment_name(number)))
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def _is_private(path: str) -> bool:
+    """Whether a folder is a compaction's own: by its name, and because nothing lies in it but what attempts make."""
+    if not is_private_folder(os.path.basename(path)) or not os.path.isdir(path) or os.path.islink(path):
+        return False
+    try:
+        names = list_folder(path)
+    except StorageError:
+        if os.path.isdir(path):
+            raise
+        # Its compaction, in another process, has ended meanwhile.
+        return False
+    return all(is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in names)
+
+
+def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:
+    path = os.path.join(folder, name)
+    is_folder = os.path.isdir(path) and not os.path.islink(path)
+    if is_folder and _is_private(path):
+        remove_private_folder(files, path)
+    elif not is_folder and is_leftover(name):
+        files.unlink(path)
+    else:
+        return False
+    return True

@@ -52,8 +52,6 @@ class LogCompactionReport(Printed):
         dropped: numbers of the segments that were removed whole.
         dropped_bytes: what their files held; given back at once, or when the last lease on them ends.
         groups: each group's outcome.
-        waiting: groups that wait for the end of a lease that was taken after they were planned, or of which a
-            segment was taken back while they were rewritten; a later run takes them.
         left_out: segments that were left alone, with the reason.
         purged_links: numbers of merged segments whose old names are gone now.
         unreclaimed: why files that no reader can reach are still there, if the disk refused to remove them; the
@@ -67,7 +65,6 @@ class LogCompactionReport(Printed):
     dropped: tuple[int, ...]
     dropped_bytes: int
     groups: tuple[GroupOutcome, ...]
-    waiting: tuple[GroupFailed, ...] = ()
     left_out: tuple[LeftOutSegment, ...]
     purged_links: tuple[int, ...]
     unreclaimed: StorageError | None
@@ -112,7 +109,6 @@ class LogCompactionReport(Printed):
             else:
                 numbers = attrs.asdict(group)
                 rows.append({**_row("rewritten", numbers.pop("members"), ""), **numbers})
-        rows.extend(_row("waiting", group.members, str(group.error)) for group in self.waiting)
         rows.extend(_row("kept", (left.stats.number,), left.reason) for left in self.left_out)
         return sorted(rows, key=lambda row: int(row["members"][0]))
 
@@ -123,8 +119,6 @@ class LogCompactionReport(Printed):
 
     def _summary(self) -> str:
         trouble = f", {len(self.failed)} groups FAILED" if self.failed else ""
-        if self.waiting:
-            trouble += f", {len(self.waiting)} groups wait"
         if self.unreclaimed is not None:
             trouble += ", files left to be removed"
         return (f"{self.policy} at snapshot {self.snapshot_index} ({self.why}): dropped {len(self.dropped)}, "

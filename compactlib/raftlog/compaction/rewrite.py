@@ -109,7 +109,7 @@ class CompactSegments:
             bytes_read += got
             attempt.observer.progress(Progress(work, end - header.data_start, total))
         records = copier.encoded_index(parts, header.data_start)
-        seal = native.Seal(count, end, crc32(records, 0), sealed=True, ascending=True)
+        seal = native.Seal(count, end, crc32(records, 0), sealed=True)
         # Durable as a whole or not at all, so that both seals may say the same.
         out.write_at(0, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records])
         return RewrittenFile(out.path, end, count, seal.index_crc), bytes_read

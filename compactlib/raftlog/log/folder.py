@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections import deque
 
 import attrs
 
@@ -27,31 +25,11 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.known import KnownSegment, know_segment
-from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_set import list_segments, open_segment
+from compactlib.raftlog.segment.segment_list import is_headless, list_segments, open_segment, with_head
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
 
-_MAX_LOOKS = 100
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
-
-
-@attrs.frozen
-class FolderContents:
-    """The segments in a folder.
-
-    Attributes:
-        known: those that hold entries, oldest first, with the ranges in their files.
-        empty: numbers of those that hold none.
-        newest: the newest one's number and open reader, `None` if there is no segment.
-        readers: numbers and open readers of the newest few, itself included.
-    """
-
-    known: tuple[KnownSegment, ...]
-    empty: tuple[int, ...]
-    newest: tuple[int, SegmentReader] | None
-    readers: tuple[tuple[int, SegmentReader], ...]
 
 
 def wal_of(folder: StrPath) -> str | None:
@@ -109,58 +87,12 @@ def is_log(folder: StrPath) -> bool:
         return False
 
 
-def read_folder(folder: StrPath, *, keep_open: int = 1) -> FolderContents:
-    """Open every segment and learn what it holds; `keep_open` readers stay. Costs one read of each segment's index.
-
-    A file that a compaction in another process removes meanwhile is no error: the folder is looked at anew.
-
-    Raises:
-        CorruptData, Unsupported: a segment is damaged or of an unknown version.
-        NotFound: files kept vanishing while they were opened.
-        StorageError: one cannot be read.
-    """
-    for _ in range(_MAX_LOOKS - 1):
-        with contextlib.suppress(NotFound):
-            return _look_into(folder, keep_open)
-    return _look_into(folder, keep_open)
-
-
-def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
-    numbers = _with_head(folder)
-    known: list[KnownSegment] = []
-    empty: list[int] = []
-    readers: deque[tuple[int, SegmentReader]] = deque(maxlen=max(keep_open, 1))
-    for number in numbers:
-        reader = open_segment(folder, number, newest=number == numbers[-1])
-        segment = know_segment(number, reader)
-        if segment is None:
-            empty.append(number)
-        else:
-            known.append(segment)
-        readers.append((number, reader))
-    return FolderContents(tuple(known), tuple(empty), readers[-1] if readers else None, tuple(readers))
-
-
 def discard_headless_newest(files: Files, folder: StrPath) -> None:
     """Remove a newest segment file of no bytes, which a crash of another writer can leave."""
     numbers = list_segments(folder)
-    if numbers and _is_headless(folder, numbers[-1]):
+    if numbers and is_headless(folder, numbers[-1]):
         files.unlink(os.path.join(folder, segment_name(numbers[-1])))
         files.sync_folder(folder)
-
-
-def _with_head(folder: StrPath) -> list[int]:
-    """The segments there are, without a newest one of no bytes."""
-    numbers = list_segments(folder)
-    return numbers[:-1] if numbers and _is_headless(folder, numbers[-1]) else numbers
-
-
-def _is_headless(folder: StrPath, number: int) -> bool:
-    """Whether a segment's file has no bytes; only the newest may be found so, and then it holds nothing."""
-    try:
-        return os.path.getsize(os.path.join(folder, segment_name(number))) == 0
-    except OSError:
-        return False
 
 
 @attrs.define
@@ -206,12 +138,14 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         BudgetSpent: the budget refused.
         StorageError: a segment cannot be read.
     """
-    numbers = _with_head(folder)
+    numbers = with_head(folder)
+    # An empty newest one may lie behind one that is not sealed yet.
+    newest = numbers[-2:] if numbers and _is_empty(folder, numbers[-1]) else numbers[-1:]
     for number in numbers:
         if budget is not None:
             budget.check()
         try:
-            with open_segment(folder, number, newest=number == numbers[-1]) as reader:
+            with open_segment(folder, number, newest=number in newest) as reader:
                 seen.records += len(reader.index)
                 seen.bytes_read += os.fstat(reader.fileno()).st_size
                 for error in reader.damaged_entries():
@@ -227,12 +161,12 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             seen.note(error)
 
 
-def room_in(files: Files, folder: StrPath) -> int | None:
-    """Room for new files in a folder; `None` where it is unknown."""
+def _is_empty(folder: StrPath, number: int) -> bool:
     try:
-        return files.available_bytes(folder)
-    except StorageError:
-        return None
+        with open_segment(folder, number, newest=True) as reader:
+            return not len(reader.index)
+    except (CorruptData, Unsupported, NotFound):
+        return False
 
 
 def _belongs_to_log(name: str) -> bool:

@@ -23,7 +23,7 @@ from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentRef
-from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.raftlog.segment.segment_list import SegmentList
 from compactlib.raftlog.wal.frames import Frame
 from compactlib.raftlog.wal.recovery import recover_wal
 
@@ -91,7 +91,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
         seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
     except (CorruptData, Unsupported) as error:
         seen.note(error)
-    seen.bytes_read += sum(size for _, size, _ in _listed(wal))
+    seen.bytes_read += sum(size for _, size, _ in wal_files(wal))
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
@@ -104,21 +104,21 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
     """
     seen: object = None
     for _ in range(_MAX_LOOKS):
-        before = _listed(wal)
+        before = wal_files(wal)
         try:
             found = recover_wal(_Untouched(), wal)  # type: ignore[arg-type]  # of the disk it needs no more
         except (CorruptData, StorageError):
             # A file went because it was flushed, or was being written: only what fails twice over is damage.
-            if seen == before == _listed(wal):
+            if seen == before == wal_files(wal):
                 raise
-            seen = _listed(wal)
+            seen = wal_files(wal)
             continue
         return tuple(each.frame for each in found.frames if log_id in (None, each.log_id))
     return tuple(each.frame for each in recover_wal(_Untouched(), wal).frames  # type: ignore[arg-type]  # as above
                  if log_id in (None, each.log_id))
 
 
-def replayed(frames: Sequence[Frame], segments: SegmentSet, row: SnapshotMeta) -> Unflushed | None:
+def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Unflushed | None:
     """What `frames` say on top of `segments`; `None` if segments answer for everything.
 
     Raises:
@@ -132,7 +132,7 @@ def replayed(frames: Sequence[Frame], segments: SegmentSet, row: SnapshotMeta) -
     return None if base is None else Unflushed(base, tuple(visible_slabs(memtable.tables)), memtable)
 
 
-def _listed(wal: str) -> list[tuple[str, int, int]]:
+def wal_files(wal: str) -> list[tuple[str, int, int]]:
     """The names there are, their sizes, and when they were written to: frames may take the place of zeros."""
     listed = []
     for name in list_folder(wal):

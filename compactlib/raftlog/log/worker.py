@@ -29,7 +29,6 @@ from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, report_of
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.log.snapshot_writer import SnapshotWriter, SnapshotWritten
-from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.rewrite import Executor
@@ -100,12 +99,12 @@ class SegmentChanges:
     def applied_to(self, refs: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
         """A list of segments with the changes made, whatever came to it since the compaction began. O(segments).
 
-        New segments and overwrites in a newer term concern only what lies above the snapshot, so they stay as they
-        are; a range that they cut stays cut. Changes that the list has already are made again without effect.
+        New segments and truncations concern only what lies above the snapshot, so they stay as they are. Changes that
+        the list has already are made again without effect.
         """
         gone = {*self.dropped, *(number for each in self.merged for number in each.members)}
         kept = [ref for ref in refs if ref.number not in gone]
-        return merge_refs([], sorted([*kept, *(each.ref for each in self.merged)])).refs
+        return tuple(sorted([*kept, *(each.ref for each in self.merged)]))
 
 
 WorkerOutcome: TypeAlias = Done[LogCompactionReport] | Skipped | Failed
@@ -228,7 +227,7 @@ class LogCompactionWorker(ServiceFace):
         self._may_pass = False
         policy = {_DROPS: DropDead(), _POLICY: self._policy}.get(job.turn.strength)
         try:
-            _, told = self._carried_out(lambda: self._compact(job, policy), job.note, job.turn.strength)
+            _, told = self._carried_out(lambda: self._compact(job, policy), job.note)
             return told
         except Closed as error:
             self._last = Failed(error)
@@ -240,7 +239,7 @@ class LogCompactionWorker(ServiceFace):
             return self._last
 
     def _carried_out(self, compact: Callable[[], WorkerOutcome], note: Callable[[Exception], object],
-                     strength: int = _OWN_RULE) -> tuple[WorkerOutcome, WorkerOutcome]:
+                     ) -> tuple[WorkerOutcome, WorkerOutcome]:
         """Compact, and notify the server while what was replaced is held in place; then let it go.
 
         Returns how the compaction ended, and how that together with the server did.
@@ -272,9 +271,6 @@ class LogCompactionWorker(ServiceFace):
                 # will.
                 with contextlib.suppress(CompactlibError):
                     self._log.reclaim()
-                if report is not None and report.dropped and not report.drops_only:
-                    # While they were held in place, dropped files kept those on both sides of them apart.
-                    self._service.request(_WORK, strength)
             return outcome, told
 
     def _write_snapshot(self, job: Job) -> Outcome[Any]:

@@ -34,13 +34,11 @@ class FlushPlan(Printed):
     """What to write to a log's segments.
 
     Attributes:
-        cut_after: what segments hold above this index was taken back; `None` if nothing was.
         successor: whether to begin a new segment first, so that compaction can have the one that has gone stale.
         slabs: what to write, ascending.
         dead: entries of the tables that are left out.
     """
 
-    cut_after: int | None
     successor: bool
     slabs: tuple[Slab, ...]
     dead: int
@@ -61,12 +59,12 @@ class FlushPlan(Printed):
                 for slab in self.slabs]
 
     def __repr__(self) -> str:
-        cut = "" if self.cut_after is None else f", cut after {self.cut_after}"
-        return (f"FlushPlan({self.entries:,} entries in {len(self.slabs)} runs, {self.dead:,} dead left out{cut}"
+        return (f"FlushPlan({self.entries:,} entries in {len(self.slabs)} runs, {self.dead:,} dead left out"
                 f"{', in a new segment' if self.successor else ''})")
 
 
-def plan_flush(tables: Sequence[Table], row: SnapshotMeta, newest: NewestStats | None = None) -> FlushPlan:
+def plan_flush(tables: Sequence[Table], row: SnapshotMeta, newest: NewestStats | None = None, *,
+               below: int | None = None) -> FlushPlan:
     """What of `tables` (oldest first) to write to segments. O(runs of tables and live set).
 
     Args:
@@ -74,15 +72,15 @@ def plan_flush(tables: Sequence[Table], row: SnapshotMeta, newest: NewestStats |
         row: the log's row, read once.
         newest: the segment that is appended to; it has gone stale if it ends below everything that is live and holds
             more than 1024 bytes (then only its place keeps compaction from it).
+        below: tables that do not wait yet answer from here on, so that nothing from here on is written.
     """
-    cuts = [table.base - 1 for table in tables if table.cuts]
-    visible = visible_slabs(tables)
+    visible = visible_slabs(tables, below)
     kept: list[Slab] = []
     for slab in visible:
         kept += _needed(slab, row)
     stale = newest is not None and -1 < newest.last < row.smallest_live_index and newest.data_bytes > STALE_BYTES
     dead = sum(len(slab.payloads) for slab in visible) - sum(len(slab.payloads) for slab in kept)
-    return FlushPlan(min(cuts, default=None), bool(stale and kept), tuple(kept), dead)
+    return FlushPlan(bool(stale and kept), tuple(kept), dead)
 
 
 def _needed(slab: Slab, row: SnapshotMeta) -> list[Slab]:

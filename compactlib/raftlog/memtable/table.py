@@ -51,7 +51,7 @@ class Table:
 
     Attributes:
         base: this table answers for every index from here on; older ones, and segments, only for those below.
-        cuts: whether older entries from `base` on were taken back, so that segments have to forget them too.
+        cuts: whether older entries from `base` on were taken back.
         slabs: ascending.
         file_number: the WAL file that has to stay until the table is in segments; `None` while it takes inserts.
     """
@@ -309,10 +309,9 @@ def visible_runs(tables: Sequence[Table]) -> Iterator[tuple[int, int]]:
         below = table.base if below is None else min(below, table.base)
 
 
-def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
-    """The same with their terms and payloads, ascending."""
+def visible_slabs(tables: Sequence[Table], below: int | None = None) -> list[Slab]:
+    """The same with their terms and payloads, ascending; those from `below` on left out."""
     found: list[list[Slab]] = []
-    below: int | None = None
     for table in reversed(tables):
         part: list[Slab] = []
         for slab in table.slabs:

@@ -4,47 +4,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-
-import attrs
 
 from compactlib.errors import AuditFailed
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
-
-
-@attrs.frozen
-class MergedRefs:
-    """The outcome of `merge_refs`.
-
-    Attributes:
-        refs: the new list, oldest first, ranges ascending and disjoint.
-        covered: numbers of segments of which nothing counts any more; their files may go once the newer segments
-            are durable. A segment that merely became shorter is never among them.
-    """
-
-    refs: tuple[SegmentRef, ...]
-    covered: tuple[int, ...]
-
-
-def merge_refs(refs: Sequence[SegmentRef], new: Iterable[SegmentRef] = ()) -> MergedRefs:
-    """Put `new` references (oldest first) behind `refs`: each cuts every older one to end before its own start.
-
-    A new reference to a segment that is already there replaces it. O(n + cuts), since only the end is cut.
-    """
-    arriving = {ref.number: ref for ref in new}
-    listed: list[SegmentRef] = []
-    covered: list[int] = []
-    for ref in (*(ref for ref in refs if ref.number not in arriving), *arriving.values()):
-        while listed and listed[-1].last >= ref.first:
-            older = listed.pop()
-            if older.first < ref.first:
-                listed.append(attrs.evolve(older, last=ref.first - 1))
-                break
-            covered.append(older.number)
-        listed.append(ref)
-    return MergedRefs(tuple(listed), tuple(sorted(covered)))
 
 
 def overlapping_refs(refs: Sequence[SegmentRef], first: int, last: int) -> Sequence[SegmentRef]:

@@ -12,6 +12,7 @@ import attrs
 from compactlib.errors import CorruptData, InvalidInput
 
 MAX_INDEX = (1 << 64) - 1
+MAX_PAYLOAD_BYTES = (1 << 32) - 1
 DEFAULT_MAX_ENTRIES = 4096
 DEFAULT_MAX_BYTES = 64_000_000
 INDEX_RECORD_BYTES = 40
@@ -106,8 +107,7 @@ class AppendAnswer:
 class SegmentRef:
     """One segment and the range of indexes for which it is asked.
 
-    The range is a hull (a sparse segment has gaps) and may end before the file does: entries above `last` were
-    overwritten by a newer segment.
+    The range is a hull: a sparse segment has gaps.
 
     Attributes:
         number: the segment's place in the order of writes, >= 1; its file is `<16 digits>.segment`.
@@ -125,9 +125,9 @@ class SegmentStats:
     """What a policy may know about a segment.
 
     Attributes:
-        ref: which segment, and the range that counts.
-        entries: index records in the file, overwritten ones included.
-        data_bytes: payload bytes in the file, overwritten ones included.
+        ref: which segment, and its range.
+        entries: index records in the file.
+        data_bytes: payload bytes in the file, those behind a cut included.
         live_entries: entries that a compaction would keep.
         live_bytes: their payload bytes.
         format: `"native"`, `"ra1"` or `"ra2"`.

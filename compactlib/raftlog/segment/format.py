@@ -13,6 +13,9 @@ A seal is written over the one before the last, and only once the last is durabl
 and two that are not whole are damage. The first one written after the segment was made lies away from the records, so
 that damage on end cannot hit it and the first record, and leave a seal that knows of neither.
 
+Records ascend by index. A sealed segment is cut by one more seal with fewer entries: what lies behind these is ignored,
+and its room is given back when the segment is next rewritten.
+
 All numbers are little-endian. An entry's CRC-32 covers index, term, length and payload, in that order; the record
 also keeps the CRC-32 of the first three, so that one call over the payload finishes the check. Pure functions.
 """
@@ -37,7 +40,6 @@ SEAL_BYTES = 32
 SEALS = 2
 INDEX_START = HEAD_BYTES
 RECORD_BYTES = INDEX_RECORD_BYTES
-MAX_PAYLOAD_BYTES = (1 << 32) - 1
 
 _HEADER = RecordFrame("segment format", b"CLRAFSEG", 2, "<HHIQQ4x")
 _SEAL = struct.Struct("<IIQIQ")
@@ -77,8 +79,7 @@ class Seal:
         entries: index records known durable.
         data_end: end of their payloads, an offset in the file.
         index_crc: CRC-32 of those records' bytes.
-        sealed: nothing will be appended any more; the file holds exactly these entries.
-        ascending: no record was overwritten by a later one, so that a reader need not look for such.
+        sealed: nothing will be appended any more; the segment holds exactly these entries.
         sequence: counts the seals of a segment; the highest one counts, and it says at which of the two places.
     """
 
@@ -86,7 +87,6 @@ class Seal:
     data_end: int
     index_crc: int
     sealed: bool
-    ascending: bool = False
     sequence: int = 0
 
     @property
@@ -102,7 +102,7 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 32 seal bytes."""
-    state = (_SEALED if seal.sealed else _OPEN) | (_ASCENDING if seal.ascending else 0)
+    state = (_SEALED if seal.sealed else _OPEN) | _ASCENDING
     body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
 
@@ -148,7 +148,7 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
     if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
         return None
-    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), bool(state & _ASCENDING), sequence)
+    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence)
     return seal if seal.place == place else None
 
 

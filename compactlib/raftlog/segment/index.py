@@ -17,15 +17,14 @@ from compactlib.raftlog.segment.format import Columns
 
 @attrs.define(eq=False)
 class SegmentIndex:
-    """Where each entry of a segment lies; overwritten records are left out.
+    """Where each entry of a segment lies. It only grows: whoever reads it beside the writer needs no lock.
 
-    An append of a lower index takes everything above it back (the Raft rule), so the records that count
-    ascend both by index and by offset. About 44 bytes an entry.
+    Records ascend both by index and by offset. About 44 bytes an entry.
 
     Attributes:
-        columns: the records that count, ascending by index.
-        entries: records in the file, overwritten ones included.
-        data_bytes: payload bytes in the file, overwritten ones included.
+        columns: the records, ascending by index.
+        entries: records in the file. Ra's may include some that a later one has overwritten.
+        data_bytes: payload bytes in the file, those behind a cut included.
         zero_means_unchecked: a CRC of 0 says that none was computed (Ra), instead of being one (native).
     """
 
@@ -40,26 +39,29 @@ class SegmentIndex:
         return cls(Columns(array("Q"), array("Q"), array("Q"), array("I"), array("I"), array("I")), 0, 0)
 
     @classmethod
-    def from_records(cls, records: Columns, *, zero_means_unchecked: bool = False,
-                     ascending: bool = False) -> SegmentIndex:
-        """The index that results from writing `records` in order. O(records), almost free when they ascend.
-
-        Args:
-            records: every record of the file.
-            zero_means_unchecked: see the class.
-            ascending: the caller knows that no record overwrites another.
-        """
-        indexes, lengths = records.indexes, records.lengths
+    def from_records(cls, records: Columns) -> SegmentIndex:
+        """The index of ascending `records`, all of the file."""
+        lengths = records.lengths
         total = len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths)
-        if not ascending and not all(map(lt, indexes, islice(indexes, 1, None))):
-            records = _selected(records, _winners(indexes))
-        return cls(records, len(indexes), total, zero_means_unchecked)
+        return cls(records, len(records), total)
+
+    @classmethod
+    def from_ra(cls, records: Columns) -> SegmentIndex:
+        """The index of a file of Ra: a record takes back those before it with the same or a higher index."""
+        found = cls.from_records(records)
+        if not is_ascending(records.indexes):
+            found.columns = _selected(records, _winners(records.indexes))
+        found.zero_means_unchecked = True
+        return found
+
+    def head(self, count: int) -> SegmentIndex:
+        """A copy of the first `count` records."""
+        kept = Columns(*(column[:count] for column in attrs.astuple(self.columns, recurse=False)))
+        return SegmentIndex(kept, count, sum(kept.lengths), self.zero_means_unchecked)
 
     def append(self, index: int, term: int, offset: int, length: int, head: int, crc: int) -> None:
-        """Take one more record; those with the same or a higher index no longer count. O(1) unless it overwrites."""
+        """Take one more record, above all those before. O(1)."""
         columns = self.columns
-        if columns.indexes and index <= columns.indexes[-1]:
-            self._take_back(index)
         columns.terms.append(term)
         columns.offsets.append(offset)
         columns.lengths.append(length)
@@ -72,18 +74,11 @@ class SegmentIndex:
     def extend(self, records: Columns) -> None:
         """Take ascending records, at least one, as `append` does each. Copies memory."""
         columns = self.columns
-        if columns.indexes and records.indexes[0] <= columns.indexes[-1]:
-            self._take_back(records.indexes[0])
         # The indexes last: a reader that finds an index finds the rest.
         for name in ("terms", "offsets", "lengths", "heads", "crcs", "indexes"):
             getattr(columns, name).extend(getattr(records, name))
         self.entries += len(records)
         self.data_bytes += sum(records.lengths)
-
-    def _take_back(self, index: int) -> None:
-        keep = bisect_left(self.columns.indexes, index)
-        for column in attrs.astuple(self.columns, recurse=False):
-            del column[keep:]
 
     def __len__(self) -> int:
         return len(self.columns.indexes)
@@ -138,6 +133,11 @@ def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
         return [column[0]] * len(positions)
     values: tuple[int, ...] = itemgetter(*positions)(column)
     return values
+
+
+def is_ascending(indexes: Sequence[int]) -> bool:
+    """Whether each is above the one before. In C."""
+    return all(map(lt, indexes, islice(indexes, 1, None)))
 
 
 def is_uniform(column: array[int]) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from itertools import pairwise
 from typing import Literal
 
 import attrs
@@ -14,7 +15,7 @@ from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import read_exactly
 from compactlib.raftlog.segment import format as native, ra_format
-from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.index import SegmentIndex, is_ascending
 
 TailRule = Literal["cut", "refuse"]
 SegmentFormat = Literal["native", "ra1", "ra2"]
@@ -90,8 +91,8 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
 
 
 def sealed_records(descriptor: int, path: str, *, number: int | None = None) -> bytes | None:
-    """The index records, as they lie in the file, of a native segment that is sealed and in which no record overwrites
-    another; `None` for any other segment. For the arguments see `load_segment`.
+    """The index records, as they lie in the file, of a native segment that is sealed; `None` for any other segment. For
+    the arguments see `load_segment`.
 
     Raises:
         CorruptData: the file is damaged; says where.
@@ -102,7 +103,7 @@ def sealed_records(descriptor: int, path: str, *, number: int | None = None) -> 
         return None
     header, seal = native.decode_header(start, path), native.decode_seal(start)
     _require_number(header, number, path)
-    if seal is None or not (seal.sealed and seal.ascending):
+    if seal is None or not seal.sealed:
         return None
     return _durable_region(descriptor, path, header, seal)
 
@@ -123,10 +124,22 @@ def _load_native(descriptor: int, path: str, header: native.Header, seal: native
     region = _durable_region(descriptor, path, header, seal)
     records = native.decode_records(region)
     if seal.sealed:
-        index = SegmentIndex.from_records(records, ascending=seal.ascending)
+        _require_ascending(records, path)
+        index = SegmentIndex.from_records(records)
+        # Of one that was cut, what lies behind the cut takes room until it is rewritten.
+        index.data_bytes = max(index.data_bytes, os.fstat(descriptor).st_size - header.data_start)
         return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True,
                              seal_sequence=seal.sequence)
+    _require_ascending(records, path)
     return _with_tail(descriptor, header, seal, region)
+
+
+def _require_ascending(records: native.Columns, path: str) -> None:
+    if not is_ascending(records.indexes):
+        place = next(place for place, (one, other) in enumerate(pairwise(records.indexes), 1) if other <= one)
+        raise CorruptData(path=path, offset=native.INDEX_START + place * native.RECORD_BYTES,
+                          expected=f"an index above {records.indexes[place - 1]}, as records ascend",
+                          found=str(records.indexes[place]))
 
 
 def _seal_of_nothing(descriptor: int, path: str, header: native.Header) -> native.Seal:
@@ -178,7 +191,9 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
     size = os.fstat(descriptor).st_size
     complete = min(listed, (size - native.INDEX_START) // native.RECORD_BYTES - seal.entries)
     whole, data_end = 0, seal.data_end
-    while whole < complete and _is_whole(descriptor, records, whole, data_end):
+    last = int(native.indexes_of(durable[-native.RECORD_BYTES:])[0]) if durable else -1
+    while whole < complete and records.indexes[whole] > last and _is_whole(descriptor, records, whole, data_end):
+        last = records.indexes[whole]
         data_end += records.lengths[whole]
         whole += 1
     kept = durable + behind[:whole * native.RECORD_BYTES]
@@ -231,7 +246,7 @@ def _load_ra(descriptor: int, path: str, start: bytes) -> LoadedSegment:
     data_start = ra_format.data_start(version, max_count)
     region = read_exactly(descriptor, data_start - ra_format.HEADER_BYTES, ra_format.HEADER_BYTES)
     records = ra_format.decode_records(region, version, path, data_start)
-    index = SegmentIndex.from_records(records, zero_means_unchecked=True)
+    index = SegmentIndex.from_ra(records)
     data_end = records.offsets[-1] + records.lengths[-1] if len(records) else data_start
     size = os.fstat(descriptor).st_size
     # Entries without payload leave the file shorter than where payloads would begin.

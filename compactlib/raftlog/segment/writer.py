@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appending to the newest segment: payload first, then the index record, durable on `sync`."""
+"""Writing a segment file: entries are appended, made durable by `sync`, and ended by a seal.
+
+Payloads are written before the index records that name them, and a seal says how much an fsync has covered. A seal is
+written to the place of the one before the last, after an fsync that covered the last: so a crash tears one at most.
+
+A segment is never written again once it was sealed, with one exception: a cut (`cut_segment`) writes one more seal,
+with fewer entries. Nothing is overwritten by it, so a crash leaves all entries or those that were kept.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -17,15 +23,12 @@ from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
-from compactlib.raftlog.arguments import bytes_of, whole
 from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
-from compactlib.raftlog.model.values import MAX_INDEX, SegmentLimits
+from compactlib.raftlog.model.values import DamagedEntry, SegmentLimits
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.load import TornTail, load_segment
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.raftlog.segment.reader import SegmentReader
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20
@@ -33,17 +36,17 @@ _JOINED_BYTES = 4096
 
 
 class SegmentWriter(Closing):
-    """The one writer of a segment that is not full. Used by one thread at a time.
+    """The one writer of a segment. Used by one thread at a time.
 
     Entries wait in memory until 1024 of them or 1 MiB have gathered, or `flush`, `sync` or `seal` is called; only
-    `sync` and `seal` make them durable. After an error the writer refuses to go on, since it cannot know what the disk
-    holds: open the segment again.
+    `sync` and `seal` make them durable. After a `StorageError` the file holds what the last sync covered and perhaps
+    more: `take_back` goes on from there, or the file is opened again.
 
     Make one with `create` or `open`.
     """
 
     def __init__(self, out: OutFile, header: native.Header, index: SegmentIndex, *, data_end: int,
-                 index_crc: int, torn_tail: TornTail | None, seal_sequence: int = 0) -> None:
+                 index_crc: int, sequence: int = 0, torn_tail: TornTail | None = None) -> None:
         self._out = out
         self._header = header
         self._index = index
@@ -54,13 +57,14 @@ class SegmentWriter(Closing):
         self._torn_tail = torn_tail
         self._payloads: list[bytes] = []
         self._records: list[bytes] = []
-        self._record_count = 0
-        # What the last sync covered, as a seal would say it; an entry found when the file was opened is not part of it.
-        self._synced = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
-        # The seal written last, and the last one known to be durable, which is never written over.
-        self._sequence = self._proven = seal_sequence
-        self._state = "open"
-        self._most_entries = header.limits.max_entries
+        # What the last sync covered, as a seal says it; an entry found when the file was opened is not part of it.
+        self._synced = native.Seal(0, header.data_start, 0, sealed=False)
+        self._sequence = sequence
+        self._is_open = True
+        # Records behind those that were flushed, which a write that was refused may have left.
+        self._stale_records = 0
+        # Whether a sync was refused, which may have lost the last seal.
+        self._may_lack_seal = False
         self._full_beyond = header.data_start + header.limits.max_bytes
         records_end = native.INDEX_START + index.entries * native.RECORD_BYTES
         self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, header.data_start)
@@ -72,16 +76,15 @@ class SegmentWriter(Closing):
 
         Raises:
             Busy: the file exists.
-            StorageError: the disk refused; nothing was created.
+            StorageError: the disk refused.
         """
         path = os.path.join(folder, segment_name(number))
         if os.path.lexists(path):
             raise Busy(f"{path} exists already; segments are created once, use the next number")
         header = native.Header(number, SegmentLimits() if limits is None else limits)
-        seal = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
+        seal = native.Seal(0, header.data_start, 0, sealed=False)
         write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
-        return cls(files.open(path), header, SegmentIndex.empty(), data_end=header.data_start, index_crc=0,
-                   torn_tail=None)
+        return cls(files.open(path), header, SegmentIndex.empty(), data_end=header.data_start, index_crc=0)
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
@@ -102,49 +105,28 @@ class SegmentWriter(Closing):
                 raise InvalidInput(f"{path} is {'sealed' if loaded.sealed else 'of format ' + loaded.format} and takes "
                                    f"no more entries; append to a new segment")
             writer = cls(out, loaded.header, loaded.index, data_end=loaded.data_end, index_crc=loaded.index_crc,
-                         torn_tail=loaded.torn_tail, seal_sequence=loaded.seal_sequence)
+                         sequence=loaded.seal_sequence, torn_tail=loaded.torn_tail)
             writer._clear_tail(loaded.torn_tail, loaded.durable_entries)
         except BaseException:
             out.close()
             raise
         return writer
 
-    @classmethod
-    def reopen(cls, files: Files, folder: StrPath, failed: SegmentWriter) -> SegmentWriter:
-        """Go on after `failed` met an error, from what it had made durable; all that came later is taken back.
-
-        What was written but not synced may read back whole and be lost in a crash all the same, because a sync that
-        failed promises nothing: so it is removed, durably, and so is a seal whose sync failed.
-
-        Raises:
-            StorageError: the disk refused; call again.
-        """
-        failed.abandon()
-        synced = attrs.evolve(failed._synced, sequence=failed._next_sequence())
-        out = files.open(failed.path)
-        try:
-            out.truncate(max(synced.data_end, native.INDEX_START))
-            behind = (failed._index_records - synced.entries) * native.RECORD_BYTES
-            out.write_at(native.INDEX_START + synced.entries * native.RECORD_BYTES, [bytes(behind)])
-            out.write_at(synced.place, [native.encode_seal(synced)])
-            out.sync()
-        finally:
-            out.close()
-        return cls.open(files, folder, failed.number)
-
     def _clear_tail(self, torn: TornTail | None, sealed_entries: int) -> None:
         if torn is not None:
-            # Records behind the cut may look whole again once entries of the same length are put before them.
-            if torn.records:
-                place = native.INDEX_START + torn.entries * native.RECORD_BYTES
-                self._out.write_at(place, [bytes(torn.records * native.RECORD_BYTES)])
+            self._zero_records(torn.entries, torn.records)
             self._out.truncate(max(torn.data_end, native.INDEX_START))
         if torn is not None or self._index.entries:
-            self._sync_out()
+            self._out.sync()
         if torn is not None or sealed_entries < self._index.entries:
             self._write_seal(sealed=False)
         else:
-            self._synced = self._new_seal(sealed=False, sequence=self._sequence)
+            self._synced = self._seal_now(sealed=False)
+
+    def _zero_records(self, start: int, count: int) -> None:
+        """They may look whole again once entries of the same length are put before them."""
+        if count:
+            self._out.write_at(native.INDEX_START + start * native.RECORD_BYTES, [bytes(count * native.RECORD_BYTES)])
 
     @property
     def number(self) -> int:
@@ -163,7 +145,7 @@ class SegmentWriter(Closing):
 
     @property
     def index(self) -> SegmentIndex:
-        """Everything appended so far, flushed or not."""
+        """Everything appended so far, flushed or not. Another object after `take_back`."""
         return self._index
 
     @property
@@ -174,71 +156,51 @@ class SegmentWriter(Closing):
     @property
     def is_full(self) -> bool:
         """Whether the next entry belongs in a new segment: the index is used up, or the payloads exceed `max_bytes`."""
-        return self._index.entries >= self._most_entries or self._data_end > self._full_beyond
+        return self._index.entries >= self._header.limits.max_entries or self._data_end > self._full_beyond
 
     @property
     def unsynced_entries(self) -> int:
         """Entries that are not durable yet, in memory or only written."""
-        return self._index_records - self._synced.entries
+        return self._index.entries - self._synced.entries
 
-    @property
-    def _index_records(self) -> int:
-        return self._flushed_entries + self._record_count
+    def unflushed(self, position: int) -> bytes | None:
+        """The payload at a position of the index that only memory holds yet; `None` if the file holds it."""
+        place = position - self._flushed_entries
+        return self._payloads[place] if place >= 0 else None
 
-    def append(self, index: int, term: int, payload: Buffer) -> None:
-        """Add one entry; one with the same or a lower index takes everything from there on back (overwrite).
-
-        Gaps are allowed.
+    def append(self, index: int, term: int, payload: bytes) -> None:
+        """Add one entry above all others; it is valid, and the segment is not full. Gaps are allowed.
 
         Raises:
-            InvalidInput: index or term is no 64-bit number, or the payload is not bytes, or exceeds 4 GiB - 1.
-            Busy: the segment is full; seal it and create the next.
-            Closed: the writer is closed, sealed, or has failed.
+            StorageError: the disk refused a flush.
+            Closed: the writer is closed or sealed.
         """
-        if self._state != "open":
+        if not self._is_open:
             self._refuse()
-        payload = payload if isinstance(payload, bytes) else bytes_of(payload)
         length = len(payload)
-        if type(index) is not int or type(term) is not int:
-            index, term = whole("the index", index), whole("the term", term)
-        if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:
-            raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to "
-                               f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
-        if self._index.entries >= self._most_entries or self._data_end > self._full_beyond:
-            self._refuse_more()
         head = native.head_crc(index, term, length)
         crc = crc32(payload, head)
         offset = self._data_end
-        record = native.encode_record(index, term, length, head, offset, crc)
-        # An interrupt in between leaves it half done.
-        self._state = "failed"
-        self._records.append(record)
-        self._record_count += 1
+        self._records.append(native.encode_record(index, term, length, head, offset, crc))
         self._payloads.append(payload)
         self._index.append(index, term, offset, length, head, crc)
         self._data_end = offset + length
-        self._state = "open"
-        if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
+        if len(self._payloads) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> int:
         """Add entries of consecutive indexes and one term, until the segment is full; returns how many it took.
 
         As `append` for each, with a few calls for all.
-
-        Raises:
-            InvalidInput, Busy, Closed: as `append`; nothing was added.
         """
-        if self._state != "open":
-            self._refuse()
         if len(payloads) <= 1:
             # Arrays of one cost twice as much.
             for payload in payloads:
                 self.append(first, term, payload)
             return len(payloads)
-        if self.is_full:
-            self._refuse_more()
-        room = self._most_entries - self._index.entries
+        if not self._is_open:
+            self._refuse()
+        room = self._header.limits.max_entries - self._index.entries
         fitting = payloads if len(payloads) <= room else payloads[:room]
         lengths = list(map(len, fitting))
         offsets = list(accumulate(lengths, initial=self._data_end))
@@ -246,114 +208,126 @@ class SegmentWriter(Closing):
             # An entry fits as long as those before it do not exceed the limit.
             count = bisect_right(offsets, self._full_beyond)
             fitting, lengths, offsets = fitting[:count], lengths[:count], offsets[:count + 1]
-        if not 0 <= first <= MAX_INDEX + 1 - len(lengths) or not 0 <= term <= MAX_INDEX or (
-                max(lengths) > native.MAX_PAYLOAD_BYTES):
-            raise InvalidInput(f"entries {first} to {first + len(lengths) - 1} in term {term}: index and term are 0 to "
-                               f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
         end, heads = offsets.pop(), list(native.head_crcs(first, term, lengths))
         # As arrays, once: what follows copies memory.
         columns = native.Columns(
             indexes=array("Q", range(first, first + len(lengths))), terms=array("Q", [term]) * len(lengths),
             offsets=array("Q", offsets), lengths=array("I", lengths),
             heads=array("I", heads), crcs=array("I", list(map(crc32, fitting, heads))))
-        records = native.encode_records(columns)
-        self._state = "failed"
-        self._records.append(records)
-        self._record_count += len(lengths)
+        self._records.append(native.encode_records(columns))
         self._payloads += fitting
         self._index.extend(columns)
         self._data_end = end
-        self._state = "open"
-        if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
+        if len(self._payloads) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
         return len(lengths)
-
-    def _refuse_more(self) -> None:
-        raise Busy(f"{self.path} is full ({self._index.entries} entries); seal it and append to segment "
-                   f"{self.number + 1}")
 
     def flush(self) -> None:
         """Hand everything to the operating system, payloads before index records; not durable yet.
 
         Raises:
-            StorageError: the disk refused; the writer is done for, nothing durable is lost.
+            StorageError: the disk refused.
         """
-        if not self._records:
+        if not self._payloads:
             return
-        if self._state != "open":
-            self._refuse()
+        self.clear_stale()
         records = b"".join(self._records)
-        self._state = "failed"
         # Copying small pieces together costs less than the system takes to gather them.
         small = self._data_end - self._flushed_end < len(self._payloads) * _JOINED_BYTES
         self._out.write_at(self._flushed_end, [b"".join(self._payloads)] if small else self._payloads)
         self._out.write_at(native.INDEX_START + self._flushed_entries * native.RECORD_BYTES, [records])
         self._index_crc = crc32(records, self._index_crc)
-        self._flushed_entries += self._record_count
-        self._flushed_end = self._data_end
-        self._record_count = 0
-        self._records.clear()
-        self._payloads.clear()
-        self._state = "open"
+        self._flushed_entries, self._flushed_end = self._index.entries, self._data_end
+        self._records, self._payloads = [], []
+
+    def clear_stale(self) -> None:
+        """Remove what a write that was refused may have left behind the entries, lest it be taken for whole later.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if self._stale_records:
+            self._zero_records(self._flushed_entries, self._stale_records)
+            self._out.sync()
+            self._stale_records = 0
 
     def sync(self) -> None:
         """Make everything appended so far durable: one fsync, none if there is nothing new.
 
         Raises:
-            StorageError: the disk refused; the writer is done for.
-            Closed: the writer is closed, sealed, or has failed.
+            StorageError: the disk refused.
+            Closed: the writer is closed or sealed.
         """
-        if self._state != "open":
+        if not self._is_open:
             self._refuse()
         self.flush()
         if self._synced.entries < self._flushed_entries:
-            self._state = "failed"
             self._ahead_of_records.follow(self._out, native.INDEX_START + self._flushed_entries * native.RECORD_BYTES)
             self._ahead_of_payloads.follow(self._out, self._flushed_end)
-            self._sync_out()
+            self._may_lack_seal = True
+            self._out.sync()
+            self._may_lack_seal = False
             # Not synced in turn: an older seal only means that more is checked when the segment is opened.
             self._write_seal(sealed=False)
-            self._state = "open"
 
     def seal(self) -> None:
         """Make everything durable and end the segment: nothing can be appended any more.
 
         Raises:
-            StorageError: the disk refused; the writer is done for.
-            Closed: the writer is closed or has failed.
+            StorageError: the disk refused.
+            Closed: the writer is closed or sealed.
         """
-        if self._state == "sealed":
-            return
-        self.sync()
-        self._state = "failed"
+        if not self._is_open:
+            self._refuse()
+        self.flush()
+        self.clear_stale()
         self._cut_zeros()
+        self._may_lack_seal = True
+        self._out.sync()
+        # From here on nothing may be appended, whatever the disk says of the rest.
+        self._is_open = False
         self._write_seal(sealed=True)
-        self._sync_out()
-        self._state = "sealed"
+        self._out.sync()
+
+    def take_back(self) -> None:
+        """Go on from what the last sync covered: what came later is cut off, durably. Needs no room.
+
+        What was written but not synced may read back whole and be lost in a crash all the same, because a sync that
+        failed promises nothing.
+
+        Raises:
+            StorageError: the disk refused.
+            Closed: the writer is closed or sealed.
+        """
+        if not self._is_open:
+            self._refuse()
+        synced = self._synced
+        self._out.truncate(max(synced.data_end, native.INDEX_START))
+        if self._may_lack_seal:
+            seal = attrs.evolve(synced, sequence=self._sequence)
+            self._out.write_at(seal.place, [native.encode_seal(seal)])
+        self._out.sync()
+        self._may_lack_seal = False
+        self._stale_records = max(self._stale_records, self._index.entries - synced.entries)
+        self._index = self._index.head(synced.entries)
+        self._records, self._payloads = [], []
+        self._data_end = self._flushed_end = synced.data_end
+        self._flushed_entries, self._index_crc = synced.entries, synced.index_crc
 
     def _cut_zeros(self) -> None:
         """A file that is left has nothing behind its payloads; what a crash leaves there is a torn tail."""
         if self._ahead_of_payloads.filled > self._flushed_end:
             self._out.truncate(self._flushed_end)
 
-    def _sync_out(self) -> None:
-        self._out.sync()
-        self._proven = self._sequence
-
-    def _next_sequence(self) -> int:
-        """Of the next seal: its place is not that of the last one known to be durable, lest a crash damage both."""
-        following = self._sequence + 1
-        return following + ((following - self._proven) % native.SEALS == 0)
-
     def _write_seal(self, *, sealed: bool) -> None:
-        self._sequence = self._next_sequence()
-        seal = self._new_seal(sealed=sealed, sequence=self._sequence)
-        self._synced = attrs.evolve(seal, sealed=False) if sealed else seal
+        """Write the next seal, after an fsync that has covered the last one."""
+        self._synced = self._seal_now(sealed=False)
+        seal = attrs.evolve(self._synced, sealed=sealed, sequence=self._sequence + 1)
         self._out.write_at(seal.place, [native.encode_seal(seal)])
+        self._sequence += 1
 
-    def _new_seal(self, *, sealed: bool, sequence: int) -> native.Seal:
-        ascending = len(self._index) == self._index.entries
-        return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed, ascending, sequence)
+    def _seal_now(self, *, sealed: bool) -> native.Seal:
+        return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed)
 
     def close(self) -> None:
         """Sync what can be synced and give up the file; closing again does nothing.
@@ -361,24 +335,67 @@ class SegmentWriter(Closing):
         Raises:
             StorageError: the disk refused the last sync; the file is closed all the same.
         """
-        if self._state == "closed":
-            return
         try:
-            if self._state == "open":
+            if self._is_open:
                 self.sync()
                 self._cut_zeros()
         finally:
-            self._state = "closed"
-            self._out.close()
+            self.abandon()
 
     def abandon(self) -> None:
         """Give up the file without another write; what was not synced may be lost."""
-        self._state = "closed"
+        self._is_open = False
         self._out.close()
 
     def _refuse(self) -> None:
-        advice = {"failed": "an earlier write failed; open the log again", "sealed": "append to the next segment"}
-        raise Closed(f"the writer of {self.path} is {self._state}: {advice.get(self._state, 'open the segment again')}")
+        raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
 
     def __repr__(self) -> str:
-        return f"SegmentWriter({self.path!r}, {self._index.entries} entries, {self._state})"
+        return f"SegmentWriter({self.path!r}, {self._index.entries} entries, {'open' if self._is_open else 'closed'})"
+
+
+def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
+    """End a segment, sealed or not, behind its last entry up to `after`, durably: by one more seal. Needs no room.
+
+    What lies behind the seal is ignored, and given back when the segment is next rewritten. A file of Ra, which has no
+    seals, is replaced by one of ours.
+
+    Raises:
+        CorruptData: the segment is damaged.
+        StorageError: the disk refused; the segment has all its entries, or those up to `after`.
+    """
+    path = os.path.join(folder, segment_name(number))
+    out = files.open(path)
+    try:
+        loaded = load_segment(out.fileno(), path, number=number)
+        kept = loaded.index.head(bisect_right(loaded.index.columns.indexes, after))
+        if loaded.header is None:
+            _replace_by_native(files, path, number, kept)
+            return
+        end = kept.columns.offsets[-1] + kept.columns.lengths[-1] if len(kept) else loaded.header.data_start
+        seal = native.Seal(len(kept), end, crc32(native.encode_records(kept.columns), 0), sealed=True,
+                           sequence=loaded.seal_sequence + 1)
+        # Covers the last seal, and the entries of a segment that was not sealed.
+        out.sync()
+        out.write_at(seal.place, [native.encode_seal(seal)])
+        out.sync()
+    finally:
+        out.close()
+
+
+def _replace_by_native(files: Files, path: str, number: int, kept: SegmentIndex) -> None:
+    header = native.Header(number, SegmentLimits(max_entries=max(len(kept), 1)))
+    index, payloads, end = SegmentIndex.empty(), list[bytes](), header.data_start
+    with SegmentReader(path) as reader:
+        for answer in reader.answers_at(range(len(kept))):
+            if isinstance(answer, DamagedEntry):
+                raise answer.error
+            payload = answer.payload
+            head = native.head_crc(answer.index, answer.term, len(payload))
+            index.append(answer.index, answer.term, end, len(payload), head, crc32(payload, head))
+            payloads.append(payload)
+            end += len(payload)
+    records = native.encode_records(index.columns)
+    seal = native.Seal(len(index), end, crc32(records, 0), sealed=True)
+    write_durably(files, path, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records, *payloads],
+                  temporary_suffix=TEMPORARY_SUFFIX)

@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments below a `RaftLog`: written by flushes only, compacted with what the memtable still holds in mind."""
+"""The segments below a `RaftLog`: written by flushes, and cut when the log takes back entries that they hold."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from compactlib._closing import Closing
-from compactlib.errors import CompactlibError, CorruptData, NotFound
+from compactlib.errors import NotFound, StorageError
 from compactlib.files.disk import StrPath
+from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.log.segment_log import Beside, SegmentLog
+from compactlib.raftlog.compaction.compactor import Beside
+from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
+from compactlib.raftlog.memtable.table import Slab, Table, visible_slabs
 from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.model.hard_state import KeptHardState
-from compactlib.raftlog.model.refs import asked_refs, next_ref
-from compactlib.raftlog.model.values import Entry, SegmentRef
+from compactlib.raftlog.model.refs import next_ref
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.runtime.breather import Breather
 
 _RUN_ENTRIES = 1024
-"""Flushed at a stretch, in about a millisecond, before an append of another thread has its turn."""
-_MAX_LOOKS = 100
+"""Flushed at a stretch, in about a millisecond, before a read of another thread has its turn."""
+_MAX_ATTEMPTS = 100
 _SeenT = TypeVar("_SeenT")
 
 
@@ -40,6 +43,8 @@ class LogSegments(Closing):
     Attributes:
         beside: what is held elsewhere, and what must stay although it is dead: set by the log once it is open.
         log: the segments as a log by themselves: for those who read and compact them.
+        guard: its lock is held by a flush of this log, and by a cut; taken before the log's own lock. A cut that was
+            left half way closes the log.
         hard_state: the member's term and vote, which lie in the same folder.
         gap: where a gap is in which no index is missing, there too.
     """
@@ -54,152 +59,130 @@ class LogSegments(Closing):
         except BaseException:
             self.log.close()
             raise
+        self.guard: Guard = Guard(f"the log in {self.log.folder}")
         self._clock = options.clock
-        self._tail = self.log.tail
-        self._segments = self.log.tail.segments
+        self._segments = self.log.segments
         # From an index above the snapshot to the end of a segment, which is not the newest, every index was held: so it
-        # is as long as that one is listed like this, since what is taken back is cut from the end.
+        # is as long as that one is listed like this, since entries are taken back from the end.
         self._whole: tuple[int, SegmentRef | None] = (0, None)
 
-    # -- flushing
+    # -- writing
+
+    @property
+    def last(self) -> int:
+        """The last index that segments hold, -1 if none."""
+        last = self._segments.last_index
+        return -1 if last is None else last
 
     def newest_stats(self) -> NewestStats:
-        """What a flush plan wants to know of the newest segment."""
-        with self._tail.switch:
-            newest = self._tail.newest.known()
+        """What a flush plan wants to know of the segment that is appended to."""
+        newest = self._segments.known_of(self._segments.newest_number)
         return NewestStats() if newest is None else NewestStats(newest.ref.last, newest.data_bytes)
 
     def write(self, plan: FlushPlan) -> None:
-        """Carry out a flush plan durably. Carrying it out again, after an error or a crash, does no harm.
+        """Carry out a flush plan durably. What segments hold already is not written again.
 
         Raises:
-            StorageError: the disk refused.
-            Busy: what was taken back is still being read, and nothing older is there to say so; call again.
+            StorageError: the disk refused; what was written since the last sync is taken back, call again. If that is
+                refused too, the log is closed.
+            Closed: the log was closed.
         """
-        try:
-            self._carry_out(plan)
-        except BaseException as error:
-            if not isinstance(error, CompactlibError):
-                # Interrupted, in the middle of a write maybe: go on from what is durable.
-                self._tail.lose_unsynced(error)
-            raise
-
-    def _carry_out(self, plan: FlushPlan) -> None:
-        # What an earlier try has lost is written now.
-        self._tail.untold.clear()
-        if plan.cut_after is not None and not (plan.slabs and plan.slabs[0].first == plan.cut_after + 1):
-            # Else the first entry to be written takes back by itself whatever stands from its index on.
-            self.take_back(plan.cut_after)
         if plan.successor:
-            self._tail.begin_successor()
+            self._undone_if_refused(self._segments.end_segment)
         breather = Breather(self._clock)
         for slab in plan.slabs:
-            for start in range(0, len(slab.payloads), _RUN_ENTRIES):
-                self._tail.put_run(slab.first + start, slab.term, slab.payloads[start:start + _RUN_ENTRIES])
+            for start in range(max(self.last + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
+                first, payloads = slab.first + start, slab.payloads[start:start + _RUN_ENTRIES]
+                self._undone_if_refused(lambda first=first, term=slab.term, payloads=payloads:  # type: ignore[misc]
+                                        self._segments.append_run(first, term, payloads))
                 breather.breathe()
-        self._tail.sync()
-        # A reader or a compaction may have met a disk that refused, between two of these writes.
-        self._tail.require_kept()
+        self._undone_if_refused(self._segments.sync)
 
-    def take_back(self, after: int) -> None:
-        """Make durable that segments hold nothing above `after`.
+    def _undone_if_refused(self, change: Callable[[], object]) -> None:
+        with self.log.guard.lock:
+            try:
+                change()
+            except StorageError:
+                self._segments.take_back()
+                raise
 
-        The highest entry that is left is written again, which takes back what is above it; a dead one without its
-        payload, if that cannot be read any more. With none left, a new segment is begun and all the others are removed.
+    def prepare_cut(self, after: int) -> None:
+        """Make sure that `cut` needs no room. What is raised has changed nothing.
 
         Raises:
-            StorageError: the disk refused; call again.
-            CorruptData: the highest entry that is left is damaged, and not dead.
-            Busy: there is none left, and the others are still read; call again.
+            StorageError, Closed: the disk refused, or the log was closed.
         """
-        with self._tail.switch:
-            self._tail.require_open()
-            last = self.log.last_index
-            if (last if last is not None else -1) <= after and not self._tail.must_remove_older:
-                return
-            anchor = self._highest(after)
-            if anchor is None:
-                self._tail.remove_older()
-                return
-            self._tail.put_run(anchor.index, anchor.term, [anchor.payload])
-            self._tail.sync()
+        if self.last > after:
+            self._segments.prepare_truncation()
 
-    def _highest(self, limit: int) -> Entry | None:
-        index = self.previous_index(limit)
-        held = self._held_at(index) if index >= 0 else None
-        if held is None:
-            return None
-        reader, position = held
-        try:
-            return reader.read(index)
-        except CorruptData:
-            state = self.log.snapshot
-            if state is None or not state.is_dead(index):
-                raise
-            # It will never be read again: only its place in the order counts.
-            return Entry(index, reader.index.columns.terms[position], b"")
+    def cut(self, after: int) -> None:
+        """Remove every entry above `after` from the files, durably; see `Segments.truncate`."""
+        self._segments.truncate(after)
+
+    def roll_forward(self, tables: Sequence[Table], row_index: int) -> None:
+        """Make the cuts again that the WAL names and a crash may have left half way.
+
+        What agrees with the tables stays: a flush has written it since the cut. So does what the snapshot covers, which
+        was recorded after the cuts below it were whole.
+
+        Args:
+            tables: replayed from the WAL.
+            row_index: the snapshot's index.
+        """
+        cuts = [table.base - 1 for table in tables if table.cuts]
+        if cuts:
+            self.cut(self._agreeing_through(max(min(cuts), row_index), visible_slabs(tables)))
+
+    def _agreeing_through(self, after: int, slabs: Sequence[Slab]) -> int:
+        """Up to where segments hold, above `after`, exactly what `slabs` (ascending) say, or a beginning of it."""
+        for slab in slabs:
+            if slab.last <= after:
+                continue
+            first = max(slab.first, after + 1)
+            held = self.next_index(after + 1)
+            if held is None or held < first:
+                break
+            count = self.matching(first, slab.last, slab.term)
+            after = first + count - 1 if count else after
+            if after < slab.last:
+                break
+        return after
 
     # -- asking
 
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, dead or not, `None` if no segment holds it."""
-        held = self._held_at(index)
-        return None if held is None else held[0].index.columns.terms[held[1]]
-
-    def _held_at(self, index: int) -> tuple[SegmentReader, int] | None:
-        self._tail.publish()
-        for _ in range(_MAX_LOOKS):
-            ref = self._segments.find(index)
-            if ref is None:
-                return None
-            # A compaction may have removed it meanwhile: then the list leads elsewhere now.
-            with contextlib.suppress(NotFound):
-                reader = self._segments.reader(ref.number)
-                position = reader.index.find(index)
-                return None if position < 0 else (reader, position)
-        return None
+        return self._retried(lambda: self._segments.term_of(index))
 
     def next_index(self, index: int) -> int | None:
         """The lowest index from `index` on that segments hold, dead or not; `None` if there is none."""
-        return self._looking_anew(lambda: self._next_index(index))
-
-    def _next_index(self, index: int) -> int | None:
-        refs = self.log.refs
-        while (ref := next_ref(refs, index)) is not None:
-            columns = self._segments.reader(ref.number).index
-            inside = columns.positions_between(max(ref.first, index), ref.last)
-            if inside:
-                return columns.columns.indexes[inside[0]]
-            index = ref.last + 1
-        return None
-
-    def _looking_anew(self, look: Callable[[], _SeenT]) -> _SeenT:
-        """What `look` sees; again from the list when a segment that was listed has gone meanwhile."""
-        for _ in range(_MAX_LOOKS - 1):
-            with contextlib.suppress(NotFound):
-                return look()
-        return look()
+        return self._retried(lambda: self._segments.next_index(index))
 
     def previous_index(self, index: int) -> int:
         """The highest index up to `index` that segments hold, dead or not; -1 if there is none."""
-        return self._looking_anew(lambda: self._previous_index(index))
+        return self._retried(lambda: self._segments.previous_index(index))
 
-    def _previous_index(self, index: int) -> int:
-        for ref in reversed(self.log.refs):
-            if ref.first <= index:
-                columns = self._segments.reader(ref.number).index
-                inside = columns.positions_between(ref.first, min(ref.last, index))
-                if inside:
-                    return columns.columns.indexes[inside[-1]]
-        return -1
+    def matching(self, first: int, last: int, term: int) -> int:
+        """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
+        return self._retried(lambda: self._segments.matching(first, last, term))
+
+    def open_for(self, indexes: IndexSet) -> list[tuple[SegmentReader, IndexSet]]:
+        """The open segments that hold `indexes`, each with those that it holds, ascending."""
+        return self._retried(lambda: self._segments.open_for(indexes))
 
     def contiguous_through(self, first: int, last: int) -> int:
         """Up to where segments hold every index from `first` to `last`; `first - 1` if they do not hold that one.
 
-        O(log segments) for each that was added since the last call; the index of one is looked at only if it has gaps.
+        O(log segments) for each that was added since the last call; the index of one is read only if it has gaps.
         """
-        self._tail.publish()
-        return self._looking_anew(lambda: self._contiguous_through(first, last))
+        return self._retried(lambda: self._contiguous_through(first, last))
+
+    def _retried(self, ask: Callable[[], _SeenT]) -> _SeenT:
+        """The answer; asked again, by the list as it is then, when a segment that was listed has gone meanwhile."""
+        for _ in range(_MAX_ATTEMPTS - 1):
+            with contextlib.suppress(NotFound):
+                return ask()
+        return ask()
 
     def _contiguous_through(self, first: int, last: int) -> int:
         refs, through = self._segments.refs, first - 1
@@ -210,37 +193,19 @@ class LogSegments(Closing):
             through = whole.last
         while through < last and (ref := next_ref(refs, through + 1)) is not None and ref.first <= through + 1:
             known = self._segments.known_of(ref.number)
-            # It may have changed since the list was looked at.
+            # It may have changed since the list was read.
             if known is not None and known.is_dense and known.ref.first <= ref.first <= ref.last <= known.ref.last:
                 through = ref.last
                 if ref != refs[-1]:
                     self._whole = begun, ref
                 continue
-            held = self._segments.reader(ref.number).index.index_set().between(through + 1, ref.last)
+            held = self._segments.index_of(ref.number).index_set().between(through + 1, ref.last)
             if not held or held.first > through + 1:
                 break
             _, through = next(held.runs())
             if through < ref.last:
                 break
         return min(through, last)
-
-    def matching(self, first: int, last: int, term: int) -> int:
-        """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
-        self._tail.publish()
-        return self._looking_anew(lambda: self._segments.matching(first, last, term))
-
-    def open_for(self, indexes: IndexSet) -> list[tuple[SegmentReader, IndexSet]]:
-        """The open segments that hold `indexes`, each with those that it holds, ascending."""
-        def look() -> list[tuple[SegmentReader, IndexSet]]:
-            found = []
-            for ref, wanted in asked_refs(self.log.refs, indexes):
-                reader = self._segments.reader(ref.number)
-                held = wanted & reader.index.index_set()
-                if held:
-                    found.append((reader, held))
-            return found
-
-        return self._looking_anew(look)
 
     def close(self) -> None:
         """See `SegmentLog.close`."""

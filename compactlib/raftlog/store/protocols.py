@@ -166,10 +166,11 @@ class ReplicatedLog(Protocol):
         """
 
     def reset(self, last_index: int) -> None:
-        """Take back everything above `last_index`, unconfirmed entries included. Durable with the next `sync`.
+        """Take back everything above `last_index`, unconfirmed entries included; durable when this returns.
 
         Raises:
             InvalidInput: it lies below the snapshot.
+            StorageError: the disk refused.
         """
 
     def sync(self) -> None:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import (
+    AuditFailed,
+    Busy,
+    Closed,
+    CompactlibError,
+    InvalidInput,
+    NotFound,
+    Stale,
+    StorageError,
+)
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
@@ -28,7 +37,7 @@ from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaim
 from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, LogStopped, Overwriting
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
-from compactlib.raftlog.memtable.table import Memtable
+from compactlib.raftlog.memtable.table import Memtable, base_of
 from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
@@ -270,8 +279,7 @@ class RaftLog(Closing):
             CorruptData: the entry is damaged, or it is live and nothing holds it.
             Closed: the log was closed.
         """
-        if self._closed or self._lock.is_inherited:
-            self._require_open()
+        self._require_open()
         return self._reads.read(index)
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
@@ -358,14 +366,23 @@ class RaftLog(Closing):
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
         for start, part in self._parts(first, term, payloads):
             with self._lock:
-                self._require_appendable(start)
-                through = self._through()
-                if start <= through:
-                    raise Overwriting(index=start, last=through)
-                if start > through + 1 and through < self._memtable.last:
-                    raise GapDetected(previous=start - 1, last=through, highest=self._memtable.last)
-                self._put(start, term, part)
+                self._require_next(start)
+                overrules = start <= self._memtable.last
+                if not overrules:
+                    self._put(start, term, part)
+            if overrules:
+                # What lies behind a gap goes.
+                self._cut(start - 1, partial(self._put, start, term, part), partial(self._require_next, start))
             self._after_append()
+
+    def _require_next(self, first: int) -> None:
+        """Entries from `first` on follow all that is held, but for what lies behind a gap. The caller locks."""
+        self._require_appendable(first)
+        through = self._through()
+        if first <= through:
+            raise Overwriting(index=first, last=through)
+        if first > through + 1 and through < self._memtable.last:
+            raise GapDetected(previous=first - 1, last=through, highest=self._memtable.last)
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
@@ -406,15 +423,54 @@ class RaftLog(Closing):
         matched = max(prev_index, self.state.index)
         return AppendAnswer(True, matched, matched + 1)
 
-    def _take_part(self, prev_index: int, prev_term: int, term: int, payloads: Sequence[bytes]) -> AppendAnswer | int:
+    def _take_part(self, prev_index: int, prev_term: int, term: int, payloads: Sequence[bytes], *,
+                   may_cut: bool = False) -> AppendAnswer | int:
         with self._lock:
             self._require_open()
             judged = judge(self._reads, self._through(), prev_index, prev_term, term, len(payloads))
             if not isinstance(judged, int) or judged == len(payloads):
                 return judged
-            self._put(prev_index + 1 + judged, term, payloads[judged:])
+            start = prev_index + 1 + judged
+            overrules = start <= self._memtable.last
+            if not overrules:
+                self._put(start, term, payloads[judged:])
+        if overrules and not may_cut:
+            # Judged again with the lock that keeps other cuts away.
+            with self._outbox, self._outbox.held(), self._segments.guard.lock:
+                return self._take_part(prev_index, prev_term, term, payloads, may_cut=True)
+        if overrules:
+            self._cut(start - 1, partial(self._put, start, term, payloads[judged:]), self._require_open)
         self._after_append()
         return judged
+
+    def _cut(self, after: int, write: Callable[[], object], check: Callable[[], object]) -> None:
+        """Take back everything above `after` by what `write` queues; durable, also in segments, when this returns.
+
+        The next segment is begun first, so that nothing but the first of these steps needs room. Then the cut becomes
+        durable in the WAL; what follows is done again by opening the log after a crash. A flush writes nothing
+        meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
+        """
+        guard = self._segments.guard
+        with self._outbox, self._outbox.held(), guard.lock:
+            guard.require_open()
+            self._segments.prepare_cut(after)
+            with self._lock:
+                check()
+                guard.begin("a cut")
+                try:
+                    write()
+                except CompactlibError:
+                    guard.undone()
+                    raise
+            try:
+                self._writes.sync()
+            except CompactlibError as error:
+                # Queued: it is in memory, and nobody knows whether it is durable. Opening the log again makes it so.
+                self._log.guard.fail(error)
+                guard.done()
+                raise
+            guard.done()
+            self._segments.cut(after)
 
     def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Checked parts of a run, each with its first index, and room in memory for each."""
@@ -469,21 +525,26 @@ class RaftLog(Closing):
         self._after_append()
 
     def reset(self, last_index: int) -> None:
-        """Take back everything above `last_index`, unconfirmed entries included. Durable with the next `sync`.
+        """Take back everything above `last_index`, unconfirmed entries included; durable when this returns.
 
         Raises:
             InvalidInput: it lies below the snapshot.
+            StorageError: the disk refused. If the WAL was refused the cut, or segments were, the log is closed, and
+                opening the store again shows whether it has happened.
             LogStopped, Closed: as `append`.
         """
         last_index = whole("the last index", last_index)
+        with self._outbox, self._outbox.held(), self._segments.guard.lock:
+            with self._lock:
+                self._require_open()
+                if last_index < self.state.index:
+                    raise InvalidInput(f"reset to {last_index} would take back what the snapshot "
+                                       f"{self.state.index} covers; reset to that index or above")
+                if last_index >= self._memtable.last:
+                    return
+                after = self._reads.highest_held(last_index)
+            self._cut(after, partial(self._writes.cut, after), self._require_open)
         with self._lock:
-            self._require_open()
-            if last_index < self.state.index:
-                raise InvalidInput(f"reset to {last_index} would take back what the snapshot "
-                                   f"{self.state.index} covers; reset to that index or above")
-            if last_index >= self._memtable.last:
-                return
-            self._writes.cut(self._reads.highest_held(last_index))
             if self._gap_after is not None and self._memtable.last <= self._gap_after:
                 self._gap_after = None
 
@@ -908,17 +969,21 @@ class RaftLog(Closing):
         """The store's: write to segments what waits with WAL files up to this one; `None` if nothing does.
 
         Raises:
-            StorageError, Busy, CorruptData: see `LogSegments.write`; call again.
+            StorageError: see `LogSegments.write`; call again.
+            Closed: a cut of the log has failed.
         """
-        with self._lock:
-            tables = self._memtable.frozen(file_number)
-            row = self.state
-        if not tables:
-            return None
-        plan = plan_flush(tables, row, self._segments.newest_stats())
-        self._segments.write(plan)
-        with self._lock:
-            self._memtable.release(tables)
+        # A cut of this log comes before or after all of it, so that what it takes back is never written.
+        with self._segments.guard.lock:
+            self._segments.guard.require_open()
+            with self._lock:
+                tables, row = self._memtable.frozen(file_number), self.state
+                below = base_of(self._memtable.tables[len(tables):])
+            if not tables:
+                return None
+            plan = plan_flush(tables, row, self._segments.newest_stats(), below=below)
+            self._segments.write(plan)
+            with self._lock:
+                self._memtable.release(tables)
         self._outbox.put(self._tell_worker, lambda worker: worker.segments_flushed(self._log.last_index))
         return plan
 
@@ -1003,11 +1068,25 @@ class RaftLog(Closing):
             raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
                        f"close it when compact() has returned")
 
-    def reopened(self) -> RaftLog:
-        """The store's: another object for this log once this one is closed; it goes on with what is not durable yet."""
-        again = RaftLog(self._log_id, self._segments, self._wal, self._rows, self._memtable, make_room=self._make_room,
-                        catch_up=self._catch_up, queued=self._queued, max_queued_bytes=self._max_queued_bytes,
-                        keep_trailing=self._keep_trailing, owner=self._owner, outbox=self._outbox)
+    @property
+    def has_failed(self) -> bool:
+        """The store's: whether its segments have closed themselves, and can be opened again."""
+        return self._segments.guard.is_open and not self._log.guard.is_open
+
+    def roll_forward(self) -> None:
+        """The store's: make the cuts again that memory says, after its segments were opened again."""
+        self._segments.roll_forward(self._memtable.tables, self.state.index)
+
+    def reopened(self, segments: LogSegments | None = None) -> RaftLog:
+        """The store's: another object for this log once this one is closed; it goes on with what is not durable yet.
+
+        Args:
+            segments: if they were opened again.
+        """
+        again = RaftLog(self._log_id, segments or self._segments, self._wal, self._rows, self._memtable,
+                        make_room=self._make_room, catch_up=self._catch_up, queued=self._queued,
+                        max_queued_bytes=self._max_queued_bytes, keep_trailing=self._keep_trailing, owner=self._owner,
+                        outbox=self._outbox)
         again._writes = self._writes
         # A snapshot that is being taken ends first.
         again._snapshotting = self._snapshotting
@@ -1018,6 +1097,8 @@ class RaftLog(Closing):
         if self._closed:
             raise Closed(f"the log {self._log_id!r} in {os.path.dirname(self._log.folder)} is closed; open it "
                          f"again")
+        self._segments.guard.require_open()
+        self._log.guard.require_open()
 
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.

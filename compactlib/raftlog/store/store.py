@@ -281,6 +281,7 @@ class RaftLogStore(Closing):
                    segments[logged.log_id].matching)
         self._refuse_unfounded(segments, memtables)
         for log_id, memtable in memtables.items():
+            segments[log_id].roll_forward(memtable.tables, self._rows.get(log_id).index)
             memtable.freeze(found.last_number)
             memtable.skip_to(self._rows.get(log_id).index)
         self._wal = self._open_wal(wal_folder, found, memtables)
@@ -330,7 +331,7 @@ class RaftLogStore(Closing):
         return tuple(sorted(self._logs))
 
     def log(self, log_id: str, *, create: bool = True) -> RaftLog:
-        """The log of that id; the same object until that is closed.
+        """The log of that id; the same object until that is closed. One that has closed itself is opened again.
 
         Args:
             log_id: 1 to 100 letters, digits, `_`, `-` and `.`, the first of them a letter, a digit or `_`.
@@ -347,7 +348,10 @@ class RaftLogStore(Closing):
             self._require_open()
             found = self._logs.get(log_id)
             if found is not None:
-                if found.is_closed:
+                if found.has_failed:
+                    self._lock.require_mine()
+                    found = self._opened_again(log_id, found)
+                elif found.is_closed:
                     # What it had queued may still wait for the disk.
                     found = self._logs[log_id] = found.reopened()
                 return found
@@ -360,6 +364,24 @@ class RaftLogStore(Closing):
                                    f"not begin with '-' or '.'")
             self._lock.require_mine()
             return self._begin_log(log_id)
+
+    def _opened_again(self, log_id: str, failed: RaftLog) -> RaftLog:
+        """A log whose segments have closed themselves, opened again; the others go on. Memory has all of it still."""
+        with contextlib.suppress(CompactlibError):
+            failed.close()
+        # A cut may be queued, and is durable before files are cut.
+        self._wal.sync()
+        with self._flushing:
+            segments = LogSegments(self._log_folder(log_id), self._options.log)
+            try:
+                self._rows.put(log_id, segments.log.snapshot or NO_SNAPSHOT)
+                again = failed.reopened(segments)
+                again.roll_forward()
+            except BaseException:
+                segments.close()
+                raise
+            self._logs[log_id] = again
+            return again
 
     def _begin_log(self, log_id: str) -> RaftLog:
         """Make a log, or take one up whose removal the disk refused. Durable before the WAL names it."""
@@ -494,7 +516,7 @@ class RaftLogStore(Closing):
         """Close the WAL file, write all that the logs hold in memory to their segments, and remove the files.
 
         Raises:
-            StorageError, Busy, CorruptData: it cannot be done now; nothing is lost, call again.
+            StorageError: it cannot be done now; nothing is lost, call again.
             LogStopped, Closed: as `RaftLog.append`.
         """
         self._require_open()

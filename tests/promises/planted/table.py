@@ -10,16 +10,18 @@ from tests.promises.planted.plant import Mistake
 KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
 LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any_loss"
 SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
+TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
+TRUNCATED_STORE = "tests/promises/raftlog/test_raftlog_truncation.py::test_cut_of_a_store_survives_a_power_failure"
 TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
 MISTAKES: Sequence[Mistake] = (
     Mistake(
         "raftlog-leader-not-synced", "compactlib/raftlog/compaction/commit.py",
+        "                files.unlink(compacting)\n"
         "        raise\n"
-        "    files.sync_folder(folder)\n"
-        "    return merged\n",
-        "        raise\n"
-        "    return merged\n",
+        "    files.sync_folder(folder)\n",
+        "                files.unlink(compacting)\n"
+        "        raise\n",
         ("segment_log-crashes",),
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
@@ -92,18 +94,57 @@ MISTAKES: Sequence[Mistake] = (
         "A former owner that wakes up late writes an entry of its own in the place of one that was removed."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
-        "        self._out.sync()\n"
-        "        self._proven = self._sequence\n",
-        "        self._proven = self._sequence\n",
+        "            self._may_lack_seal = True\n"
+        "            self._out.sync()\n",
+        "            self._may_lack_seal = True\n",
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
-        "segment-sealed-after-its-successor", "compactlib/raftlog/log/newest.py",
-        "            self._writer.seal()\n"
-        "            self._writer.close()\n",
-        "            self._writer.close()\n",
+        "segment-sealed-after-its-successor", "compactlib/raftlog/segment/segments.py",
+        "            writer.seal()\n"
+        "            writer.close()\n",
+        "            writer.close()\n",
         ("segment_log-crashes",),
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
+    Mistake(
+        "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
+        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n"
+        "            self._files.sync_folder(self._folder)\n",
+        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n",
+        (TRUNCATED + "[little-several_segments]",),
+        "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
+    Mistake(
+        "truncation-removes-oldest-first", "compactlib/raftlog/segment/segments.py",
+        "        for number in reversed(removed):\n",
+        "        for number in removed:\n",
+        (TRUNCATED + "[little-several_segments]",),
+        "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
+    Mistake(
+        "truncation-seal-not-synced", "compactlib/raftlog/segment/writer.py",
+        "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
+        "        out.sync()\n"
+        "    finally:\n",
+        "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
+        "    finally:\n",
+        (TRUNCATED + "[little-within_a_segment]",),
+        "Entries that were taken back are there again, and the new ones lie behind them."),
+    Mistake(
+        "truncation-not-made-again", "compactlib/raftlog/store/store.py",
+        "            segments[log_id].roll_forward(memtable.tables, self._rows.get(log_id).index)\n",
+        "",
+        (TRUNCATED_STORE + "[little-several_segments]",),
+        "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
+    Mistake(
+        "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
+        "            try:\n"
+        "                self._writes.sync()\n"
+        "            except CompactlibError as error:\n",
+        "            try:\n"
+        "                self._segments.cut(after)\n"
+        "                self._writes.sync()\n"
+        "            except CompactlibError as error:\n",
+        (TRUNCATED_STORE + "[little-within_a_segment]",),
+        "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
         "raftlog-rewrite-not-synced", "compactlib/raftlog/compaction/rewrite.py",
         "                    turn.close()\n"
@@ -122,7 +163,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "memtable-flushed-unsynced", "compactlib/raftlog/store/log_segments.py",
         "                breather.breathe()\n"
-        "        self._tail.sync()\n",
+        "        self._undone_if_refused(self._segments.sync)\n",
         "                breather.breathe()\n",
         ("raft_log_store-crashes",),
         "Entries are in no file once the WAL that held them is removed."),
@@ -160,7 +201,7 @@ MISTAKES: Sequence[Mistake] = (
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
-        "            self._writes.cut(self._reads.highest_held(last_index))\n",
+        "            self._cut(after, partial(self._writes.cut, after), self._require_open)\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),

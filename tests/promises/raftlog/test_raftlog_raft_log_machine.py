@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from compactlib.errors import Busy, StorageError
+from compactlib.errors import Busy, Closed, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
-from compactlib.raftlog.errors import LogStopped
 from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from tests.harness.failing_files import FailingFiles
 from tests.harness.raft_world import (
@@ -132,11 +131,11 @@ def refuse(folder: Path, operations: list[Operation], files: FailingFiles) -> No
     promised = dict.fromkeys(LOGS, 0)
     models = {name: RaftModel() for name in LOGS}
     world = None
-    with contextlib.suppress(StorageError, LogStopped, Busy):
+    with contextlib.suppress(StorageError, Closed, Busy):
         world = World(folder, files, promised.update, models)
         world.run(operations)
     if world is not None:
-        with contextlib.suppress(StorageError, LogStopped, Busy):
+        with contextlib.suppress(StorageError, Closed, Busy):
             world.store.close()
     with RaftLogStore(folder, store_options()) as store:
         for name in LOGS:

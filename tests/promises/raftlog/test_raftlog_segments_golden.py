@@ -30,6 +30,7 @@ def compacted_log(folder: Path) -> Path:
 @pytest.mark.parametrize(("name", "number", "entries"), [
     ("sealed", 3, [Entry(1, 1, b"one"), Entry(2, 1, b""), Entry(9, 1, b"nine, after a gap"), Entry(10, 2, b"ten"),
                    Entry(2**64 - 1, 2**64 - 1, bytes(range(32)))]),
+    ("cut", 3, [Entry(1, 1, b"one"), Entry(2, 1, b""), Entry(9, 1, b"nine, after a gap")]),
     ("unsealed", 4, [Entry(11, 3, b"synced"), Entry(12, 3, b"synced by close")]),
 ])
 def test_segment_is_read(name: str, number: int, entries: list[Entry], tmp_path: Path) -> None:

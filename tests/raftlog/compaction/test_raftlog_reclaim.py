@@ -14,14 +14,13 @@ from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
-from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
+from compactlib.raftlog.compaction.commit import purge_links
 from compactlib.raftlog.model.names import segment_name
 from tests.harness.open_files import open_files
 from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,
     done,
-    entries_of,
     entry_of,
     filled,
     links,
@@ -44,13 +43,6 @@ def now_clock() -> ManualClock:
 def names(folder: Path) -> set[str]:
     """The segment files and links in a folder."""
     return {name for name in os.listdir(folder) if name.endswith(".segment")}
-
-
-def test_removing_segments_gives_their_bytes_back_and_passes_over_those_that_are_gone(tmp_path: Path) -> None:
-    (tmp_path / ONE).write_bytes(b"12345")
-    (tmp_path / THREE).write_bytes(b"123")
-    assert remove_segments(FILES, tmp_path, [1, 2, 3]) == 8
-    assert names(tmp_path) == set()
 
 
 def test_the_room_of_merged_segments_is_free_when_compact_returns(tmp_path: Path) -> None:
@@ -189,26 +181,6 @@ def test_dropped_segments_stay_as_long_as_a_lease_and_go_after_it(tmp_path: Path
         assert names(tmp_path) == {THREE, segment_name(4)}
 
 
-def test_what_a_lease_held_is_gone_durably_before_what_hid_it(tmp_path: Path) -> None:
-    """Else a crash could leave what was taken back, and nothing that says so."""
-    steps: list[str] = []
-    with SegmentLog(tmp_path, options(WatchedFiles(lambda operation, path: steps.append(operation)))) as log:
-        log.extend([*entries_of(1, 31), entry_of(45)])
-        log.sync()
-        lease = log.lease()
-        # All of the second segment is taken back, and a gap follows.
-        log.extend([*entries_of(17, 32, term=2), *entries_of(50, 51, term=2)])
-        log.sync()
-        log.record_snapshot(32, [3])
-        assert done(log.compact(policy=DropDead())).dropped == (3,)
-        lease.release()
-        steps.clear()
-        outcome = log.reclaim()
-        assert isinstance(outcome, Done)
-        assert outcome.stats.segments == (2, 3)
-        assert steps == ["unlink", "sync folder", "unlink"]
-
-
 def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
@@ -253,8 +225,8 @@ def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
             # The leader's own name is replaced, too: by a file that holds all that was alive in the old one.
             if name != ONE:
                 assert name not in listed, (operation, name)
+                expected.check_live(log)
             seen.append(f"{operation} {name}")
-            expected.check_live(log)
 
     watched = WatchedFiles(lambda operation, path: None)
     with SegmentLog(tmp_path, options(watched, keep_links_seconds=0.0)) as log:
@@ -265,26 +237,6 @@ def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
     assert f"rename {ONE}" in seen
     assert f"rename {THREE}" in seen
     assert f"unlink {THREE}" in seen
-
-
-def test_a_group_across_a_dropped_segment_waits_for_the_lease(tmp_path: Path) -> None:
-    """Else the dropped file would lie between the members, and hide what was merged from behind it after a crash."""
-    expected = filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
-    with SegmentLog(tmp_path, options()) as log:
-        lease = log.lease()
-        report = done(log.compact(policy=log.policy))
-        assert report.dropped == (2,)
-        assert report.groups == ()
-        assert [left.reason for left in report.left_out[:2]] == [
-            "the file of segment 2, dropped but still leased, lies between it and its neighbours; a later run merges "
-            "them"] * 2
-        assert isinstance(log.compact(policy=log.policy), Skipped)
-        expected.check(log)
-        lease.release()
-        assert [group.members for group in done(log.compact(policy=log.policy)).done] == [(1, 3)]
-        expected.check(log)
-    with SegmentLog(tmp_path, options()) as log:
-        expected.check(log)
 
 
 def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.raftlog.compaction.recover import leftovers, recover_folder, remove_private_folder
+from compactlib.raftlog.compaction.commit import leftovers, recover_folder, remove_private_folder
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name

@@ -4,14 +4,9 @@
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
-from compactlib.errors import InvalidInput
-from compactlib.files import LocalFiles
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.raftlog.segment.writer import SegmentWriter
 
 RUNS = st.lists(st.tuples(st.integers(-40, 20), st.integers(1, 100), st.sampled_from([0, 1, 20])), min_size=1,
                 max_size=5)
@@ -43,12 +38,3 @@ def test_runs_and_single_entries_make_the_same_files(runs: list[tuple[int, int, 
             assert [by_runs.read(index) for index in (first, last)] == [by_one.read(index) for index in (first, last)]
             by_runs.audit()
         assert contents(Path(by_runs.folder)) == contents(Path(by_one.folder))
-
-
-@pytest.mark.parametrize(("first", "term"), [(MAX_INDEX - 3, 1), (-1, 1), (1, MAX_INDEX + 1)])
-def test_a_run_with_what_is_no_index_or_term_adds_nothing(tmp_path: Path, first: int, term: int) -> None:
-    with SegmentWriter.create(LocalFiles(), tmp_path, 1) as writer:
-        writer.append(1, 1, b"kept")
-        with pytest.raises(InvalidInput, match="index and term are 0 to"):
-            writer.append_run(first, term, [b""] * 5)
-        assert writer.index.entries == 1

@@ -23,12 +23,13 @@ from compactlib.raftlog import (
     RaPolicy,
     SegmentLimits,
     SegmentLog,
+    SnapshotMeta,
 )
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import FolderContents, read_folder
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import Answer, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_list import FolderContents, read_folder
 from tests.harness.plain_log import PlainLog, log_answers
 from tests.raftlog.compaction_logs import commit_group, damaged, flip_byte, payload_place
 from tests.raftlog.reading import write_segment
@@ -182,12 +183,12 @@ def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monk
         log.record_snapshot(8, [2, 6])
         calls: list[int] = []
 
-        def overtaken(folder: str, *, keep_open: int) -> FolderContents:
+        def overtaken(folder: str, row: SnapshotMeta | None, *, keep_open: int) -> FolderContents:
             calls.append(len(calls))
             if len(calls) == 1:
                 log.record_snapshot(8, [2])
                 assert isinstance(log.compact(policy=DropDead()), Done)
-            return read_folder(folder, keep_open=keep_open)
+            return read_folder(folder, row, keep_open=keep_open)
 
         monkeypatch.setattr("compactlib.raftlog.log.log_reader.read_folder", overtaken)
         with LogReader(tmp_path) as reader:

@@ -6,15 +6,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, CorruptData, DiskFull
+from compactlib.errors import CorruptData, DiskFull
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Skipped
 from compactlib.raftlog import (
     DropDead,
     Entry,
@@ -31,7 +29,6 @@ from compactlib.raftlog.memtable.table import Memtable, Slab
 from compactlib.raftlog.store.log_segments import LogSegments
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
-from tests.raftlog.reading import write_segment
 from tests.tools.faults.plan import FailingFiles
 
 CAP_16 = LogOptions(limits=SegmentLimits(max_entries=16))
@@ -124,12 +121,11 @@ def test_older_tables_are_shortened_by_newer_ones() -> None:
     assert plan.slabs[-1] == Slab(5, 2, [b"five", b"six"])
     assert [(slab.first, slab.last, slab.term) for slab in plan.slabs] == [(1, 1, 1), (2, 4, 1), (5, 6, 2)] or \
         [(slab.first, slab.last, slab.term) for slab in plan.slabs] == [(1, 4, 1), (5, 6, 2)]
-    assert plan.cut_after == 4
 
 
 def test_a_plan_prints_itself() -> None:
-    plan = FlushPlan(4, True, (Slab(5, 2, [b"five", b"six"]),), 3)
-    assert repr(plan) == "FlushPlan(2 entries in 1 runs, 3 dead left out, cut after 4, in a new segment)"
+    plan = FlushPlan(True, (Slab(5, 2, [b"five", b"six"]),), 3)
+    assert repr(plan) == "FlushPlan(2 entries in 1 runs, 3 dead left out, in a new segment)"
     assert plan.to_dicts() == [{"first": 5, "last": 6, "term": 2, "bytes": 7}]
     assert "five" not in plan._repr_html_()
     assert plan.entries == 2
@@ -140,7 +136,7 @@ def test_a_plan_prints_itself() -> None:
 
 def segments_with(folder: Path, *indexes: int) -> LogSegments:
     log = LogSegments(folder, CAP_16)
-    log.write(FlushPlan(None, False, tuple(Slab(index, 1, [b"%d" % index]) for index in indexes), 0))
+    log.write(FlushPlan(False, tuple(Slab(index, 1, [b"%d" % index]) for index in indexes), 0))
     return log
 
 
@@ -154,40 +150,12 @@ def segments_with(folder: Path, *indexes: int) -> LogSegments:
 ])
 def test_taking_back_is_durable_by_itself(held: range, after: int, left: range, tmp_path: Path) -> None:
     with segments_with(tmp_path / "log", *held) as log:
-        log.take_back(after)
+        log.cut(after)
         assert [entry.index for entry in log.log.entries()] == list(left)
         log.log.audit()
     with LogSegments(tmp_path / "log", CAP_16) as log:
         assert [(entry.index, entry.payload) for entry in log.log.entries()] == [
             (index, b"%d" % index) for index in left]
-
-
-@pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed"])
-def test_the_newest_segment_is_taken_back_whole_also_where_a_crash_has_left_no_other_behind_it(
-        sealed: bool, tmp_path: Path) -> None:
-    (tmp_path / "log").mkdir()
-    write_segment(tmp_path / "log", 1, [(1, 1, b"1"), (2, 1, b"2")], sealed=sealed)
-    with LogSegments(tmp_path / "log", CAP_16) as log:
-        log.write(FlushPlan(0, False, (Slab(2, 2, [b"two"]),), 0))
-        assert list(log.log.entries()) == [Entry(2, 2, b"two")]
-        log.log.audit()
-    with LogSegments(tmp_path / "log", CAP_16) as log:
-        assert list(log.log.entries()) == [Entry(2, 2, b"two")]
-        log.take_back(1)
-        assert list(log.log.entries()) == []
-
-
-def test_segments_that_are_being_read_cannot_be_taken_back_whole(tmp_path: Path) -> None:
-    with segments_with(tmp_path / "log", *range(30, 70)) as log:
-        lease = log.log.lease()
-        for _ in range(2):
-            with pytest.raises(Busy, match="release the leases"):
-                log.take_back(3)
-            log.log.audit()
-            assert log.log.verify().is_sound
-        lease.release()
-        log.take_back(3)
-        assert list(log.log.entries()) == []
 
 
 # -- through the store
@@ -264,29 +232,3 @@ class TurnForOthers(ManualClock):
         if self.others is not None:
             self.others()
         return super().monotonic()
-
-
-def test_a_flush_in_the_middle_of_which_the_disk_refuses_a_compaction_is_done_again(tmp_path: Path) -> None:
-    """Else what the compaction could not write for it would be nowhere: the flush has written the rest durably."""
-    files, clock = FailingFiles(), TurnForOthers(1.0)
-    options = StoreOptions(background=False, log=LogOptions(files=files, clock=clock))
-    with RaftLogStore(tmp_path / "store", options) as store:
-        log = store.log("a")
-        log.append((index, index, b"%d" % index) for index in range(1, 41))
-        log.sync()
-        refusing = FailingFiles(fail_at=1)
-
-        def compact() -> None:
-            if not log.segments.tail.newest.unsynced_entries:
-                return
-            clock.others = None
-            with mock.patch.object(files, "step", refusing.step):
-                assert isinstance(log.compact(policy=DropDead()), Skipped)
-            assert refusing.count
-
-        clock.others = compact
-        with pytest.raises(DiskFull):
-            store.flush()
-        store.flush()
-    with RaftLogStore(tmp_path / "store") as store:
-        assert [entry.index for entry in store.log("a").entries()] == list(range(1, 41))

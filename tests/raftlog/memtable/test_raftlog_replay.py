@@ -34,7 +34,7 @@ def sparse(*rows: tuple[int, int]) -> Frame:
 def segments(folder: Path, *slabs: tuple[int, int, int]) -> LogSegments:
     """Segments that hold (first, term, count)."""
     log = LogSegments(folder / "log", OPTIONS)
-    log.write(FlushPlan(None, False, tuple(Slab(first, term, [b"%d" % term] * count) for first, term, count in slabs),
+    log.write(FlushPlan(False, tuple(Slab(first, term, [b"%d" % term] * count) for first, term, count in slabs),
                         0))
     return log
 

@@ -25,10 +25,10 @@ from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.harness.plain_log import History, PlainLog, Told, log_answers
 from tests.raftlog.reading import flipped, segment_answers, write_segment
 
-SEALED = [(1, 1, b"one"), (2, 1, b""), (5, 1, b"five"), (5, 2, b"five again"), (9, 2, b"\0\0\0")]
+SEALED = [(1, 1, b"one"), (2, 1, b""), (5, 1, b"five"), (6, 2, b"five again"), (9, 2, b"\0\0\0")]
 SYNCED = [(10, 2, b"ten"), (11, 2, b"")]
-BEHIND = [(12, 2, b"twelve"), (11, 3, b"eleven again"), (12, 3, b"")]
-INDEXES = range(14)
+BEHIND = [(12, 2, b"twelve"), (13, 3, b"eleven again"), (14, 3, b"")]
+INDEXES = range(16)
 
 
 def changed(data: bytes, masks: Sequence[int]) -> Iterator[bytes]:

@@ -22,15 +22,15 @@ from compactlib.outcome import Done
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
 from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.writer import SegmentWriter
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"
 
 LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)
-WRITTEN = [(1, 1, b"one"), (2, 1, b""), (9, 1, b"nine, after a gap"), (10, 1, b"taken back"), (10, 2, b"ten"),
+WRITTEN = [(1, 1, b"one"), (2, 1, b""), (9, 1, b"nine, after a gap"), (10, 2, b"ten"),
            (2**64 - 1, 2**64 - 1, bytes(range(32)))]
-READ = [Entry(*row) for row in WRITTEN if row[2] != b"taken back"]
+READ = [Entry(*row) for row in WRITTEN]
 
 
 def write_sealed(folder: Path) -> Path:
@@ -39,6 +39,12 @@ def write_sealed(folder: Path) -> Path:
             writer.append(*row)
         writer.seal()
         return Path(writer.path)
+
+
+def write_cut(folder: Path) -> Path:
+    path = write_sealed(folder)
+    cut_segment(LocalFiles(), folder, 3, 9)
+    return path
 
 
 def write_unsealed(folder: Path) -> Path:
@@ -70,6 +76,7 @@ def write_empty_snapshot(folder: Path) -> Path:
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "sealed.segment": write_sealed,
+    "cut.segment": write_cut,
     "unsealed.segment": write_unsealed,
     "compacted.segment": write_compacted,
     "SNAPSHOT": write_snapshot,
@@ -82,10 +89,16 @@ def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
     assert WRITERS[name](tmp_path).read_bytes() == (GOLDEN / name).read_bytes()
 
 
-def test_a_sealed_segment_with_a_gap_an_overwrite_and_an_empty_payload_is_read() -> None:
+def test_a_sealed_segment_with_a_gap_and_an_empty_payload_is_read() -> None:
     with SegmentReader(GOLDEN / "sealed.segment", tail="refuse", number=3) as reader:
         assert list(reader.scan()) == READ
-        assert (reader.index.entries, reader.loaded.sealed) == (6, True)
+        assert (reader.index.entries, reader.loaded.sealed) == (5, True)
+
+
+def test_a_cut_segment_is_read_up_to_the_cut() -> None:
+    with SegmentReader(GOLDEN / "cut.segment", tail="refuse", number=3) as reader:
+        assert list(reader.scan()) == READ[:3]
+        assert (reader.index.entries, reader.loaded.sealed) == (3, True)
 
 
 def test_a_segment_left_open_is_read() -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 import pytest
 from hypothesis import assume, given, strategies as st
 
@@ -83,14 +81,6 @@ def test_statistics_of_two_entries_of_four_bytes() -> None:
     # Without a snapshot nothing is dead.
     stats = segment_stats(index, ref, None, segment_format="native")
     assert (stats.live_entries, stats.live_bytes) == (2, 8)
-
-
-def test_an_overwritten_entry_is_dead_weight() -> None:
-    index = index_of({1: 4, 2: 4})
-    index.append(2, 2, 900, 5, 0, 0)
-    stats = segment_stats(index, SegmentRef(1, 1, 2), None, segment_format="native")
-    assert (stats.entries, stats.data_bytes, stats.live_entries, stats.live_bytes) == (3, 13, 2, 9)
-    assert index.columns.indexes == array("Q", [1, 2])
 
 
 def test_where_all_is_alive_the_positions_are_a_range_whatever_gaps_there_are() -> None:

@@ -197,7 +197,7 @@ def test_the_number_in_the_header_must_be_the_one_in_the_name(sealed: Path) -> N
 
 
 def test_a_seal_that_cannot_be_true_is_damage(sealed: Path) -> None:
-    for seal in (native.Seal(9, DATA_START, 0, True, True, 99), native.Seal(5, DATA_START - 1, 0, True, True, 99)):
+    for seal in (native.Seal(9, DATA_START, 0, True, 99), native.Seal(5, DATA_START - 1, 0, True, 99)):
         change(sealed, seal.place, native.encode_seal(seal))
         with pytest.raises(CorruptData, match="expected at most 8 entries"):
             load(sealed)
@@ -298,7 +298,7 @@ def test_a_crash_leaves_one_seal_to_go_by_also_behind_refused_syncs(tmp_path: Pa
             except StorageError:
                 while True:
                     with contextlib.suppress(StorageError):
-                        writer = SegmentWriter.reopen(files, folder, writer)
+                        writer.take_back()
                         break
         writer.close()
 

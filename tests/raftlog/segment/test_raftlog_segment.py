@@ -9,67 +9,17 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from compactlib.errors import Closed, CorruptData, StorageError, Unsorted
 from compactlib.files import LocalFiles
 from compactlib.raftlog import DamagedEntry, Entry, MissingEntry, SegmentLimits
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from tests.harness.plain_log import PlainLog
 from tests.raftlog.compaction_logs import flip_byte, ra_segment
 from tests.raftlog.reading import segment_answers, write_segment
 
 writes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3), st.binary(max_size=40)), max_size=30)
-
-
-@given(writes, st.booleans())
-def test_every_way_of_reading_gives_what_was_written(tmp_path_factory: pytest.TempPathFactory,
-                                                     rows: list[tuple[int, int, bytes]], sealed: bool) -> None:
-    path = write_segment(tmp_path_factory.mktemp("segment"), 1, rows, max_entries=30, sealed=sealed)
-    model = PlainLog.of(rows)
-    with SegmentReader(path, tail="refuse" if sealed else "cut", number=1) as reader:
-        assert segment_answers(reader, range(23)) == {index: model.answer(index) for index in range(23)}
-        assert list(reader.scan()) == list(model.entries.values())
-        assert reader.damaged_entries() == []
-    path.unlink()
-
-
-def test_five_then_two(tmp_path: Path) -> None:
-    path = write_segment(tmp_path, 1, [(5, 1, b"five"), (2, 2, b"two")])
-    with SegmentReader(path) as reader:
-        assert (reader.index.first, reader.index.last) == (2, 2)
-        assert segment_answers(reader, [2, 5]) == {2: Entry(2, 2, b"two"), 5: MissingEntry(5)}
-
-
-@pytest.mark.parametrize("sealed", [True, False])
-def test_one_to_five_then_three_to_five(tmp_path: Path, sealed: bool) -> None:
-    first = [(index, 1, b"first %d" % index) for index in range(1, 6)]
-    second = [(index, 2, b"second %d" % index) for index in range(3, 6)]
-    path = write_segment(tmp_path, 1, first + second, sealed=sealed)
-    with SegmentReader(path) as reader:
-        assert (reader.index.first, reader.index.last, reader.index.entries) == (1, 5, 8)
-        assert segment_answers(reader, range(1, 6)) == {row[0]: Entry(*row) for row in first[:2] + second}
-
-
-def test_a_reader_keeps_what_it_saw_and_one_opened_later_sees_more(tmp_path: Path) -> None:
-    with SegmentWriter.create(LocalFiles(), tmp_path, 1, SegmentLimits(max_entries=4)) as writer:
-        writer.append(1, 1, b"one")
-        writer.append(2, 1, b"two")
-        writer.sync()
-        with SegmentReader(writer.path) as reader:
-            writer.append(2, 2, b"two again")
-            writer.flush()
-            assert reader.read(2) == Entry(2, 1, b"two")
-        with SegmentReader(writer.path) as again:
-            assert again.read(2) == Entry(2, 2, b"two again")
-            # An entry without payload does not make the file longer.
-            writer.append(3, 2, b"")
-            writer.flush()
-            assert again.read(3) is None
-        with SegmentReader(writer.path) as full:
-            assert full.index.entries == 4
-            assert full.read(3) == Entry(3, 2, b"")
 
 
 def test_a_torn_end_hides_nothing_before_it(tmp_path: Path) -> None:

@@ -30,48 +30,6 @@ def built(rows: list[tuple[int, int, int]]) -> tuple[SegmentIndex, Columns]:
     return index, columns
 
 
-def survivors(rows: list[tuple[int, int, int]]) -> dict[int, int]:
-    """Which row answers for which index, by the rule of Raft: a lower index takes everything from there on back."""
-    kept: dict[int, int] = {}
-    for number, (entry, _, _) in enumerate(rows):
-        kept = {index: row for index, row in kept.items() if index < entry}
-        kept[entry] = number
-    return kept
-
-
-@given(writes)
-def test_appending_and_reading_records_give_what_raft_says(rows: list[tuple[int, int, int]]) -> None:
-    index, columns = built(rows)
-    expected = survivors(rows)
-    for found in (index, SegmentIndex.from_records(columns)):
-        assert list(found.columns.indexes) == sorted(expected)
-        # The head was numbered, so it tells which of the records won.
-        assert list(found.columns.heads) == [expected[each] for each in sorted(expected)]
-        assert list(found.columns.offsets) == sorted(found.columns.offsets)
-        assert (found.entries, found.data_bytes) == (len(rows), sum(length for _, _, length in rows))
-        assert len(found) == len(expected)
-        for wanted in range(-1, 32):
-            position = found.find(wanted)
-            assert (position >= 0) == (wanted in expected)
-            assert position < 0 or found.columns.indexes[position] == wanted
-        assert list(found.index_set()) == sorted(expected)
-
-
-@given(writes, st.integers(-2, 33), st.integers(-2, 33))
-def test_positions_between_two_indexes(rows: list[tuple[int, int, int]], first: int, last: int) -> None:
-    index, _ = built(rows)
-    indexes = index.columns.indexes
-    assert [indexes[position] for position in index.positions_between(first, last)] == [
-        each for each in indexes if first <= each <= last]
-
-
-def test_an_append_of_a_lower_index_forgets_all_above() -> None:
-    index, _ = built([(5, 1, 0), (2, 2, 0)])
-    assert (index.first, index.last, index.find(5)) == (2, 2, -1)
-    index, _ = built([*((each, 1, 0) for each in range(1, 6)), *((each, 2, 0) for each in range(3, 6))])
-    assert (index.first, index.last, list(index.columns.terms)) == (1, 5, [1, 1, 2, 2, 2])
-
-
 def test_an_empty_index() -> None:
     index = SegmentIndex.from_records(built([])[1])
     assert (len(index), index.find(0), list(index.index_set())) == (0, -1, [])

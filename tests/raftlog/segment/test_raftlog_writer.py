@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Busy, CorruptData, InvalidInput
 from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, SegmentLimits
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
 from compactlib.raftlog.segment.reader import SegmentReader
@@ -36,18 +33,6 @@ def read_back(path: str | Path) -> list[Entry]:
     with SegmentReader(path) as reader:
         assert reader.damaged_entries() == []
         return [entry for entry in reader.scan() if isinstance(entry, Entry)]
-
-
-def test_the_third_append_to_a_segment_for_two_is_one_too_many(tmp_path: Path) -> None:
-    with SegmentWriter.create(FILES, tmp_path, 1, limits(2)) as writer:
-        full = []
-        for payload in (b"", b"overwritten ones count"):
-            writer.append(1, 1, payload)
-            full.append(writer.is_full)
-        assert full == [False, True]
-        with pytest.raises(Busy, match=r"is full \(2 entries\); seal it and append to segment 2"):
-            writer.append(3, 1, b"")
-    assert [entry.index for entry in read_back(writer.path)] == [1]
 
 
 def test_a_segment_keeps_its_limits_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -73,7 +58,7 @@ def test_a_new_segment_is_104_bytes_and_durable_at_once(tmp_path: Path) -> None:
     writer = SegmentWriter.create(FILES, tmp_path, 7)
     data = (tmp_path / "0000000000000007.segment").read_bytes()
     assert data == native.encode_start(native.Header(7, SegmentLimits()),
-                                        native.Seal(0, 104 + 40 * 4096, 0, False, True))
+                                        native.Seal(0, 104 + 40 * 4096, 0, False))
     assert (writer.number, writer.limits, len(writer.index)) == (7, SegmentLimits(), 0)
     with pytest.raises(Busy, match="exists already"):
         SegmentWriter.create(FILES, tmp_path, 7)
@@ -118,37 +103,6 @@ def test_many_entries_are_flushed_on_the_way(tmp_path: Path) -> None:
         assert len(read_back(writer.path)) == 1025
 
 
-def test_any_buffer_may_be_a_payload(tmp_path: Path) -> None:
-    with SegmentWriter.create(FILES, tmp_path, 1, limits()) as writer:
-        writer.append(1, 1, bytearray(b"bytearray"))
-        writer.append(2, 1, memoryview(b"a view of it")[2:6])
-        writer.append(3, 1, memoryview(b"12345678").cast("I"))
-        with pytest.raises(InvalidInput):
-            writer.append(4, 1, "text")  # type: ignore[arg-type]
-    assert [entry.payload for entry in read_back(writer.path)] == [b"bytearray", b"view", b"12345678"]
-
-
-@pytest.mark.parametrize(("index", "term"), [(-1, 1), (MAX_INDEX + 1, 1), (1, -1), (1, MAX_INDEX + 1)])
-def test_an_entry_that_cannot_be_is_refused_and_nothing_changes(tmp_path: Path, index: int, term: int) -> None:
-    with SegmentWriter.create(FILES, tmp_path, 1, limits()) as writer:
-        writer.append(1, 1, b"one")
-        with pytest.raises(InvalidInput, match=rf"entry {index} in term {term} with 1 bytes"):
-            writer.append(index, term, b"x")
-        writer.append(MAX_INDEX, MAX_INDEX, b"last")
-    assert read_back(writer.path) == [Entry(1, 1, b"one"), Entry(MAX_INDEX, MAX_INDEX, b"last")]
-
-
-def test_a_payload_of_four_gib_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
-    class Huge(bytes):
-        def __len__(self) -> int:
-            return 1 << 32
-
-    with SegmentWriter.create(FILES, tmp_path, 1, limits()) as writer:
-        with pytest.raises(InvalidInput, match="a payload at most 4294967295 bytes"):
-            writer.append(1, 1, Huge())
-        assert len(writer.index) == 0
-
-
 def test_zeros_ahead_are_gone_once_a_segment_is_left(tmp_path: Path) -> None:
     def appended(number: int) -> tuple[SegmentWriter, Path]:
         writer = SegmentWriter.create(FILES, tmp_path, number, limits(max_entries=1000))
@@ -177,21 +131,6 @@ def test_zeros_ahead_are_gone_once_a_segment_is_left(tmp_path: Path) -> None:
     assert [entry.index for entry in read_back(path)] == list(range(201))
 
 
-def test_a_sealed_segment_takes_nothing_more(tmp_path: Path) -> None:
-    with SegmentWriter.create(FILES, tmp_path, 1, limits()) as writer:
-        writer.append(1, 1, b"one")
-        writer.seal()
-        writer.seal()
-        with pytest.raises(Closed, match="is sealed: append to the next segment"):
-            writer.append(2, 1, b"two")
-        with pytest.raises(Closed, match="is sealed"):
-            writer.sync()
-    with pytest.raises(InvalidInput, match="is sealed and takes no more entries"):
-        SegmentWriter.open(FILES, tmp_path, 1)
-    with SegmentReader(writer.path, tail="refuse") as reader:
-        assert (reader.loaded.sealed, reader.loaded.durable_entries) == (True, 1)
-
-
 def test_segments_of_ra_are_not_appended_to(tmp_path: Path) -> None:
     """Ra goes on writing version 1 in a file of version 1. We read both versions and write neither: what is not covered
     by their checksum (index, term, length) is covered in ours, so new entries go to a segment in our own format."""
@@ -205,20 +144,6 @@ def test_segments_of_ra_are_not_appended_to(tmp_path: Path) -> None:
         assert read_back(path) == [Entry(1, 1, b"one")]
 
 
-def test_a_closed_writer_says_so(tmp_path: Path) -> None:
-    writer = SegmentWriter.create(FILES, tmp_path, 1, limits())
-    writer.append(1, 1, b"one")
-    assert "1 entries, open" in repr(writer)
-    writer.close()
-    writer.close()
-    acts: list[Callable[[], None]] = [lambda: writer.append(2, 1, b""), writer.sync, writer.seal]
-    for act in acts:
-        with pytest.raises(Closed, match="is closed: open the segment again"):
-            act()
-    # Closing synced it.
-    assert read_back(writer.path) == [Entry(1, 1, b"one")]
-
-
 def test_an_abandoned_writer_writes_nothing_more(tmp_path: Path) -> None:
     writer = SegmentWriter.create(FILES, tmp_path, 1, limits())
     writer.append(1, 1, b"one")
@@ -228,31 +153,6 @@ def test_an_abandoned_writer_writes_nothing_more(tmp_path: Path) -> None:
 
 
 writes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3), st.binary(max_size=20)), max_size=12)
-
-
-@given(st.lists(st.tuples(writes, st.sampled_from(["close", "sync and abandon", "flush and abandon"])), max_size=4))
-def test_writing_in_several_goes_is_writing_in_one(tmp_path_factory: pytest.TempPathFactory,
-                                                   goes: list[tuple[list[tuple[int, int, bytes]], str]]) -> None:
-    folder = tmp_path_factory.mktemp("segment")
-    model = PlainLog()
-    SegmentWriter.create(FILES, folder, 1, limits(100)).close()
-    for rows, end in goes:
-        writer = SegmentWriter.open(FILES, folder, 1)
-        assert writer.torn_tail is None
-        for row in rows:
-            writer.append(*row)
-            model.append(*row)
-        if end == "close":
-            writer.close()
-            continue
-        writer.flush()
-        if end.startswith("sync"):
-            writer.sync()
-        writer.abandon()
-    with SegmentWriter.open(FILES, folder, 1) as writer:
-        assert read_back(writer.path) == list(model.entries.values())
-    one_go = write_segment(folder, 2, [row for rows, _ in goes for row in rows], max_entries=100, sealed=False)
-    assert Path(writer.path).read_bytes()[104:] == one_go.read_bytes()[104:]
 
 
 def test_opening_cuts_a_torn_tail_for_good(tmp_path: Path) -> None:
@@ -300,47 +200,3 @@ class Run:
             self.writer.sync()
             self.acknowledged = PlainLog(dict(self.appended.entries))
         self.writer.seal()
-
-
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("short_write", [False, True])
-def test_a_disk_that_refuses_once_costs_what_was_not_synced(tmp_path: Path, error: int, short_write: bool) -> None:
-    counting = FailingFiles()
-    (tmp_path / "count").mkdir()
-    Run().go(tmp_path / "count", counting)
-    for number in range(1, counting.count + 1):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run = Run()
-        with pytest.raises(StorageError) as raised:
-            run.go(folder, FailingFiles(fail_at=number, errno=error, short_write=short_write))
-        assert raised.value.errno == error
-        if run.writer is None:
-            assert not any(name.endswith(".tmp") for name in os.listdir(folder))
-            continue
-        # It cannot know what the disk holds, so it does not go on by itself.
-        with pytest.raises(Closed, match="is failed: an earlier write failed"):
-            run.writer.append(9, 9, b"")
-        writer = SegmentWriter.reopen(FILES, folder, run.writer)
-        found = PlainLog.of((entry.index, entry.term, entry.payload) for entry in read_back(writer.path))
-        # All may be there if only the seal could not be written, behind a sync that had succeeded.
-        assert found == run.acknowledged or (found == run.appended and raised.value.operation == "write")
-        # Nothing of what was not durable is left to be taken for it, even where it had arrived whole.
-        assert os.path.getsize(writer.path) == 104 + 40 * 8 + writer.index.data_bytes
-        assert not any(Path(writer.path).read_bytes()[104 + 40 * writer.index.entries:104 + 40 * 8])
-        writer.append(7, 3, b"seven")
-        writer.close()
-        found.append(7, 3, b"seven")
-        assert read_back(writer.path) == list(found.entries.values())
-
-
-def test_reopening_may_be_refused_too_and_tried_again(tmp_path: Path) -> None:
-    run = Run()
-    with pytest.raises(StorageError):
-        run.go(tmp_path, FailingFiles(fail_at=11))
-    assert run.writer is not None
-    for number in range(1, 5):
-        with pytest.raises(StorageError):
-            SegmentWriter.reopen(FailingFiles(fail_at=number, errno=errno.EIO), tmp_path, run.writer)
-    with SegmentWriter.reopen(FILES, tmp_path, run.writer) as writer:
-        assert read_back(writer.path) == list(run.acknowledged.entries.values())

@@ -16,6 +16,7 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, checked_choice, is_worthwhile
 from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats, segment_bytes
 from compactlib.report import PolicyRecord, Printed, Table
 
@@ -275,6 +276,32 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
         groups=tuple(groups), left_out=left_out, damaged=tuple(sorted(damaged, key=lambda failed: failed.members)),
         bytes_available=bytes_available,
         why=_why(view, choice, why, policy, is_empty=not (drops or groups or damaged), rewrites=bool(groups)))
+
+
+def require_fitting(plan: LogPlan, view: LogView) -> None:
+    """Return if the log is, as far as the plan concerns it, as it was when the plan was made.
+
+    Args:
+        plan: of this log.
+        view: the log as it is now.
+
+    Raises:
+        PlanOutdated: it is not; names the segment.
+    """
+    compactable = {segment.number: segment for segment in view.compactable}
+    touched = [*plan.drops, *(member for group in plan.groups for member in group.members)]
+    for segment in touched:
+        now = compactable.get(segment.number)
+        if now is None:
+            raise PlanOutdated(f"segment {segment.number} is not there any more, or cannot be compacted now")
+        if now != segment:
+            raise PlanOutdated(f"segment {segment.number} has {now.live_entries:,} live entries in {now.file_bytes:,} "
+                               f"bytes, planned were {segment.live_entries:,} in {segment.file_bytes:,}")
+    if len({segment.number for segment in touched}) < len(touched) or any(drop.live_entries for drop in plan.drops):
+        raise PlanOutdated("the plan takes a segment twice, or drops one that holds something alive")
+    for group in plan.groups:
+        if list(group.numbers) != sorted(group.numbers):
+            raise PlanOutdated(f"the plan merges segments {', '.join(map(str, group.numbers))}, which do not ascend")
 
 
 def _why(view: LogView, choice: LogChoice, why: str, policy: LogPolicy, *, is_empty: bool,

@@ -8,14 +8,17 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.clock import Clock
+from compactlib.errors import CompactlibError, NotFound, StorageError
+from compactlib.files.disk import Files, StrPath
 from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.compaction.plan.view import DamagedSegment, LogView
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_still_whole
 from compactlib.raftlog.segment.liveness import kept_of_dense, segment_stats
-from compactlib.raftlog.segment.segment_set import SegmentSet
-from compactlib.runtime.breather import unhurried
+from compactlib.raftlog.segment.segment_list import SegmentList
+from compactlib.runtime.breather import Breather, unhurried
 from compactlib.runtime.budget import Budget
 
 
@@ -40,7 +43,7 @@ class StatsCache:
         self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
         self._lock = threading.Lock()
 
-    def gather(self, segments: SegmentSet, state: SnapshotMeta | None, *, known: Sequence[KnownSegment] | None = None,
+    def gather(self, segments: SegmentList, state: SnapshotMeta | None, *, known: Sequence[KnownSegment] | None = None,
                damaged: dict[int, CompactlibError] | None = None, budget: Budget | None = None,
                breathe: Callable[[], None] = unhurried) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
@@ -72,7 +75,7 @@ class StatsCache:
                 del self._remembered[number]
         return tuple(gathered)
 
-    def _judged(self, segments: SegmentSet, known: KnownSegment, state: SnapshotMeta | None,
+    def _judged(self, segments: SegmentList, known: KnownSegment, state: SnapshotMeta | None,
                 damaged: dict[int, CompactlibError] | None, budget: Budget | None) -> SegmentStats:
         if budget is not None:
             budget.check()
@@ -86,7 +89,7 @@ class StatsCache:
                                 live_entries=known.entries, live_bytes=known.data_bytes, format=known.format,
                                 file_bytes=file_bytes(segments.folder, known.ref.number))
 
-    def _stats(self, segments: SegmentSet, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
+    def _stats(self, segments: SegmentList, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
         ref = known.ref
         # How far the snapshot reaches into the segment: what lies above it is alive whatever the live set says.
         covered = -1 if state is None or state.index < ref.first else min(state.index, ref.last)
@@ -100,14 +103,43 @@ class StatsCache:
         if before is not None and before[0] == key:
             return before[1]
         # Without an open reader it takes less to see that the index is whole than to decode it.
-        each = known.payload_bytes if known.is_dense and segments.open_entries(ref.number) < 0 else None
+        each = known.payload_bytes if known.is_dense and not segments.is_reader_open(ref.number) else None
         if each is not None and state is not None and is_still_whole(segments.folder, known):
             kept = kept_of_dense(ref.first, ref.last, state, live)
             stats = SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=kept,
                                  live_bytes=kept * each, format=known.format, file_bytes=size)
         else:
-            index = segments.reader(ref.number).index
+            index = segments.index_of(ref.number)
             stats = attrs.evolve(segment_stats(index, ref, state, segment_format=known.format, live=live),
                                  file_bytes=size)
         self._remembered[ref.number] = key, stats
         return stats
+
+
+def view_of(segments: SegmentList, state: SnapshotMeta | None, known: Sequence[KnownSegment], stats: StatsCache,
+            limits: SegmentLimits, budget: Budget | None, clock: Clock) -> LogView:
+    """What a policy sees of the segments `known` under a snapshot. Other threads get on meanwhile.
+
+    A segment that cannot be judged is listed as damaged. One that has left the list meanwhile was dropped or truncated:
+    that is no damage, and it is left out.
+
+    Raises:
+        BudgetSpent: the budget refused.
+    """
+    damaged: dict[int, CompactlibError] = {}
+    gathered = stats.gather(segments, state, known=known, damaged=damaged, budget=budget,
+                            breathe=Breather(clock).breathe)
+    gone = {number for number, error in damaged.items()
+            if isinstance(error, NotFound) and segments.known_of(number) is None}
+    return LogView(
+        segments=tuple(each for each in gathered if each.number not in gone), limits=limits,
+        snapshot_index=None if state is None else state.index, folder=segments.folder,
+        damaged=tuple(DamagedSegment(*each) for each in sorted(damaged.items()) if each[0] not in gone))
+
+
+def room_in(files: Files, folder: StrPath) -> int | None:
+    """Room for new files in a folder; `None` where it is unknown."""
+    try:
+        return files.available_bytes(folder)
+    except StorageError:
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
 )
-from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked
-from compactlib.raftlog.compaction.plan.plan import MAX_GROUP_MEMBERS, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan.plan import (
+    MAX_GROUP_MEMBERS,
+    PlannedGroup,
+    plan_for,
+)
 from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
-from compactlib.report import PolicyRecord
 from compactlib.testing.views import log_views
 from tests.tools.raft_segments import segments_of
 
@@ -365,29 +367,3 @@ def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: LogV
             == sum(each.entries for each in view.segments) - sum(drop.entries for drop in plan.drops) \
             - sum(group.entries - group.live_entries for group in plan.groups)
         assert plan_for(after, DropDead()).is_empty
-
-
-def test_what_lies_in_the_way_of_groups_is_looked_for_once() -> None:
-    """Not once a group: a lease may hold thousands of files, and a log have thousands of groups."""
-    class Asked(tuple[int, ...]):
-        times = 0
-
-        def __iter__(self) -> Iterator[int]:
-            self.times += 1
-            return super().__iter__()
-
-    def stats(number: int) -> SegmentStats:
-        return SegmentStats(ref=SegmentRef(number, 10 * number, 10 * number + 9), entries=10, data_bytes=100,
-                            live_entries=1, live_bytes=10)
-
-    groups = tuple(PlannedGroup((stats(number), stats(number + 2))) for number in range(1, 41, 4))
-    plan = LogPlan(folder="", snapshot_index=1000, policy=PolicyRecord.of(SeedPolicy()), why="told", drops=(),
-                   groups=groups, left_out=())
-    kept = Asked((2, 10, 12))
-    left = without_blocked(plan, kept)
-    assert left.groups == (groups[1], *groups[3:])
-    assert kept.times == 1
-    free, blocked = set_aside(plan, kept)
-    assert free == left.groups
-    assert [failed.members for failed in blocked] == [(1, 3), (9, 11)]
-    assert kept.times == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CompactlibError, CorruptData, NotFound, StorageError
+from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.compaction.copier import Copier
@@ -20,11 +20,11 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.raftlog.segment.segment_list import SegmentList
 from tests.raftlog.reading import write_segment
 
 
-class CountingSet(SegmentSet):
+class CountingSet(SegmentList):
     """Says which segments were opened."""
 
     opened: list[int]
@@ -104,39 +104,6 @@ def test_a_segment_without_anything_alive_is_never_read(segments: CountingSet) -
     assert segments.opened == []
 
 
-def test_segments_that_are_gone_are_forgotten_and_their_numbers_may_come_again(segments: CountingSet) -> None:
-    cache = StatsCache()
-    known = segments.known()
-    cache.gather(segments, state(30, 2, 12, 22))
-    segments.drop([2])
-    assert [stats.number for stats in cache.gather(segments, state(30, 2, 22))] == [1, 3]
-    segments.reset(known)
-    assert brief(cache.gather(segments, state(30, 2, 12, 13, 22))) == [(1, 2), (2, 25), (1, 22)]
-
-
-def test_a_segment_that_was_cut_is_counted_anew(segments: CountingSet, tmp_path: Path) -> None:
-    cache = StatsCache()
-    assert brief(cache.gather(segments, None)) == [(10, 55), (10, 155), (10, 255)]
-    write_segment(tmp_path, 4, [(18, 2, b"")])
-    segments.put(known_in(tmp_path, 4)[0])
-    assert brief(cache.gather(segments, None)) == [(10, 55), (7, sum(range(11, 18))), (1, 0)]
-
-
-def test_what_cannot_be_judged_is_raised_or_set_aside(segments: CountingSet, tmp_path: Path) -> None:
-    (tmp_path / segment_name(2)).write_bytes(b"damaged")
-    with pytest.raises(CorruptData):
-        StatsCache().gather(segments, state(20, 2, 12))
-    damaged: dict[int, CompactlibError] = {}
-    found = StatsCache().gather(segments, state(20, 2, 12), damaged=damaged)
-    assert [type(error) for error in damaged.values()] == [CorruptData]
-    assert (found[1].live_entries, found[1].live_bytes) == (found[1].entries, found[1].data_bytes)
-    write_segment(tmp_path, 4, [(40, 1, b""), (42, 1, b"")])
-    segments.put(known_in(tmp_path, 4)[0])
-    with pytest.raises(LiveIndexMissing) as raised:
-        StatsCache().gather(segments, state(42, 40, 41))
-    assert (raised.value.missing, raised.value.first) == (1, 41)
-
-
 @pytest.fixture
 def uniform(tmp_path: Path) -> Iterator[CountingSet]:
     """As `segments`, with entries of 7 bytes."""
@@ -162,13 +129,6 @@ def test_payloads_of_one_size_are_counted_without_a_reader(uniform: CountingSet)
     opened = StatsCache().gather(uniform, state(25, 2, 12, 21))
     assert uniform.opened == [2, 2]
     assert opened == StatsCache().gather(CountingSet(uniform.folder, uniform.known()), state(25, 2, 12, 21))
-
-
-def test_a_segment_of_one_size_that_was_cut_is_counted_within_its_range(uniform: CountingSet, tmp_path: Path) -> None:
-    write_segment(tmp_path, 4, [(18, 2, b"")])
-    uniform.put(known_in(tmp_path, 4)[0])
-    assert brief(StatsCache().gather(uniform, state(14, 2, 12))) == [(1, 7), (4, 28), (1, 0)]
-    assert uniform.opened == []
 
 
 @pytest.mark.parametrize("offset", [0, 24, 40, 200, 4096 - 1])
@@ -206,7 +166,7 @@ def test_another_file_whose_payloads_have_other_sizes_is_read(uniform: CountingS
     for sizes in ([3] * 10, [7] * 4 + [8] + [7] * 5, [7] * 9 + [8], [8] + [7] * 9):
         (tmp_path / segment_name(2)).unlink()
         write_segment(tmp_path, 2, ((index, 1, bytes(size)) for index, size in enumerate(sizes, 11)))
-        with closing(SegmentSet(tmp_path, uniform.known())) as fresh:
+        with closing(SegmentList(tmp_path, uniform.known())) as fresh:
             found = StatsCache().gather(fresh, state(14, 11))[1]
         assert (found.live_entries, found.live_bytes, found.data_bytes) == (7, sizes[0] + sum(sizes[4:]), sum(sizes))
 

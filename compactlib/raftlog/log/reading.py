@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the segments of a log: for the log's owner, or for a reader of its folder.
+
+A read takes no lock: it asks the snapshot's row whether the index is dead, and the list which segment holds it. In
+between, a snapshot may be recorded and a compaction may carry it out, in this process or another. So what cannot be
+found although it was alive is looked up again under the row as it is by then; alive and not found twice under one row
+is damage.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib._closing import Closing
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.guard import Guard
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.arguments import require_ascending, whole
+from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.errors import LiveIndexMissing
+from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
+from compactlib.raftlog.model.refs import asked_refs, next_ref
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import (
+    MAX_INDEX,
+    Answer,
+    DamagedEntry,
+    DeadEntry,
+    Entry,
+    MissingEntry,
+    SegmentRef,
+    SegmentStats,
+)
+from compactlib.raftlog.segment.liveness import kept_positions
+from compactlib.raftlog.segment.segment_list import Lease, SegmentList
+from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.budget import Budget
+
+if TYPE_CHECKING:
+    from compactlib.raftlog.log.unflushed import Unflushed
+
+
+_MAX_ATTEMPTS = 100
+
+
+class LogReading(Closing):
+    """Every way to read a log; what `SegmentLog` and `LogReader` share. Threads may share one.
+
+    Args:
+        folder: the log's.
+        segments: its segments, with the row of the snapshot in force.
+        guard: whether the log can be used.
+    """
+
+    def __init__(self, folder: str, segments: SegmentList, guard: Guard) -> None:
+        self._folder = folder
+        self._segments = segments
+        self._guard = guard
+        # What a store's write-ahead log says on top of the segments.
+        self._unflushed: Unflushed | None = None
+
+    # -- for the classes that inherit
+
+    @abstractmethod
+    def leftovers(self) -> Sequence[str]:
+        """Names that an interrupted compaction has left."""
+
+    def refresh(self) -> None:
+        """Nothing: a writer always knows its log."""
+
+    def _is_behind(self) -> bool:
+        """Whether a snapshot was recorded since the folder was read: what was alive then may be gone."""
+        return False
+
+    @property
+    def unflushed(self) -> IndexSet:
+        """Which entries a log's store holds elsewhere, in memory or in its write-ahead log, and no segment yet."""
+        return IndexSet()
+
+    # -- the log
+
+    @property
+    def folder(self) -> str:
+        """The log's folder, as an absolute path."""
+        return self._folder
+
+    @property
+    def snapshot(self) -> SnapshotMeta | None:
+        """The last snapshot recorded, `None` before the first."""
+        return self._segments.row
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The segments, oldest first, with the range of indexes each answers for."""
+        refs = self._segments.refs
+        return refs if self._unflushed is None else self._unflushed.below(refs)
+
+    @property
+    def first_index(self) -> int | None:
+        """The lowest index in the log, `None` if it is empty."""
+        refs = self.refs
+        if not refs and self._unflushed is not None and self._unflushed.slabs:
+            return self._unflushed.slabs[0].first
+        return refs[0].first if refs else None
+
+    @property
+    def last_index(self) -> int | None:
+        """The highest index in the log, `None` if it is empty."""
+        if self._unflushed is not None and self._unflushed.slabs:
+            return self._unflushed.slabs[-1].last
+        refs = self.refs
+        return refs[-1].last if refs else None
+
+    # -- one index
+
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
+        """The entry of `index`, or that it is dead, or that the log never held it. One bisection and one `pread`.
+
+        Raises:
+            CorruptData: the entry is damaged, or it is live and no segment holds it.
+            Closed: the log was closed.
+        """
+        if type(index) is not int:
+            index = whole("the index", index)
+        self._guard.require_open()
+        row = self._segments.row
+        if row is not None and index <= row.index and not row.live.holds(index):
+            return DeadEntry(index, row.index)
+        try:
+            entry = self._segments.read(index) if self._unflushed is None else self._find(index)
+        except NotFound:
+            return self._read_again(index)
+        if entry is not None:
+            return entry
+        row = self._segments.row
+        above = row is None or index > row.index
+        return MissingEntry(index) if above and not self._is_behind() else self._read_again(index)
+
+    def _find(self, index: int) -> Entry | None:
+        unflushed = self._unflushed
+        if unflushed is not None and index >= unflushed.base:
+            return unflushed.find(index)
+        return self._segments.read(index)
+
+    def _read_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
+        """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
+        for _ in range(_MAX_ATTEMPTS):
+            self._guard.require_open()
+            self.refresh()
+            row = self._segments.row
+            if row is not None and row.is_dead(index):
+                return DeadEntry(index, row.index)
+            try:
+                entry = self._find(index)
+            except NotFound:
+                # It was in a file that has gone since: the list leads elsewhere by now.
+                continue
+            if entry is not None:
+                return entry
+            if row is None or index > row.index:
+                return MissingEntry(index)
+            if row is self._segments.row:
+                break
+        raise CorruptData(path=self._folder, offset=0, index=index, found="none",
+                          expected=f"a segment that holds the live entry {index}")
+
+    # -- many
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
+
+        Damage to one entry is its answer, `DamagedEntry`, and does not hide the others.
+
+        Raises:
+            Unsorted: the indexes do not ascend strictly.
+            CorruptData: a whole segment is damaged.
+        """
+        with self.plan_read(indexes) as plan:
+            yield from plan.answers()
+
+    def plan_read(self, indexes: Sequence[int]) -> ReadPlan:
+        """Decide now which segments answer for `indexes` (strictly ascending), and hold them until it is closed.
+
+        Raises:
+            Unsorted: the indexes do not ascend strictly.
+        """
+        self._guard.require_open()
+        # Before the list is read, so that everything it leads to stays.
+        lease = self._segments.lease()
+        try:
+            return ReadPlan(self, plan_parts(self.refs, indexes), lease)
+        except BaseException:
+            lease.release()
+            raise
+
+    def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
+        """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
+
+        Raises:
+            CorruptData: an entry is damaged; those before it have been given.
+            LiveIndexMissing: a live entry is not in its segment.
+        """
+        for answer in self.scan(first, last):
+            if isinstance(answer, DamagedEntry):
+                raise answer.error
+            yield answer
+
+    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
+        """As `entries`, but goes on behind damage, which it answers as `DamagedEntry`.
+
+        Uses the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
+        dies before is left out. What is appended meanwhile is left out too.
+        """
+        self._guard.require_open()
+        first, last = whole("first", first), whole("last", last)
+        with self._segments.lease():
+            unflushed, asked = self._unflushed, last
+            refs = self.refs
+            last = min(last, refs[-1].last) if refs else -1
+            failed: SegmentRef | None = None
+            while first <= last and (ref := next_ref(self.refs, first)) is not None:
+                part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
+                try:
+                    reader = self._segments.reader(ref.number)
+                    # Only now: a state older than the file would ask for what was left out of it.
+                    kept = kept_positions(reader.index, part, self._segments.row)
+                except (NotFound, LiveIndexMissing) as error:
+                    if ref == failed:
+                        missing = error.first if isinstance(error, LiveIndexMissing) else None
+                        if missing is None or missing not in self.unflushed:
+                            raise
+                        # What is from there on is in no segment.
+                        last = missing - 1
+                    failed = ref
+                    self.refresh()
+                    continue
+                for answer in reader.answers_at(kept):
+                    # As above: what has died meanwhile is left out.
+                    if not (isinstance(answer, DamagedEntry) and self._has_died(answer.index)):
+                        yield answer
+                first = part.last + 1
+        for slab in () if unflushed is None else unflushed.slabs:
+            for entry in slab.entries(first, asked):
+                if self._segments.row is None or not self._segments.row.is_dead(entry.index):
+                    yield entry
+
+    def _has_died(self, index: int) -> bool:
+        try:
+            return isinstance(self.read(index), DeadEntry)
+        except CorruptData:
+            return False
+
+    def lease(self) -> Lease:
+        """Keep every file that can be read now from being removed by this process's compactions until the lease is
+        released. What is truncated goes all the same: it was never committed.
+        """
+        return self._segments.lease()
+
+    # -- statistics
+
+    def stats(self) -> tuple[SegmentStats, ...]:
+        """What a policy may know of each segment, oldest to newest: `view().segments`."""
+        return self.view().segments
+
+    @abstractmethod
+    def view(self, *, budget: Budget | None = None) -> LogView:
+        """The log as a policy sees it now. A segment that cannot be judged is listed as damaged.
+
+        Args:
+            budget: asked before each segment whose index has to be read.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            Closed: the log was closed.
+        """
+
+    def _require_own(self, view: LogView) -> LogView:
+        if not isinstance(view, LogView):
+            raise InvalidInput(f"the view is {view!r:.100}; give one that view() made")
+        if view.folder and view.folder != self._folder:
+            raise InvalidInput(f"the view is of the log in {view.folder}, and this is the one in {self._folder}")
+        return view
+
+    # -- damage
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every entry, those in a store's write-ahead log included, and list what is damaged or missing.
+
+        A live index that nothing holds is missing. What an interrupted compaction has left is listed as harmless.
+        Compactions may run meanwhile.
+
+        Args:
+            budget: asked before each segment.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            StorageError: something cannot be read.
+            Closed: the log was closed.
+        """
+        self._guard.require_open()
+        seen = Examination()
+        self.examine(seen, budget=budget)
+        wal = wal_of(self._folder)
+        if wal is not None:
+            # Loaded for logs of a store alone.
+            from compactlib.raftlog.log.unflushed import examine_wal
+
+            examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)
+        return seen.report()
+
+    def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
+        """As `verify`, without the write-ahead log; for callers that verify many logs of a store."""
+        with self._segments.lease():
+            examine_segments(self._folder, seen, budget=budget)
+            row = self._segments.row
+            lost = IndexSet() if row is None else row.live - self.unflushed
+            found: list[IndexSet] = []
+            for ref, here in asked_refs(self.refs, lost):
+                try:
+                    found.append(here & self._segments.index_of(ref.number).index_set())
+                except (CorruptData, Unsupported):
+                    # Listed already, once for all its entries.
+                    found.append(here)
+                except NotFound:
+                    continue
+            lost = lost - IndexSet().union(*found)
+        for index in lost:
+            try:
+                # It may have died, or moved to another segment.
+                self.read(index)
+            except CorruptData as error:
+                seen.note(error, kind="missing")
+        for name in self.leftovers():
+            seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
+                                         "left by an interrupted compaction; the next one finishes or removes it"))
+
+    def __repr__(self) -> str:
+        row = self._segments.row
+        return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments, {self.first_index} to "
+                f"{self.last_index}, snapshot {None if row is None else row.index}>")
+
+
+@attrs.frozen
+class ReadPart:
+    """Indexes that one segment answers, ascending; `number` is `None` for those that no segment holds."""
+
+    number: int | None
+    indexes: tuple[int, ...]
+
+
+def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[ReadPart, ...]:
+    """Share out ascending `indexes` to the segments. O(log segments) a part, and a copy of `indexes`; pure.
+
+    Raises:
+        Unsorted: the indexes do not ascend strictly.
+    """
+    require_ascending(indexes)
+    parts: list[ReadPart] = []
+    place = 0
+    while place < len(indexes) and (ref := next_ref(refs, indexes[place])) is not None:
+        for number, stop in ((None, bisect_left(indexes, ref.first, place)),
+                             (ref.number, bisect_right(indexes, ref.last, place))):
+            if stop > place:
+                parts.append(ReadPart(number, tuple(indexes[place:stop])))
+                place = stop
+    if place < len(indexes):
+        parts.append(ReadPart(None, tuple(indexes[place:])))
+    return tuple(parts)
+
+
+class ReadPlan(Closing):
+    """Answers for many indexes; stays valid while it is open, whatever compactions do meanwhile.
+
+    A context manager: it holds a lease on the files until it is closed. An index that dies before it is read is
+    answered as `DeadEntry`.
+    """
+
+    def __init__(self, log: LogReading, parts: Sequence[ReadPart], lease: Lease) -> None:
+        self._log = log
+        self._parts = tuple(parts)
+        self._lease = lease
+
+    @property
+    def parts(self) -> tuple[ReadPart, ...]:
+        """Which segment is asked for what."""
+        return self._parts
+
+    def answers(self) -> Iterator[Answer]:
+        """One answer per index, ascending; neighbours in a file are read together, damage is a `DamagedEntry`.
+
+        Raises:
+            CorruptData: a whole segment is damaged.
+        """
+        for part in self._parts:
+            row = self._log.snapshot
+            alive = [index for index in part.indexes if row is None or not row.is_dead(index)]
+            found = self._found(part.number, alive)
+            for index in part.indexes:
+                if row is not None and row.is_dead(index):
+                    yield DeadEntry(index, row.index)
+                    continue
+                answer = next(found)
+                # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
+                yield self._read_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
+
+    def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
+        if number is None or not alive:
+            return map(MissingEntry, alive)
+        try:
+            return self._log._segments.reader(number).read_many(alive)
+        except NotFound:
+            # Another process has compacted, or links could not be made on a full disk.
+            return map(MissingEntry, alive)
+
+    def _read_again(self, index: int) -> Answer:
+        try:
+            return self._log.read(index)
+        except CorruptData as error:
+            return DamagedEntry(index, error)
+
+    def close(self) -> None:
+        """Give the lease back; closing again does nothing."""
+        self._lease.release()
+
+    def __repr__(self) -> str:
+        count = sum(len(part.indexes) for part in self._parts)
+        return f"<ReadPlan of {count} indexes in {len(self._parts)} segments>"

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segments of a log in order, the row of its snapshot, the open files behind them, and the leases of readers.
+
+Ranges are disjoint and ascend with the numbers. The list is one immutable value that a change replaces as a whole, so
+that a read takes no lock; whoever finds that a file has gone looks into the list anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
+from compactlib.files.disk import StrPath, list_folder
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.model.names import segment_name, segment_number
+from compactlib.raftlog.model.refs import asked_refs, audit_refs, next_ref
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import Entry, SegmentRef
+from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.known import KnownSegment, is_own_file, know_segment, superseded
+from compactlib.raftlog.segment.reader import SegmentReader
+
+DEFAULT_MAX_OPEN = 128
+_MAX_OPEN_INDEX_ENTRIES = 2_000_000
+_MAX_LISTINGS = 100
+
+
+@attrs.frozen
+class _View:
+    """The list at one moment."""
+
+    refs: tuple[SegmentRef, ...] = ()
+    firsts: tuple[int, ...] = ()
+    known: Mapping[int, KnownSegment] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, known: Iterable[KnownSegment]) -> _View:
+        listed = tuple(known)
+        refs = tuple(each.ref for each in listed)
+        return cls(refs, tuple(ref.first for ref in refs), {each.ref.number: each for each in listed})
+
+
+class SegmentList:
+    """Which segment answers for which index, and an open reader for each that is asked.
+
+    Readers are kept open, up to `max_open` of them (and about 2 million index records), so that random reads do not
+    reopen files. Threads may read while one of them changes the list: a change is one assignment.
+
+    Args:
+        folder: where the segments are.
+        known: the segments, oldest first.
+        row: the snapshot in force.
+        max_open: readers kept open.
+    """
+
+    def __init__(self, folder: StrPath, known: Iterable[KnownSegment] = (), row: SnapshotMeta | None = None, *,
+                 max_open: int = DEFAULT_MAX_OPEN) -> None:
+        self._folder = os.fspath(folder)
+        self._max_open = max_open
+        self._view = _View.of(known)
+        self.row: SnapshotMeta | None = row
+        self._readers: dict[int, SegmentReader] = {}
+        # Guards the readers and the leases.
+        self._lock = threading.Lock()
+        self._changes = itertools.count(1)
+        self._epoch = 0
+        self._leases: set[Lease] = set()
+        self._closed = False
+
+    @property
+    def folder(self) -> str:
+        """Where the segments are."""
+        return self._folder
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The references, oldest first."""
+        return self._view.refs
+
+    def known(self) -> tuple[KnownSegment, ...]:
+        """What is remembered of each segment, oldest first."""
+        return tuple(self._view.known.values())
+
+    def known_of(self, number: int) -> KnownSegment | None:
+        """What is remembered of one segment; `None` if it is not listed."""
+        return self._view.known.get(number)
+
+    # -- asking for an index
+
+    def read(self, index: int) -> Entry | None:
+        """The entry of `index`, or `None` if no segment holds it.
+
+        Raises:
+            NotFound: a segment has gone meanwhile; look again.
+            CorruptData: the entry or its segment is damaged.
+        """
+        view = self._view
+        place = bisect_right(view.firsts, index) - 1
+        if place < 0:
+            return None
+        ref = view.refs[place]
+        if ref.last < index:
+            return None
+        reader = self._readers.get(ref.number)
+        if reader is None:
+            reader = self.reader(ref.number)
+        return reader.read(index)
+
+    def index_of(self, number: int) -> SegmentIndex:
+        """The index of a segment; raises what `reader` does."""
+        return self.reader(number).index
+
+    def term_of(self, index: int) -> int | None:
+        """The term of the entry of `index`, dead or not, `None` if no segment holds it. Raises what `reader` does."""
+        ref = next_ref(self.refs, index)
+        if ref is None or ref.first > index:
+            return None
+        found = self.index_of(ref.number)
+        position = found.find(index)
+        return None if position < 0 else found.columns.terms[position]
+
+    def next_index(self, index: int) -> int | None:
+        """The lowest index from `index` on that is held, dead or not; `None` if there is none."""
+        refs = self.refs
+        while (ref := next_ref(refs, index)) is not None:
+            found = self.index_of(ref.number)
+            inside = found.positions_between(max(ref.first, index), ref.last)
+            if inside:
+                return found.columns.indexes[inside[0]]
+            index = ref.last + 1
+        return None
+
+    def previous_index(self, index: int) -> int:
+        """The highest index up to `index` that is held, dead or not; -1 if there is none."""
+        for ref in reversed(self.refs):
+            if ref.first <= index:
+                found = self.index_of(ref.number)
+                inside = found.positions_between(ref.first, min(ref.last, index))
+                if inside:
+                    return found.columns.indexes[inside[-1]]
+        return -1
+
+    def matching(self, first: int, last: int, term: int) -> int:
+        """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
+        matched = 0
+        refs = self.refs
+        while first + matched <= last and (ref := next_ref(refs, first + matched)) is not None:
+            index = self.index_of(ref.number)
+            position = index.find(first + matched)
+            if position < 0:
+                break
+            wanted = min(last, ref.last) - first - matched + 1
+            indexes = index.columns.indexes[position:position + wanted]
+            terms = index.columns.terms[position:position + wanted]
+            dense = indexes[-1] - indexes[0] + 1 == len(indexes)
+            count = len(indexes) if dense and terms.count(term) == len(indexes) else _leading(indexes, terms, term)
+            matched += count
+            if count < wanted:
+                break
+        return matched
+
+    def open_for(self, indexes: IndexSet) -> list[tuple[SegmentReader, IndexSet]]:
+        """The open segments that hold `indexes`, each with those that it holds, ascending."""
+        found = []
+        for ref, wanted in asked_refs(self.refs, indexes):
+            reader = self.reader(ref.number)
+            held = wanted & reader.index.index_set()
+            if held:
+                found.append((reader, held))
+        return found
+
+    # -- open readers
+
+    def reader(self, number: int) -> SegmentReader:
+        """The open reader of a segment; opens it, and lets the one opened longest ago go if there are too many.
+
+        A segment that was merged into another leads there through its link.
+
+        Raises:
+            NotFound: the file is gone; the list has changed meanwhile.
+            CorruptData, Unsupported, StorageError: it cannot be opened.
+            Closed: the log was closed.
+        """
+        while True:
+            reader = self._readers.get(number)
+            if reader is not None:
+                return reader
+            if self._closed:
+                raise Closed(f"the log in {self._folder} was closed; open it again")
+            epoch = self._epoch
+            refs = self._view.refs
+            try:
+                reader = open_segment(self._folder, number, newest=bool(refs) and refs[-1].number == number)
+            except CorruptData:
+                if epoch != self._epoch:
+                    continue
+                raise
+            with self._lock:
+                # After a change the name may lead elsewhere: what was opened before it must not be kept.
+                if epoch == self._epoch and not self._closed:
+                    self._keep(number, reader)
+                    return reader
+
+    def is_reader_open(self, number: int) -> bool:
+        """Whether a segment need not be opened to be asked."""
+        return number in self._readers
+
+    def keep_open(self, readers: Iterable[tuple[int, SegmentReader]]) -> None:
+        """Take readers as the open ones of their segments; they are closed with their last reference."""
+        with self._lock:
+            for number, reader in readers:
+                self._keep(number, reader)
+
+    def _keep(self, number: int, reader: SegmentReader) -> None:
+        self._readers[number] = reader
+        entries = sum(len(kept.index) for kept in self._readers.values()) if len(self._readers) > 1 else 0
+        while len(self._readers) > self._max_open or (entries > _MAX_OPEN_INDEX_ENTRIES and len(self._readers) > 1):
+            oldest = next(iter(self._readers))
+            entries -= len(self._readers.pop(oldest).index)
+
+    # -- changes
+
+    def _show(self, view: _View, gone: Iterable[int] = ()) -> None:
+        """Put another list in the place of the present one, and open the segments `gone` anew when they are asked for.
+
+        The list comes before its number: a lease taken between the two holds more than it must, never less.
+        """
+        with self._lock:
+            self._view = view
+            self._epoch = next(self._changes)
+            for number in gone:
+                self._readers.pop(number, None)
+
+    # -- leases
+
+    def lease(self) -> Lease:
+        """Keep every file that can be read now from being removed by a compaction until the lease is released."""
+        with self._lock:
+            lease = Lease(self, self._epoch)
+            self._leases.add(lease)
+        return lease
+
+    def is_leased(self, epoch: int) -> bool:
+        """Whether a lease is held that was taken before the change number `epoch`."""
+        with self._lock:
+            return any(lease.epoch < epoch for lease in self._leases)
+
+    def oldest_lease(self) -> float | None:
+        """Since when the oldest lease of a host's is held, in seconds since the epoch."""
+        with self._lock:
+            return min((lease.since for lease in self._leases if lease.since is not None), default=None)
+
+    def _release(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.discard(lease)
+
+    def audit(self) -> None:
+        """Check that the references ascend without overlap and that each is known.
+
+        Raises:
+            AuditFailed: they do not.
+        """
+        view = self._view
+        audit_refs(self.refs)
+        if tuple(each.ref for each in view.known.values()) != view.refs or \
+                view.firsts != tuple(ref.first for ref in view.refs):
+            raise AuditFailed(f"segments known {sorted(view.known)} differ from those listed {view.refs}")
+
+    def close(self) -> None:
+        """Let all readers go; none is opened any more, for a scan that was left half-way either."""
+        with self._lock:
+            self._closed = True
+            self._readers.clear()
+
+
+class Lease:
+    """Holds files in place for a reader, in this process. A context manager; releasing again does nothing.
+
+    A truncation does not wait for leases: what it removes was never committed.
+
+    Attributes:
+        epoch: after which change of the list it was taken.
+        since: when, in seconds since the epoch; `None` of one that a read takes for itself.
+    """
+
+    def __init__(self, segments: SegmentList, epoch: int) -> None:
+        self._segments = segments
+        self.epoch = epoch
+        self.since: float | None = None
+
+    def release(self) -> None:
+        """Let the files go; what was waiting for it is removed by the next compaction or `reclaim`."""
+        self._segments._release(self)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Lease(epoch={self.epoch})"
+
+
+# -- the segments in a folder
+
+
+@attrs.frozen
+class FolderContents:
+    """The segments in a folder.
+
+    Attributes:
+        known: those that hold entries, oldest first, with disjoint ranges.
+        empty: numbers of those that hold none, the newest aside.
+        inside: numbers of those of which an older one holds all that is alive, each with that one's.
+        unsealed: number of one that is not the newest, and not sealed: a crash came in the middle of a truncation.
+        newest: the newest one's number, 0 if there is none; it may hold no entry.
+        readers: numbers and open readers of the newest few, itself included.
+    """
+
+    known: tuple[KnownSegment, ...]
+    empty: tuple[int, ...]
+    inside: Mapping[int, int]
+    unsealed: int | None
+    newest: int
+    readers: tuple[tuple[int, SegmentReader], ...]
+
+
+def read_folder(folder: StrPath, row: SnapshotMeta | None, *, keep_open: int = 1) -> FolderContents:
+    """Open every segment and learn what it holds; `keep_open` readers stay. Costs one read of each segment's index.
+
+    A file that a compaction in another process removes meanwhile is no error: the folder is listed anew.
+
+    Args:
+        folder: the log's.
+        row: the snapshot in force.
+        keep_open: how many.
+
+    Raises:
+        CorruptData, Unsupported: a segment is damaged or of an unknown version.
+        NotFound: files kept vanishing while they were opened.
+        StorageError: one cannot be read.
+    """
+    for attempt in range(_MAX_LISTINGS):
+        try:
+            return _read_folder(folder, row, max(keep_open, 1))
+        except NotFound:
+            if attempt == _MAX_LISTINGS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _read_folder(folder: StrPath, row: SnapshotMeta | None, keep_open: int) -> FolderContents:
+    known: list[KnownSegment] = []
+    empty: list[int] = []
+    unsealed: int | None = None
+    readers: list[tuple[int, SegmentReader]] = []
+    numbers = with_head(folder)
+    may_be_unsealed = True
+    for number in reversed(numbers):
+        reader = open_segment(folder, number, newest=may_be_unsealed)
+        segment = know_segment(number, reader)
+        if number != numbers[-1] and segment is None:
+            empty.append(number)
+        elif number != numbers[-1] and not reader.loaded.sealed and reader.format == "native":
+            unsealed = number
+        # Behind one that is not sealed only an empty one can be, which a truncation has just begun.
+        may_be_unsealed = may_be_unsealed and segment is None
+        if segment is not None:
+            known.append(segment)
+        if len(readers) < keep_open:
+            readers.append((number, reader))
+    if gone := set(numbers).difference(with_head(folder)):
+        # A truncation in another process may have been read half before it and half after it.
+        raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} went while the folder was read; read it again")
+    kept, inside = _disjoint(folder, known[::-1], row)
+    return FolderContents(tuple(kept), tuple(empty), inside, unsealed, numbers[-1] if numbers else 0,
+                          tuple(readers[::-1]))
+
+
+def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
+              row: SnapshotMeta | None) -> tuple[list[KnownSegment], dict[int, int]]:
+    """The segments of a log, oldest first; and those that lie in the range of an older one, each with that one.
+
+    A merged segment reaches from its first member to its last. What lies in between, and may be there after a crash, is
+    another member, or was dropped: the merged one holds all of it that is alive.
+    """
+    kept: list[KnownSegment] = []
+    inside: dict[int, int] = {}
+    for each in known:
+        if not kept or kept[-1].ref.last < each.ref.first:
+            kept.append(each)
+            continue
+        number, leader = each.ref.number, kept[-1].ref
+        live = IndexSet() if row is None else row.live.between(each.ref.first, each.ref.last)
+        if live:
+            live &= open_segment(folder, number).index.index_set()
+        if row is None or each.ref.last > row.index or (
+                live and live - open_segment(folder, leader.number).index.index_set()):
+            raise CorruptData(path=os.path.join(folder, segment_name(number)), offset=0, index=each.ref.first,
+                              expected=f"entries above {leader.last}, the end of segment {leader.number}",
+                              found=f"{each.ref.first} to {each.ref.last}")
+        inside[number] = leader.number
+    return kept, inside
+
+
+def with_head(folder: StrPath) -> list[int]:
+    """The numbers of the segments in a folder, without a newest one of no bytes."""
+    numbers = list_segments(folder)
+    return numbers[:-1] if numbers and is_headless(folder, numbers[-1]) else numbers
+
+
+def is_headless(folder: StrPath, number: int) -> bool:
+    """Whether a segment's file has no bytes; only the newest may be found so, and then it holds nothing."""
+    try:
+        return os.path.getsize(os.path.join(folder, segment_name(number))) == 0
+    except OSError:
+        return False
+
+
+def list_segments(folder: StrPath) -> list[int]:
+    """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not.
+
+    Raises:
+        CorruptData: something else stands in for a segment: a link to somewhere else, a folder, a pipe.
+        StorageError: the folder cannot be read.
+    """
+    names = list_folder(folder)
+    merged = superseded(folder, names)
+    return [number for name in names if (number := segment_number(name)) is not None
+            and is_own_file(os.path.join(folder, name)) and number not in merged]
+
+
+def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> SegmentReader:
+    """Open segment `number`, or the one it was merged into.
+
+    Raises:
+        NotFound: there is no such file.
+        CorruptData, Unsupported, StorageError: it cannot be opened.
+    """
+    path = os.path.join(folder, segment_name(number))
+    merged = os.path.islink(path)
+    try:
+        return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
+    except (CorruptData, StorageError) as error:
+        if not merged and os.path.islink(path):
+            # It became a link between the look and the opening.
+            return open_segment(folder, number)
+        if isinstance(error, CorruptData) or error.errno != errno.ENOENT:
+            raise
+        raise NotFound(f"segment {path} is gone; look the index up again") from error
+
+
+def _leading(indexes: Sequence[int], terms: Sequence[int], term: int) -> int:
+    count = 0
+    while count < len(indexes) and indexes[count] == indexes[0] + count and terms[count] == term:
+        count += 1
+    return count
+
+
+def between(refs: Sequence[SegmentRef], numbers: Sequence[int]) -> slice:
+    """The place in the list of the segments from the first to the last of `numbers`."""
+    return slice(bisect_left(refs, numbers[0], key=_number), bisect_right(refs, numbers[-1], key=_number))
+
+
+def _number(ref: SegmentRef) -> int:
+    return ref.number

@@ -1,0 +1,525 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segments of a log that is open for writing: append, sync, truncate, drop, replace.
+
+Entries are appended to the newest segment, which is sealed when it is full. A number is never given twice, and nothing
+is appended to a file that was ever sealed.
+
+**Truncation** leaves no file with what was cut, in three steps, each durable before the next:
+
+(a) create the next segment, empty. It needs room; if there is none, nothing has changed;
+(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log;
+(c) end the segment that holds the cut by one more seal, with fewer entries.
+
+So an empty newest segment may lie behind one that is not sealed: a crash came between. Opening seals that one, and
+appends to the empty one. Whether the cut has happened is for the caller to know: a store's WAL says so, and the cut is
+then made again. A log without a WAL is a prefix of what it was.
+
+A truncation concerns what was never committed and lies above the snapshot, a compaction only segments at or below it:
+they never change the same file.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import attrs
+
+from compactlib.clock import Clock
+from compactlib.errors import AuditFailed, StorageError
+from compactlib.files.disk import Files, look_at
+from compactlib.guard import Guard
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
+from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.known import KnownSegment, know_index
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_list import SegmentList, _View, between, read_folder
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
+
+_BEYOND = MAX_INDEX + 1
+
+
+@attrs.frozen
+class _Dropped:
+    """A segment that is not listed any more, and whose file is still there.
+
+    Attributes:
+        number: the segment.
+        epoch: the list's when it was taken out.
+        since: when that was, in seconds since the epoch.
+    """
+
+    number: int
+    epoch: int
+    since: float
+
+
+class Segments(SegmentList):
+    """The segments of a log, with the one that is appended to. Changes take the lock of `guard`.
+
+    What fails in a change closes the log, unless it says otherwise. Reads of older segments take no lock.
+
+    Args:
+        files: the disk.
+        folder: the log's folder, locked by this process, with no compaction under way.
+        limits: for segments to be created.
+        guard: of the log.
+        row: the snapshot in force.
+        max_open: readers kept open.
+
+    Attributes:
+        torn_entries: entries that were cut off at the end when the log was opened.
+    """
+
+    def __init__(self, files: Files, folder: str, limits: SegmentLimits, guard: Guard, row: SnapshotMeta | None, *,
+                 max_open: int) -> None:
+        found = read_folder(folder, row, keep_open=max_open)
+        super().__init__(folder, found.known, row, max_open=max_open)
+        self._files = files
+        self._limits = limits
+        self._guard = guard
+        self._writer: SegmentWriter | None = None
+        # Reads the file of the newest segment by the index of its writer.
+        self._newest_reader: SegmentReader | None = None
+        # The next segment, when a truncation has begun it and was not carried out.
+        self._successor: SegmentWriter | None = None
+        # From here on the newest segment answers.
+        self._newest_first = _BEYOND
+        self._last = found.known[-1].ref.last if found.known else -1
+        self._newest = found.newest
+        self._dropped: list[_Dropped] = []
+        self.torn_entries: int = 0
+        guard.keep(self)
+        if found.unsealed is not None:
+            self._seal_found(found.unsealed)
+        self.keep_open((number, reader) for number, reader in found.readers
+                       if number not in (found.unsealed, found.newest))
+        self._begin(dict(found.readers).get(found.newest))
+        for leader in set(found.inside.values()):
+            # Nothing is removed for a segment that cannot be read.
+            for damage in self.reader(leader).damaged_entries():
+                raise damage
+        self._drop([*found.empty, *found.inside], 0.0)
+
+    def _begin(self, newest: SegmentReader | None) -> None:
+        """Go on with the newest segment that was found, or begin the first."""
+        if newest is None:
+            self._use(self._create(1))
+        elif newest.format != "native":
+            self.keep_open([(self._newest, newest)])
+        elif newest.loaded.sealed:
+            self.keep_open([(self._newest, newest)])
+            # The process that wrote the seal may have ended before it was synced.
+            out = self._files.open(newest.path)
+            try:
+                out.sync()
+            finally:
+                out.close()
+        else:
+            self._use(SegmentWriter.open(self._files, self._folder, self._newest))
+
+    def _seal_found(self, number: int) -> None:
+        with SegmentWriter.open(self._files, self._folder, number) as writer:
+            self._note_torn(writer)
+            writer.seal()
+
+    def _note_torn(self, writer: SegmentWriter) -> None:
+        self.torn_entries += 0 if writer.torn_tail is None else writer.torn_tail.records
+
+    # -- appending
+
+    @property
+    def newest_number(self) -> int:
+        """The highest number of a segment."""
+        return self._newest
+
+    @property
+    def last_index(self) -> int | None:
+        """The highest index, `None` if there is none."""
+        return self._last if self._last >= 0 else None
+
+    def append(self, index: int, term: int, payload: bytes) -> None:
+        """Append an entry whose numbers were checked. An index that is held takes back all from there on, durably.
+
+        Raises:
+            StorageError, Closed: the disk refused, or the log was closed.
+        """
+        guard = self._guard
+        with guard.lock:
+            guard.begin("an append")
+            if index <= self._last:
+                self._truncate(index - 1)
+            writer = self._writer
+            if writer is None or writer.is_full:
+                writer = self._roll()
+            writer.append(index, term, payload)
+            if index < self._newest_first:
+                self._newest_first = index
+            self._last = index
+            guard.done()
+
+    def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """Append entries of consecutive indexes and one term, as `append` does; with few calls.
+
+        Raises:
+            StorageError, Closed: as `append`.
+        """
+        guard = self._guard
+        with guard.lock:
+            guard.begin("an append")
+            if first <= self._last:
+                self._truncate(first - 1)
+            done = 0
+            while done < len(payloads):
+                writer = self._writer
+                if writer is None or writer.is_full:
+                    writer = self._roll()
+                count = writer.append_run(first + done, term, payloads[done:] if done else payloads)
+                self._newest_first = min(self._newest_first, first + done)
+                done += count
+                self._last = first + done - 1
+            guard.done()
+
+    def sync(self) -> None:
+        """Make every entry appended so far durable: one fsync, none if there is nothing new.
+
+        Raises:
+            StorageError, Closed: as `append`.
+        """
+        guard = self._guard
+        with guard.lock:
+            guard.begin("a sync")
+            if self._writer is not None:
+                self._writer.sync()
+            guard.done()
+
+    def end_segment(self) -> None:
+        """End the newest segment, and begin the next one.
+
+        Raises:
+            StorageError, Closed: as `append`.
+        """
+        with self._guard.lock:
+            self._guard.begin("the end of a segment")
+            self._roll()
+            self._guard.done()
+
+    def take_back(self) -> None:
+        """Go on from the last sync after a `StorageError`; what was appended since is taken back whole.
+
+        Raises:
+            StorageError: the disk refuses that too: the log is closed.
+        """
+        with self._guard.lock:
+            writer = self._writer
+            if writer is not None:
+                writer.take_back()
+                self._use(writer)
+            self._guard.undone()
+
+    def _roll(self) -> SegmentWriter:
+        """Begin the next segment, unless the newest is empty; the one that is full becomes an older one, durably."""
+        writer = self._writer
+        if writer is not None:
+            known = know_index(writer.number, writer.index, "native")
+            if known is None:
+                return writer
+            # Sealed durably before its successor gets an entry: only the newest one that has any is ever torn.
+            writer.seal()
+            writer.close()
+            self._writer = self._newest_reader = None
+            # First the list: a read without the lock finds the segment in one of the two.
+            self._show(_View.of([*self._view.known.values(), known]))
+            self._newest_first = _BEYOND
+        self._use(self._begin_successor())
+        return self._writer_now()
+
+    def _begin_successor(self) -> SegmentWriter:
+        if self._successor is None:
+            self._successor = self._create(self._newest + 1)
+        return self._successor
+
+    def _create(self, number: int) -> SegmentWriter:
+        if look_at(os.path.join(self._folder, segment_name(number))) is not None:
+            # An earlier try created it, and the disk refused only the last sync.
+            self._files.sync_folder(self._folder)
+            return SegmentWriter.open(self._files, self._folder, number)
+        return SegmentWriter.create(self._files, self._folder, number, self._limits)
+
+    def _use(self, writer: SegmentWriter) -> None:
+        """Append to this segment from now on."""
+        self._note_torn(writer)
+        self._writer, self._newest_reader, self._newest, self._successor = writer, None, writer.number, None
+        index = writer.index
+        self._newest_first = index.first if len(index) else _BEYOND
+        older = self._view.known
+        if writer.number in older:
+            self._show(_View.of(each for each in older.values() if each.ref.number != writer.number), [writer.number])
+        refs = self._view.refs
+        self._last = index.last if len(index) else refs[-1].last if refs else -1
+
+    def _writer_now(self) -> SegmentWriter:
+        assert self._writer is not None, "a segment was just begun"
+        return self._writer
+
+    # -- truncation
+
+    def prepare_truncation(self) -> None:
+        """Step (a), for a caller that notes the cut durably before it calls `truncate`.
+
+        Raises:
+            StorageError: there is no room; nothing has changed, and the log stays open.
+            Closed: as `append`.
+        """
+        with self._guard.lock:
+            self._guard.begin("a truncation")
+            try:
+                if self._writer is None or len(self._writer.index):
+                    self._begin_successor()
+            except StorageError:
+                self._guard.undone()
+                raise
+            self._guard.done()
+
+    def truncate(self, after: int) -> None:
+        """Take back every entry above `after`; durable when this returns, and no file holds them.
+
+        Raises:
+            StorageError, Closed: as `append`; opening the log finds a prefix of it that ends at `after` or above.
+        """
+        with self._guard.lock:
+            self._guard.begin("a truncation")
+            if after < self._last:
+                self._truncate(after)
+            self._guard.done()
+
+    def _truncate(self, after: int) -> None:
+        newest = self._known_newest()
+        writer = self._writer
+        listed = [*self._view.known.values(), *([] if newest is None else [newest])]
+        kept = [each for each in listed if each.ref.first <= after]
+        removed = [each.ref.number for each in listed[len(kept):]]
+        cut = kept[-1] if kept and kept[-1].ref.last > after else None
+        # Step (a).
+        successor = self._begin_successor() if writer is None or newest is not None else writer
+        if cut is not None:
+            index = self.index_of(cut.ref.number)
+            ended = know_index(cut.ref.number, index.head(bisect_right(index.columns.indexes, after)), "native")
+            assert ended is not None, "it begins at or below the cut"
+            kept[-1] = attrs.evolve(ended, data_bytes=index.data_bytes)
+        if writer is not None and writer is not successor:
+            if cut is not None and cut.ref.number == writer.number:
+                writer.flush()
+                writer.clear_stale()
+            writer.abandon()
+        # Before the files: who reads without the lock finds the file of what is listed.
+        self._show(_View.of(kept), [*removed, *([] if cut is None else [cut.ref.number])])
+        self._use(successor)
+        # Step (b).
+        for number in reversed(removed):
+            self._files.unlink(os.path.join(self._folder, segment_name(number)))
+            self._files.sync_folder(self._folder)
+        # Step (c).
+        if cut is not None:
+            cut_segment(self._files, self._folder, cut.ref.number, after)
+
+    # -- asking
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The references, oldest first."""
+        with self._guard.lock:
+            newest = self._known_newest()
+            return self._view.refs if newest is None else (*self._view.refs, newest.ref)
+
+    def known(self) -> tuple[KnownSegment, ...]:
+        with self._guard.lock:
+            newest = self._known_newest()
+            return super().known() if newest is None else (*super().known(), newest)
+
+    def known_of(self, number: int) -> KnownSegment | None:
+        if number != self._newest:
+            return super().known_of(number)
+        with self._guard.lock:
+            newest = self._known_newest()
+            return newest if newest is not None and newest.ref.number == number else super().known_of(number)
+
+    def _known_newest(self) -> KnownSegment | None:
+        """What the segment holds that is appended to; `None` if nothing, or if there is no such."""
+        writer = self._writer
+        if writer is None or not len(writer.index):
+            return None
+        index = writer.index
+        return KnownSegment(SegmentRef(writer.number, index.first, index.last), index.entries, index.data_bytes,
+                            "native", index.is_dense)
+
+    def read(self, index: int) -> Entry | None:
+        if index < self._newest_first:
+            # As in `SegmentList.read`: this is the path of every random read.
+            view = self._view
+            place = bisect_right(view.firsts, index) - 1
+            if place < 0 or view.refs[place].last < index:
+                return None
+            number = view.refs[place].number
+            reader = self._readers.get(number)
+            return (self.reader(number) if reader is None else reader).read(index)
+        with self._guard.lock:
+            self._guard.require_open()
+            writer = self._writer
+            if index < self._newest_first or writer is None:
+                # It moved on while this thread waited.
+                return super().read(index)
+            position = writer.index.find(index)
+            if position < 0:
+                return None
+            payload = writer.unflushed(position)
+            if payload is not None:
+                return entry_of((index, writer.index.columns.terms[position], payload))
+            return self._reader_of(writer).read(index)
+
+    def _reader_of(self, writer: SegmentWriter) -> SegmentReader:
+        if self._newest_reader is None:
+            self._newest_reader = SegmentReader.following(writer.path, writer.index)
+        return self._newest_reader
+
+    def index_of(self, number: int) -> SegmentIndex:
+        if number == self._newest:
+            with self._guard.lock:
+                if self._writer is not None and self._writer.number == number:
+                    return self._writer.index
+        return super().index_of(number)
+
+    def reader(self, number: int) -> SegmentReader:
+        if number != self._newest:
+            return super().reader(number)
+        with self._guard.lock:
+            writer = self._writer
+            if writer is None or writer.number != number:
+                return super().reader(number)
+            self._guard.begin("a flush")
+            writer.flush()
+            self._guard.done()
+            return self._reader_of(writer)
+
+    @property
+    def unsynced_entries(self) -> int:
+        """Entries appended that are not durable yet."""
+        return 0 if self._writer is None else self._writer.unsynced_entries
+
+    @property
+    def last_term(self) -> int | None:
+        """The term of the last entry of the segment that is appended to, `None` if it has none."""
+        if self._writer is None or not len(self._writer.index):
+            return None
+        return self._writer.index.columns.terms[-1]
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that is durable for sure, -1 if none is."""
+        with self._guard.lock:
+            writer = self._writer
+            durable = 0 if writer is None else len(writer.index) - writer.unsynced_entries
+            if writer is not None and durable > 0:
+                return writer.index.columns.indexes[durable - 1]
+            refs = self._view.refs
+            return refs[-1].last if refs else -1
+
+    # -- compaction
+
+    def drop(self, numbers: Sequence[int], clock: Clock) -> None:
+        """Take segments out of the list; their files go with `remove_dropped`.
+
+        Raises:
+            Closed: as `append`.
+        """
+        with self._guard.lock:
+            self._guard.begin("a drop")
+            self._drop(numbers, clock.now())
+            self._guard.done()
+
+    def _drop(self, numbers: Sequence[int], now: float) -> None:
+        gone = set(numbers)
+        if gone:
+            self._show(_View.of(each for each in self._view.known.values() if each.ref.number not in gone), gone)
+            self._dropped += [_Dropped(number, self._epoch, now) for number in numbers]
+
+    def replace(self, members: Sequence[int], by: KnownSegment) -> int:
+        """Put the segment that holds what is live in `members` in their place; its name leads to its new file already.
+
+        The caller holds the lock and has begun a change. Returns the number of the change, for `is_leased`.
+        """
+        known = list(self._view.known.values())
+        known[between(self._view.refs, members)] = [by]
+        self._show(_View.of(known), members)
+        return self._epoch
+
+    @property
+    def dropped(self) -> frozenset[int]:
+        """Segments that are not listed any more, and whose files are still there."""
+        return frozenset(each.number for each in self._dropped)
+
+    def oldest_dropped(self) -> float | None:
+        """Since when the oldest of them waits, in seconds since the epoch."""
+        return min((each.since for each in self._dropped), default=None)
+
+    def remove_dropped(self) -> tuple[tuple[int, ...], int]:
+        """Remove the files of dropped segments that no lease holds: their numbers, and the bytes given back.
+
+        One call at a time.
+
+        Raises:
+            StorageError: the disk refused; what is left is tried again by the next call.
+        """
+        removed: list[int] = []
+        freed = 0
+        for each in list(self._dropped):
+            if self.is_leased(each.epoch):
+                continue
+            path = os.path.join(self._folder, segment_name(each.number))
+            found = look_at(path)
+            if found is not None:
+                freed += found.st_size
+                self._files.unlink(path)
+            self._dropped.remove(each)
+            removed.append(each.number)
+        return tuple(removed), freed
+
+    # -- ending
+
+    def audit(self) -> None:
+        """Check the list, and what is remembered of its end.
+
+        Raises:
+            AuditFailed: one is broken; says which, with the numbers.
+        """
+        with self._guard.lock:
+            super().audit()
+            newest, refs = self._known_newest(), self.refs
+            wanted = (_BEYOND if newest is None else newest.ref.first), (refs[-1].last if refs else -1)
+            if (self._newest_first, self._last) != wanted:
+                raise AuditFailed(f"(start of the newest segment, last index) is {self._newest_first, self._last}, "
+                                  f"expected {wanted}")
+
+    def close(self) -> None:
+        """Let all files go without another write; closing again does nothing."""
+        super().close()
+        writers = [each for each in (self._writer, self._successor) if each is not None]
+        self._newest_reader = None
+        for writer in writers:
+            writer.abandon()
+
+    def end(self) -> None:
+        """Sync, before the log is closed; a log that is closed is left as it is.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        with self._guard.lock:
+            if self._guard.is_open and self._writer is not None:
+                self._guard.begin("a close")
+                self._writer.close()
+                self._guard.done()
+
