@@ -119,7 +119,9 @@ class Segments(SegmentList):
             finally:
                 out.close()
         else:
-            self._use(SegmentWriter.open(self._files, self._folder, self._newest))
+            writer = SegmentWriter.open(self._files, self._folder, self._newest)
+            self._note_torn(writer)
+            self._use(writer)
 
     def _seal_found(self, number: int) -> None:
         with SegmentWriter.open(self._files, self._folder, number) as writer:
@@ -149,6 +151,8 @@ class Segments(SegmentList):
         """
         guard = self._guard
         with guard.lock:
+            if index <= self._last:
+                self.prepare_truncation()
             guard.begin("an append")
             if index <= self._last:
                 self._truncate(index - 1)
@@ -169,6 +173,8 @@ class Segments(SegmentList):
         """
         guard = self._guard
         with guard.lock:
+            if first <= self._last:
+                self.prepare_truncation()
             guard.begin("an append")
             if first <= self._last:
                 self._truncate(first - 1)
@@ -234,8 +240,9 @@ class Segments(SegmentList):
             # First the list: a read without the lock finds the segment in one of the two.
             self._show(_View.of([*self._view.known.values(), known]))
             self._newest_first = _BEYOND
-        self._use(self._begin_successor())
-        return self._writer_now()
+        successor = self._begin_successor()
+        self._use(successor)
+        return successor
 
     def _begin_successor(self) -> SegmentWriter:
         if self._successor is None:
@@ -251,7 +258,6 @@ class Segments(SegmentList):
 
     def _use(self, writer: SegmentWriter) -> None:
         """Append to this segment from now on."""
-        self._note_torn(writer)
         self._writer, self._newest_reader, self._newest, self._successor = writer, None, writer.number, None
         index = writer.index
         self._newest_first = index.first if len(index) else _BEYOND
@@ -260,10 +266,6 @@ class Segments(SegmentList):
             self._show(_View.of(each for each in older.values() if each.ref.number != writer.number), [writer.number])
         refs = self._view.refs
         self._last = index.last if len(index) else refs[-1].last if refs else -1
-
-    def _writer_now(self) -> SegmentWriter:
-        assert self._writer is not None, "a segment was just begun"
-        return self._writer
 
     # -- truncation
 

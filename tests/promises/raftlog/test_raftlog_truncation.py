@@ -468,6 +468,26 @@ def test_cut_without_room_changes_nothing(tmp_path: Path) -> None:
         assert terms_of(store.log("a").entries()) == dict.fromkeys(range(1, 6), 1)
 
 
+def test_append_over_held_entries_without_room_changes_nothing(tmp_path: Path) -> None:
+    full = {"is": False}
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full["is"] and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
+        log.extend(rows(1, 12, 1))
+        log.sync()
+        full["is"] = True
+        with pytest.raises(StorageError):
+            log.append(6, 2, payload_of(6, 2))
+        assert terms_of(log.entries()) == dict.fromkeys(range(1, 13), 1)
+        full["is"] = False
+        log.append(6, 2, payload_of(6, 2))
+        assert terms_of(log.entries()) == {**dict.fromkeys(range(1, 6), 1), 6: 2}
+
+
 def test_a_log_that_failed_in_a_cut_says_so_and_is_opened_again(tmp_path: Path) -> None:
     failing = {"is": False}
 
