@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         StoreInFront as StoreInFront,
         at as at,
     )
+    from compactlib.testing.interrupts import Interrupted as Interrupted
     from compactlib.testing.kv import KVStoreConformance as KVStoreConformance, check_kv_store as check_kv_store
     from compactlib.testing.kv_state_machine import kv_machine as kv_machine
     from compactlib.testing.objects import (
@@ -101,6 +102,7 @@ else:
         "compactlib.testing.failing": "Failing Killing",
         "compactlib.testing.fences": "FenceConformance check_fence",
         "compactlib.testing.hazards": "HAZARDS Bench Effort check_hazards",
+        "compactlib.testing.interrupts": "Interrupted",
         "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront at",
         "compactlib.testing.kv": "KVStoreConformance check_kv_store",
         "compactlib.testing.kv_state_machine": "kv_machine",

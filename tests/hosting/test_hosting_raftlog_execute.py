@@ -20,7 +20,6 @@ from compactlib.report import PolicyRecord
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import BlockMeta, JobPlan, LevelConfig, NoOutput, RunningJob, SchedulerConfig, Worker
-from compactlib.scheduler.errors import ReleaseJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.testing import check_policy
 from compactlib.testing.views import log_views

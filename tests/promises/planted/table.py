@@ -61,15 +61,15 @@ MISTAKES: Sequence[Mistake] = (
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
         "later."),
     Mistake(
-        "catalog-pins-without-conditions", "compactlib/catalog/sense/pins.py",
-        "        self._log.store.transact(conditions, puts, deletes)\n",
-        "        self._log.store.transact([], puts, deletes)\n",
+        "catalog-pins-without-conditions", "compactlib/kv/cell.py",
+        "                conditions, [Put(*each, data)",
+        "                [], [Put(*each, data)",
         (SCRIPTS + "[catalog-pins-lost_answers]",),
         "A pin that was granted does not keep its version from being cut."),
     Mistake(
-        "catalog-watermark-without-condition", "compactlib/catalog/sense/watermark.py",
-        "self._store.set_if(self._partition, self._key, record, predicate)",
-        "self._store.set(self._partition, self._key, record)",
+        "catalog-watermark-without-condition", "compactlib/kv/cell.py",
+        "            self.store.set_if(*address, value, conditions[0].predicate)\n",
+        "            self.store.set(*address, value)\n",
         (SCRIPTS + "[catalog-watermark-paused_owners]",),
         "The low watermark falls back: a reader begins below it and finds data gone."),
     Mistake(
@@ -349,9 +349,9 @@ MISTAKES: Sequence[Mistake] = (
         ("scheduler_host-lost_answers", "stored_scheduler-paused_owners"),
         "A late snapshot takes the place of a newer one, whose commands are gone."),
     Mistake(
-        "sqlite-any-version-fits", "compactlib/kv/stores/sqlite/store.py",
-        "type(predicate) is int and predicate == version)",
-        "type(predicate) is int and version is not None)",
+        "kv-any-version-fits", "compactlib/kv/store.py",
+        "(type(predicate) is type(version) and predicate == version)",
+        "type(predicate) is type(version)",
         ("tests/promises/kv/test_kv_conformance.py",),
         "A compare-and-set overwrites what another process has written meanwhile."),
     Mistake(

@@ -30,8 +30,15 @@ from compactlib.raftlog import (
     SnapshotMeta,
     StoreOptions,
 )
-from compactlib.testing import FilesInFront, RecordingFiles, Request, explore_crashes, explore_recovery, record
-from compactlib.testing.interrupts import Interrupted
+from compactlib.testing import (
+    FilesInFront,
+    Interrupted,
+    RecordingFiles,
+    Request,
+    explore_crashes,
+    explore_recovery,
+    record,
+)
 from tests.harness.effort import Effort
 
 Terms = Mapping[int, int]
