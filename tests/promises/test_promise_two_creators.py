@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,8 +39,8 @@ def test_store_is_made_by_two_processes_at_once(name: str, stays: bool, tmp_path
             nonlocal has_come
             if not has_come and choices.pick(str(request), "goes on", "another process comes") != "goes on":
                 has_come = True
-                with contextlib.suppress(CompactlibError):
-                    come(meanwhile)
+                with contextlib.suppress(CompactlibError), ThreadPoolExecutor(1) as another:
+                    another.submit(come, meanwhile).result()
                 if not stays:
                     meanwhile.close()
             return act()
