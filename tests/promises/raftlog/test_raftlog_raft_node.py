@@ -113,6 +113,7 @@ async def live(folder: Path, seed: int, chosen: Sequence[Event] = ()) -> None:
         assert all(status["snapshot"] > 0 for status in found.values())
 
 
+@pytest.mark.cluster
 def test_clients_see_one_store_though_members_are_killed_and_cut_off(tmp_path: Path) -> None:
     asyncio.run(live(tmp_path, 1, EVENTS[:3]))
 
