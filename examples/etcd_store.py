@@ -33,6 +33,7 @@ from urllib3.exceptions import NewConnectionError
 
 from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.kv import EXISTS, Address, KVEntry, KVLimits, KVStore, Predicate, Transaction, Versioned
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -43,17 +44,7 @@ from compactlib.kv.errors import (
     TooLarge,
 )
 from compactlib.kv.parts.connections import Connections
-from compactlib.kv.store import (
-    EXISTS,
-    Address,
-    KVEntry,
-    KVLimits,
-    KVStore,
-    Predicate,
-    Transaction,
-    Versioned,
-    holds,
-)
+from compactlib.kv.store import holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128,
                    max_get_many=128)

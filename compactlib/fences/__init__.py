@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         OtherLog as OtherLog,
     )
     from compactlib.fences.fence import (
+        MAX_TOKEN as MAX_TOKEN,
+        MAX_VALUE_BYTES as MAX_VALUE_BYTES,
         Admission as Admission,
         Commitment as Commitment,
         Fence as Fence,
@@ -36,6 +38,6 @@ else:
     offer(__name__, {
         "compactlib.fences.cell_fence": "KVFence ObjectFence",
         "compactlib.fences.errors": "CommittedOtherwise FencedOff OtherLog",
-        "compactlib.fences.fence": "Admission Commitment Fence LockingFence MemoryFence TokenFence",
+        "compactlib.fences.fence": "MAX_TOKEN MAX_VALUE_BYTES Admission Commitment Fence LockingFence MemoryFence TokenFence",
         "compactlib.fences.file_fence": "FileFence",
     })

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         KVStore as KVStore,
         Predicate as Predicate,
         Put as Put,
+        Transaction as Transaction,
         Versioned as Versioned,
     )
     from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
@@ -51,7 +52,7 @@ else:
         "compactlib.kv.cell": "Cell Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
         "compactlib.kv.scan": "Entries KVEntry PagedEntries",
-        "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Versioned",
+        "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
         "compactlib.kv.stores.dynamodb.store": "DynamoStore",
         "compactlib.kv.stores.memory": "MemoryStore",
         "compactlib.kv.stores.metered": "MeteredStore",

@@ -20,8 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
-from compactlib.fences import Admission, Commitment, CommittedOtherwise, Fence, FencedOff, LockingFence
-from compactlib.fences.fence import MAX_TOKEN, MAX_VALUE_BYTES
+from compactlib.fences import (
+    MAX_TOKEN,
+    MAX_VALUE_BYTES,
+    Admission,
+    Commitment,
+    CommittedOtherwise,
+    Fence,
+    FencedOff,
+    LockingFence,
+)
 from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
 from compactlib.testing.stand_ins import in_threads
 

@@ -24,7 +24,7 @@ TOP = Path(compactlib.__path__[0])
 AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 45, "compactlib.blobstore": 33, "compactlib.staging": 36, "compactlib.catalog": 46,
-    "compactlib.scheduler": 36, "compactlib.fences": 12, "compactlib.kv": 27, "compactlib.spark": 14,
+    "compactlib.scheduler": 36, "compactlib.fences": 14, "compactlib.kv": 28, "compactlib.spark": 14,
     "compactlib.hosting": 20, "compactlib.lab": 27, "compactlib.testing": 70, "tests.tools.interleave": 10,
     "compactlib.objects": 20, "compactlib.runtime": 16, "compactlib.executors": 17, "compactlib.files": 9,
     "compactlib.indexset": 5,
