@@ -38,6 +38,7 @@ else:
     offer(__name__, {
         "compactlib.fences.cell_fence": "KVFence ObjectFence",
         "compactlib.fences.errors": "CommittedOtherwise FencedOff OtherLog",
-        "compactlib.fences.fence": "MAX_TOKEN MAX_VALUE_BYTES Admission Commitment Fence LockingFence MemoryFence TokenFence",
+        "compactlib.fences.fence":
+            "MAX_TOKEN MAX_VALUE_BYTES Admission Commitment Fence LockingFence MemoryFence TokenFence",
         "compactlib.fences.file_fence": "FileFence",
     })

@@ -40,8 +40,11 @@ from compactlib.files.json_record import JsonRecord
 from compactlib.runtime.owned_lock import take_within
 
 MAX_TOKEN = (1 << 64) - 1
+"""The highest token."""
 MAX_RESOURCE_BYTES = 1000
 MAX_VALUE_BYTES = 256 * 1024
+"""The longest value of a commitment, in bytes."""
+
 
 @attrs.frozen
 class Commitment:
