@@ -80,6 +80,8 @@ SUPERFLUOUS: Sequence[Row] = (
         "a member's own file counts for nothing where the leader holds all of it that is alive"),
     Row("unlink in raftlog.compaction.commit.link_members", BOTH,
         "a member's own file counts for nothing where the leader holds all of it that is alive"),
+    Row("rename in files.disk.write_durably < files.durable_record.write < blobstore.segment.erasure.redo_erasures",
+        BOTH, "the same records are overwritten once more, which changes nothing"),
     Row("unlink in raftlog.compaction.commit.place_leader", BOTH,
         "a leftover, which the next opening removes"),
     Row("unlink in raftlog.compaction.rewrite.run", BOTH,
@@ -222,6 +224,8 @@ SELDOM: Sequence[Row] = (
         BOTH, "few lives erase anything"),
     Row("sync folder in files.disk.write_durably < files.durable_record.write < blobstore.store.hard_delete._carry_out",
         BOTH, "few lives erase anything"),
+    Row("sync in files.disk.write_durably < files.durable_record.write < blobstore.segment.erasure.redo_erasures",
+        LEFT_OUT, "few lives erase anything"),
     Row("sync in blobstore.segment.erasure.erase_records", BOTH,
         "few lives erase anything"),
 )
