@@ -351,7 +351,7 @@ class Run:
                 self.held.release()
 
 
-def take_within(lock: threading.RLock, seconds: float, taken: list[bool]) -> None:
+def take_within(lock: threading.RLock | threading.Lock, seconds: float, taken: list[bool]) -> None:
     """Wait so long for a lock, and note in `taken` whether it came, for a `finally` that has to release it.
 
     One call of a function of C takes the lock and notes it: an interrupt comes before both or after both.

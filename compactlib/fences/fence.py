@@ -37,7 +37,7 @@ from compactlib._arguments import require_seconds
 from compactlib.errors import Busy, InvalidInput
 from compactlib.fences.errors import CommittedOtherwise, FencedOff, OtherLog
 from compactlib.files.json_record import JsonRecord
-from compactlib.runtime.owned_lock import take_within
+from compactlib.guard import take_within
 
 MAX_TOKEN = (1 << 64) - 1
 """The highest token."""
@@ -402,7 +402,7 @@ class MemoryFence(GuardingFence):
     def _held(self) -> Iterator[None]:
         taken: list[bool] = []
         try:
-            take_within(self._wait_seconds, self._lock, taken)
+            take_within(self._lock, self._wait_seconds, taken)
             if taken != [True]:
                 raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
             yield

@@ -44,7 +44,7 @@ from compactlib.files.disk import (
 )
 from compactlib.files.durable_record import DurableRecord
 from compactlib.files.folder_lock import FolderLock
-from compactlib.runtime.owned_lock import take_within
+from compactlib.guard import take_within
 
 RecordT = TypeVar("RecordT", Admission, Floor)
 
@@ -208,7 +208,7 @@ class FileFence(OfOneProcess, GuardingFence):
         taken: list[bool] = []
         lock = self._lock
         try:
-            take_within(self._wait_seconds, lock, taken)
+            take_within(lock, self._wait_seconds, taken)
             if taken != [True]:
                 raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
                            f"seconds in {self._folder}; wait for it")

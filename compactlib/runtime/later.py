@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from compactlib.guard import take_within
 from compactlib.runtime.observe import Observer, Progress, tell, telling
-from compactlib.runtime.owned_lock import take_within
 
 
 class _Mine(threading.local):
@@ -68,7 +68,7 @@ class LaterCalls:
         while self._waiting and not self._mine.holding.locked():
             taken: list[bool] = []
             try:
-                take_within(0.0, self._delivering, taken)
+                take_within(self._delivering, 0.0, taken)
                 if taken != [True]:
                     return
                 while self._waiting:

@@ -60,11 +60,3 @@ class Changes(threading.Condition):
     @property
     def __exit__(self) -> Callable[..., None]:
         return self._held.__exit__
-
-
-def take_within(seconds: float, lock: threading.RLock | threading.Lock, taken: list[bool]) -> None:
-    """Wait so long for a lock, and note in `taken` whether it came, for who has to release it in a `finally`.
-
-    Functions of C alone take it and note it, in one call: an interrupt comes before or after both.
-    """
-    taken.extend(map(lock.acquire, (True,), (seconds,)))
