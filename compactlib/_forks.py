@@ -7,14 +7,23 @@ A child must not write what its parent has open, nor wait for a lock: the thread
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import Final
 
 from compactlib.errors import Closed
 
+forking: Final = threading.RLock()
+"""Held while a fork is made. Hold it where a fork must not come: while a descriptor is open and in no list, say."""
+# References that remove themselves: all that is done with the set is one call of a function of C, which neither another
+# thread nor an interrupt can divide.
+_open: Final[set[weakref.ref[OfOneProcess]]] = set()
+
 
 class OfOneProcess:
     """An object of the process that made it; a forked child of that process refuses it.
+
+    A subclass with an `_inherit` of its own calls `super().__init__()` last: a fork may come right after it.
 
     Attributes:
         is_inherited: whether this process is a fork of the one that made it.
@@ -24,7 +33,7 @@ class OfOneProcess:
 
     def __init__(self) -> None:
         self._made_by = os.getpid()
-        _OPEN.add(self)
+        _open.add(weakref.ref(self, _open.discard))
 
     def _inherit(self) -> None:
         """Mark it as the parent's. Called in the child before anything else runs there, and must not raise."""
@@ -32,17 +41,21 @@ class OfOneProcess:
 
     def refusal(self, what: str, advice: str = "open it here when it is closed there") -> Closed:
         """Return the error for a call in a child; `what` names the object: `"the log in /data/a"`."""
-        return Closed(f"{what} was opened by process {self._made_by}, and this is process {os.getpid()}, a fork of it; "
-                      f"a fork must not use what its parent has open, {advice}")
+        return Closed(f"{what} {self._why_refused(advice)}")
 
-
-_OPEN: Final = weakref.WeakSet[OfOneProcess]()
+    def _why_refused(self, advice: str = "open it here when it is closed there") -> str:
+        """Return the predicate of the sentence that begins with the object's name."""
+        return (f"was opened by process {self._made_by}, and this is process {os.getpid()}, a fork of it; a fork must "
+                f"not use what its parent has open, {advice}")
 
 
 def _inherit_all() -> None:
-    for each in tuple(_OPEN):
-        each._inherit()
+    forking.release()
+    for reference in tuple(_open):
+        each = reference()
+        if each is not None:
+            each._inherit()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_inherit_all)
+    os.register_at_fork(before=forking.acquire, after_in_parent=forking.release, after_in_child=_inherit_all)

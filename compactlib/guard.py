@@ -33,8 +33,8 @@ A compaction is a `Run`: one of a kind at a time, cancelled when the object is c
         run.begin("compaction")
         ...                        # run.budget; each switch is a change with the guard's lock
 
-In a forked child all guards are closed by name. Their locks are replaced, because another thread may have held them,
-and the child's copies of the descriptors of folder locks are closed, so that the child does not keep a folder locked.
+In a forked child all guards are closed by name. Their locks are replaced, because another thread may have held them. A
+`FolderLock` closes the child's copies of its descriptors, so that the child does not keep a folder locked.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ import threading
 import weakref
 from typing import Protocol
 
+from compactlib._forks import OfOneProcess
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, Closed
@@ -55,11 +56,7 @@ RELEASE_SECONDS = 30.0
 
 # Sets of references that remove themselves: all that is done with them is one call of a function of C, which neither
 # another thread nor an interrupt can divide.
-_guards: set[weakref.ref[Guard]] = set()
 _guards_of_folders: set[weakref.ref[Guard]] = set()
-# Held while a folder is locked or unlocked, and while a fork is made: the guards of a child know all descriptors of
-# folder locks that it has.
-_forking = threading.RLock()
 # What the guards of a parent process kept. Never closed, and never collected: that could write, or say goodbye to a
 # server over the parent's connection.
 _inherited: list[object] = []
@@ -72,7 +69,7 @@ class Closable(Protocol):
         """Let go of what is held; may be called again."""
 
 
-class Guard:
+class Guard(OfOneProcess):
     """The lock of one object that keeps state in memory and owns it, and whether the object can be used.
 
     Args:
@@ -87,7 +84,6 @@ class Guard:
     def __init__(self, name: str) -> None:
         self.name: str = name
         self.lock: threading.RLock = threading.RLock()
-        self._pid = os.getpid()
         self._changing: str | None = None  # the change that has begun
         self._reason: str | None = None  # why it is closed, and what to do
         self._uses: set[weakref.ref[threading.RLock]] = set()
@@ -97,7 +93,7 @@ class Guard:
         self._kept: list[Closable] = []
         self._folder: str | None = None
         self._folder_locks: list[FolderLock] = []
-        _guards.add(weakref.ref(self, _guards.discard))
+        super().__init__()
 
     # Changes
 
@@ -254,8 +250,7 @@ class Guard:
             if other is not None and other is not self and other._folder == self._folder and not other.is_open:
                 other.release(timeout)
         _guards_of_folders.add(weakref.ref(self, _guards_of_folders.discard))
-        with _forking:
-            self._folder_locks.append(FolderLock(folder, meanwhile=meanwhile))
+        self._folder_locks.append(FolderLock(folder, meanwhile=meanwhile))
 
     def release(self, timeout: float = RELEASE_SECONDS) -> None:
         """Close the object, wait until nobody uses it, and close what it keeps; the folder's lock is released last.
@@ -277,25 +272,22 @@ class Guard:
             while self._kept:
                 self._kept[-1].close()
                 self._kept.pop()
-            with _forking:
-                while self._folder_locks:
-                    self._folder_locks[-1].release()
-                    self._folder_locks.pop()
+            while self._folder_locks:
+                self._folder_locks[-1].release()
+                self._folder_locks.pop()
 
     def __repr__(self) -> str:
         return f"<Guard of {self.name}: {self.reason or 'open'}>"
 
-    def _in_child(self) -> None:
+    def _inherit(self) -> None:
+        super()._inherit()
         self.lock, self._releasing = threading.RLock(), threading.RLock()
         self._changing = None
         self._uses, self._of_thread, self._runs = set(), threading.local(), {}
         if self._reason is None:
-            self._reason = (f"was opened by process {self._pid}, and this is process {os.getpid()}; a fork must not "
-                            f"use what its parent has open, open it here when it is closed there")
+            self._reason = self._why_refused()
         _inherited.append(self._kept)
         self._kept = []
-        while self._folder_locks:
-            self._folder_locks.pop().release()
 
 
 class Run:
@@ -357,14 +349,3 @@ def take_within(lock: threading.RLock | threading.Lock, seconds: float, taken: l
     One call of a function of C takes the lock and notes it: an interrupt comes before both or after both.
     """
     taken.extend(map(lock.acquire, (seconds > 0,), (seconds if seconds > 0 else -1,)))
-
-
-def _in_child() -> None:
-    _forking.release()
-    for reference in list(_guards):
-        guard = reference()
-        if guard is not None:
-            guard._in_child()
-
-
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_in_child)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import weakref
 
-from compactlib._forks import OfOneProcess
+from compactlib._forks import OfOneProcess, forking
 from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
 
@@ -43,16 +42,17 @@ class FolderLock(OfOneProcess):
     """
 
     def __init__(self, folder: StrPath, *, meanwhile: str = "") -> None:
-        super().__init__()
         self._folder = os.fspath(folder)
         self._path = os.path.join(folder, LOCK_NAME)
         self._meanwhile = f", or {meanwhile}" if meanwhile else ""
         self._descriptors: list[int] = []
-        self._releasing = threading.RLock()
-        self._finally = weakref.finalize(self, _let_go, self._descriptors, self._releasing)
+        self._finally = weakref.finalize(self, _let_go, self._descriptors)
         self._finally.atexit = False
+        super().__init__()
         try:
-            self._lock()
+            # No fork comes between: a child closes the descriptors that it finds in the list.
+            with forking:
+                self._lock()
             # Only for the message that others get: a full disk does not matter.
             with contextlib.suppress(OSError):
                 # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
@@ -122,7 +122,7 @@ class FolderLock(OfOneProcess):
     def release(self) -> None:
         """Release the lock; releasing again does nothing, or what an interrupt has left of it."""
         if self._descriptors:
-            _let_go(self._descriptors, self._releasing)
+            _let_go(self._descriptors)
         self._finally.detach()
 
     def _inherit(self) -> None:
@@ -142,15 +142,14 @@ class FolderLock(OfOneProcess):
         return f"FolderLock({self._folder!r}, {'held' if self._descriptors else 'released'})"
 
 
-def _let_go(descriptors: list[int], releasing: threading.RLock) -> None:
-    # In a fork the list is empty, and a thread of its parent may hold the lock.
+def _let_go(descriptors: list[int]) -> None:
     while descriptors:
-        with releasing:
+        with forking:
             if descriptors:
                 import fcntl
 
-                # Closing alone would not do while a child that the fork's hook has not reached has a copy. Before the
-                # descriptor is out of the list: wherever an interrupt comes, what is locked can be released again.
+                # Closing alone does not unlock while a child has a copy. The descriptor leaves the list last, so that
+                # after an interrupt the lock can be released again.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
                 os.close(descriptors.pop())

@@ -71,13 +71,13 @@ class Ownership(OfOneProcess):
     """
 
     def __init__(self, what: str) -> None:
-        super().__init__()
         self._what = what
         self._runs: dict[Run, str | None] = {}
         self._holders: set[object] = set()
         self._closed = False
         self._cancelled_too: dict[object, Budget] = {}
         self._changed = Changes()
+        super().__init__()
 
     @property
     def is_mine(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import guard as guard_module
+from compactlib import _forks
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.guard import Guard, Run
@@ -23,6 +23,11 @@ from tests.core.toy_store import ToyLog, ToyStore
 
 FILES = (str(toy_store.__file__),)
 EVERY = 10_000
+
+
+def guards() -> list[Guard]:
+    """All guards of this process that somebody has."""
+    return [each for reference in list(_forks._open) if isinstance(each := reference(), Guard)]
 
 
 def leave_a_change(guard: Guard, error: BaseException | None = None, what: str = "a change") -> None:
@@ -412,9 +417,7 @@ def test_a_fork_at_any_step_is_refused_and_holds_no_folder(tmp_path: Path) -> No
 
         def check(stores: list[ToyStore] = stores) -> None:
             assert open_files(tmp_path) == []
-            for reference in list(guard_module._guards):
-                guard = reference()
-                assert guard is not None
+            for guard in guards():
                 assert not guard.is_open
                 assert str(guard.reason).endswith(("open it again", "when it is closed there"))
                 with pytest.raises(Closed), guard.lock:
@@ -427,7 +430,7 @@ def test_a_fork_at_any_step_is_refused_and_holds_no_folder(tmp_path: Path) -> No
         def fork(check: Callable[[], None] = check) -> None:
             nonlocal forks
             # Another thread's fork would wait here until the folder is locked.
-            if not guard_module._forking._is_owned():  # type: ignore[attr-defined]
+            if not _forks.forking._is_owned():  # type: ignore[attr-defined]
                 forks += 1
                 in_child(check)
 
@@ -441,7 +444,7 @@ def test_a_fork_waits_while_a_folder_is_being_locked(tmp_path: Path) -> None:
     holding, go = threading.Event(), threading.Event()
 
     def locks() -> None:
-        with guard_module._forking:
+        with _forks.forking:
             holding.set()
             go.wait()
 
@@ -479,7 +482,7 @@ def test_a_child_of_a_fork_does_not_keep_the_folder_locked(tmp_path: Path) -> No
 
 def test_a_guard_that_nobody_has_is_forgotten() -> None:
     gc.collect()
-    before = len(guard_module._guards)
+    before = len(guards())
     guard = Guard("the log in /data")
     with guard.use():
         pass
@@ -488,6 +491,6 @@ def test_a_guard_that_nobody_has_is_forgotten() -> None:
         reader.start()
         reader.join()
     assert len(guard._uses) == 1  # this thread's; those of ended threads are gone
-    assert len(guard_module._guards) == before + 1
+    assert len(guards()) == before + 1
     del guard
-    assert len(guard_module._guards) == before
+    assert len(guards()) == before
