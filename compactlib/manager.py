@@ -2,10 +2,11 @@
 """`CompactionManager`: compacts many stores, one at a time on each disk, disks side by side.
 
 Each disk has one `PeriodicService`, and each of its calls is the turn of one store: the one that was requested or is
-low on space, else the one that has been due for longest. A turn compacts the store, or is one slice of its `reclaim`
-after a compaction: what reclaims for long, as a hard delete does, lets the other stores of the disk come in between.
+low on space, else the one that has been due for longest. A turn compacts the store, or runs one slice of its `reclaim`
+after a compaction. A long reclaim, such as a hard delete, is cut into slices so that the other stores of the disk get
+their turns in between.
 
-What a turn ends in:
+How a turn ends, and when the store is due again:
 
 | `compact` or `reclaim` | the store is due again |
 |---|---|
@@ -452,7 +453,7 @@ class CompactionManager:
 
     def _note_closed(self, entry: _Entry, error: Closed) -> None:
         if not _is_closed(entry.store) or entry.is_reopened:
-            # A tool of the policy is closed, say; or the opener returns what is closed.
+            # The policy used another object that is closed, or the opener returned a closed store.
             entry.is_reopened = False
             self._fail(entry, error)
         elif entry.opener is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the names in a log's folder mean that are no segments with entries of their own."""
+"""Classify the names in a log's folder that are not segments with entries of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME, CAD
 
 @attrs.frozen
 class OtherName:
-    """A name in the folder that is no segment with entries of its own.
+    """A name in the folder that is not a segment with entries of its own.
 
     Attributes:
         name: the name.
@@ -40,7 +40,7 @@ class OtherName:
 
 
 def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]:
-    """Every name in the folder that is none of these segments, nor a file that each log has."""
+    """Return the names in the folder that are neither one of these segments nor a file that each log has."""
     return tuple(OtherName(name, _meaning(folder, name)) for name in list_folder(folder)
                  if segment_number(name) not in segments and name not in _OWN_NAMES)
 

@@ -2,9 +2,8 @@
 """Reading the segments of a log: for the log's owner, or for a reader of its folder.
 
 A read takes no lock: it asks the snapshot's row whether the index is dead, and the list which segment holds it. In
-between, a snapshot may be recorded and a compaction may carry it out, in this process or another. So what cannot be
-found although it was alive is looked up again under the row as it is by then; alive and not found twice under one row
-is damage.
+between, this process or another may record a snapshot and compact. So a live index that no segment holds is looked up
+again under the new row. A live index that is missing twice under the same row is damage.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _MAX_ATTEMPTS = 100
 
 
 class LogReading(Closing):
-    """Every way to read a log; what `SegmentLog` and `LogReader` share. Threads may share one.
+    """The reads of a log, for `SegmentLog` and `LogReader`. Threads may share one.
 
     Args:
         folder: the log's.
@@ -72,7 +71,7 @@ class LogReading(Closing):
         """Names that an interrupted compaction has left."""
 
     def refresh(self) -> None:
-        """Nothing: a writer always knows its log."""
+        """Read the folder again. The owner of the log has nothing to read: it made every change itself."""
 
     def _is_behind(self) -> bool:
         """Whether a snapshot was recorded since the folder was read: what was alive then may be gone."""

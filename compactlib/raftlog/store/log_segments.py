@@ -92,16 +92,15 @@ class LogSegments(Closing):
         breather = Breather(self._clock)
         for slab in plan.slabs:
             for start in range(max(self.last + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
-                first, payloads = slab.first + start, slab.payloads[start:start + _RUN_ENTRIES]
-                self._undone_if_refused(lambda first=first, term=slab.term, payloads=payloads:  # type: ignore[misc]
-                                        self._segments.append_run(first, term, payloads))
+                payloads = slab.payloads[start:start + _RUN_ENTRIES]
+                self._undone_if_refused(self._segments.append_run, slab.first + start, slab.term, payloads)
                 breather.breathe()
         self._undone_if_refused(self._segments.sync)
 
-    def _undone_if_refused(self, change: Callable[[], object]) -> None:
+    def _undone_if_refused(self, change: Callable[..., object], *arguments: object) -> None:
         with self.log.guard.lock:
             try:
-                change()
+                change(*arguments)
             except StorageError:
                 self._segments.take_back()
                 raise
