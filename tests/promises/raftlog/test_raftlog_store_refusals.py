@@ -63,12 +63,17 @@ class Appender:
             *(self._append,) * 10, *(self._sync,) * 5, *(self._take_back,) * 2, self._record, self._record, self._flush)
         for _ in range(STEPS):
             try:
-                self._rng.choice(acts)()
+                self._act(self._rng.choice(acts))
             except (LogStopped, Closed):
                 return
-            except REFUSALS:
-                self._term += 1
-                self._last = min(self._last, self._log.contiguous_through)
+
+    def _act(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except (StorageError, Busy):
+            self._term += 1
+            # Another thread's failure may have closed the log meanwhile.
+            self._last = min(self._last, self._log.contiguous_through)
 
     def _append(self) -> None:
         first = self._last + 1
