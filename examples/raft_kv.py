@@ -6,7 +6,7 @@
 Writes values over and over, takes snapshots, lets a worker compact meanwhile, opens everything anew and reads it back.
 A snapshot holds the keys and where their values are; the values are the log's live entries, so a snapshot costs what
 the keys cost. What is here for one member, a Raft implementation does for a group: it decides what is committed and
-calls `KvMachine.apply`; `compactlib.hosting.transfer` brings a snapshot to another member.
+calls `KvMachine.apply`; `send_snapshot` brings a snapshot to another member (`examples/far_behind.py`).
 """
 
 from __future__ import annotations

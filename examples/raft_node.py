@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small Raft: a complete member of a group that replicates a key-value store. Short, because the log does its part.
 
-    MEMBERS="a=127.0.0.1:7001:7101 b=127.0.0.1:7002:7102 c=127.0.0.1:7003:7103"
+    MEMBERS="a=127.0.0.1:7001 b=127.0.0.1:7002 c=127.0.0.1:7003"
     python examples/raft_node.py a /tmp/a $MEMBERS &        # and so b and c
     python examples/raft_node.py - put colour blue $MEMBERS
     python examples/raft_node.py - get colour $MEMBERS
@@ -13,12 +13,12 @@ What Raft asks for (https://raft.github.io/raft.pdf), and who does it here:
 | term and vote are durable before they are answered, one vote a term | `RaftLog.record_hard_state` |
 | AppendEntries: what conflicts goes, what comes twice or late changes nothing | `RaftLog.append_entries` |
 | what a follower lacks, or that it needs the snapshot | `RaftLog.entries_after` |
-| snapshots: written beside the work, sent, put in force | `SnapshotWriter`, `SnapshotClient`, `SnapshotServer` |
+| snapshots: written beside the work, sent, put in force | `SnapshotWriter`, `send_snapshot`, `receive_snapshot` |
 | the log stays small: values live in it, and compaction keeps what is live | `LogCompactionWorker` |
 | elections, who is heard, what is committed, reads, clients | this file |
 
-Members talk in lines of JSON, a connection each, on loopback only, since nothing here says who talks. A member's name
-is its identity: one that has lost its disk comes back under another name.
+Members talk in lines of JSON, a connection each, on loopback only, since nothing here says who talks; behind one of
+these lines comes a snapshot. A member's name is its identity: one that has lost its disk comes back under another name.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ import attrs
 from compactlib.app.kv_machine import Delete, KvMachine, Put, decode_command, encode_command
 from compactlib.errors import CompactlibError, Conflict, InvalidInput, NotFound, Stale
 from compactlib.files import LocalFiles, sync_names
-from compactlib.hosting import SnapshotClient, SnapshotServer
-from compactlib.outcome import Done, Failed
 from compactlib.raftlog import (
     AppendAnswer,
     AppendEntries,
@@ -57,9 +55,14 @@ from compactlib.raftlog import (
     StateReader,
     StoreOptions,
     open_log,
+    receive_snapshot,
+    send_snapshot,
 )
+from compactlib.raftlog.errors import RefusalReason, TransferRefused
 
 MAX_LINE_BYTES = 64 << 20
+SNAPSHOT_SECONDS = 60.0
+"""How long a snapshot is sent before the leader begins anew, where the last stream has ended."""
 NOTHING = encode_command(Delete(""))
 """What a new leader appends, so that something of its own term can be committed."""
 
@@ -68,11 +71,10 @@ Message = dict[str, Any]
 
 @attrs.frozen
 class Address:
-    """Where a member listens: for members and clients, and for snapshots. `InvalidInput` if it is not this machine."""
+    """Where a member listens. `InvalidInput` if it is not this machine."""
 
     host: str
     port: int
-    snapshot_port: int
 
     def __attrs_post_init__(self) -> None:
         if self.host not in ("127.0.0.1", "::1", "localhost"):
@@ -139,22 +141,19 @@ class Node:
         self.round = 0
         self.heard_at = self.patience = 0.0
         self.dropped: set[str] = set()
+        # Receives a snapshot, and restores the machine by it; nothing else touches the log meanwhile.
+        self.receiving: asyncio.Task[object] | None = None
         self.change = asyncio.Event()
 
     # -- the machine
 
     def restore(self, manifest: SnapshotManifest, state: StateReader) -> None:
-        """Take the state of a snapshot that is in force; in a thread, if it came from the leader."""
+        """Take the state of a snapshot that is in force."""
         machine = KvMachine()
         machine.restore(state.pieces())
         machine.begin_after(manifest.index)
         with self.applying:
             self.machine = machine
-
-    def installed(self, manifest: SnapshotManifest, state: StateReader) -> None:
-        """The same, of one from the leader."""
-        self.restore(manifest, state)
-        self.received += 1
 
     def copy_of_machine(self) -> MachineCopy:
         """For a snapshot, in the worker's thread."""
@@ -198,16 +197,21 @@ class Node:
         return 2 * (1 + peers) > len(self.members)
 
     def keep_term(self, term: int) -> None:
-        """Note a term durably; in any thread."""
+        """Note a term durably."""
         with contextlib.suppress(Stale):
             self.log.record_hard_state(term)
 
-    async def see_term(self, term: int) -> None:
+    def see_term(self, term: int) -> None:
         """Somebody has said a term. A higher one ends what it leads, and the transfers of lower ones."""
         if term > self.term:
             self.keep_term(term)
             self.changed()
-            await self.receiving.observe_term(term)
+            self.end_receiving()
+
+    def end_receiving(self) -> None:
+        """The stream of a leader that leads no more may stay silent for ever."""
+        if self.receiving is not None:
+            self.receiving.cancel()
 
     def last(self) -> tuple[int, int]:
         """Term and index of its last entry: who has the higher one may lead. What lies behind a gap does not count."""
@@ -235,7 +239,7 @@ class Node:
         """Stand when no leader was heard for long enough."""
         while True:
             await asyncio.sleep(self.heartbeat)
-            if self.is_leader or self.receiving.stage != "idle":
+            if self.is_leader or self.receiving is not None:
                 self.hear()
             elif monotonic() - self.heard_at > self.patience:
                 self.hear()
@@ -252,7 +256,7 @@ class Node:
             term = self.log.record_hard_state(self.term + 1, self.name).term
         except Stale:
             return
-        await self.receiving.observe_term(term)
+        self.end_receiving()
         last_term, last_index = self.last()
         question = {"kind": "vote", "term": term, "last_term": last_term, "last_index": last_index}
         votes = 0
@@ -260,7 +264,7 @@ class Node:
         for answer in asyncio.as_completed(asked):
             reply = await answer
             if reply is not None:
-                await self.see_term(reply["term"])
+                self.see_term(reply["term"])
                 votes += reply["granted"]
             if self.has_majority(votes):
                 break
@@ -269,7 +273,7 @@ class Node:
 
     async def on_vote(self, said: Message) -> Message:
         """A candidate asks."""
-        await self.see_term(said["term"])
+        self.see_term(said["term"])
         granted = False
         if said["term"] == self.term and (said["last_term"], said["last_index"]) >= self.last():
             with contextlib.suppress(Conflict, Stale):
@@ -303,14 +307,12 @@ class Node:
 
     async def replicate(self, peer: str) -> None:
         """While it leads: keep a follower's log the same as this one, and let it know that there is a leader."""
-        client = SnapshotClient((self.members[peer].host, self.members[peer].snapshot_port), me=self.name)
         while True:
             if not self.is_leader:
                 await self.change.wait()
                 continue
             message, this_round = self.log.entries_after(self.next[peer] - 1), self.round
-            takes_more = await (self.send_snapshot(peer, client) if message is None else
-                                self.send_entries(peer, message))
+            takes_more = await (self.bring_up(peer) if message is None else self.send_entries(peer, message))
             if takes_more:
                 await self.until(partial(self.has_news, peer, this_round), self.heartbeat)
             else:
@@ -329,7 +331,7 @@ class Node:
             "entries": [(index, of, base64.b64encode(data).decode()) for index, of, data in message.entries]})
         if reply is None:
             return False
-        await self.see_term(reply["term"])
+        self.see_term(reply["term"])
         if not reply["term"] == term == self.term == self.leads:
             return False
         self.heard[peer] = max(self.heard[peer], this_round)
@@ -341,29 +343,57 @@ class Node:
         self.changed()
         return "answer" in reply
 
-    async def send_snapshot(self, peer: str, client: SnapshotClient) -> bool:
-        """To a follower that is too far behind; whether it takes entries now."""
+    async def bring_up(self, peer: str) -> bool:
+        """Send the snapshot to a follower that is too far behind; whether it takes entries now."""
         if peer in self.dropped:
             return False
-        term, index = self.leads, self.log.state.index
+        term, address = self.leads, self.members[peer]
         try:
-            outcome = await client.send(self.log, self.snapshots, term=term)
-        except CompactlibError as error:
-            outcome = Failed(error)
-        if isinstance(outcome, Failed) or self.leads != term:
+            async with asyncio.timeout(SNAPSHOT_SECONDS):
+                stream = await asyncio.open_connection(address.host, address.port)
+                with contextlib.closing(stream[1]):
+                    stream[1].write(json.dumps({"kind": "snapshot", "from": self.name, "term": term}).encode() + b"\n")
+                    report = await send_snapshot(stream, self.log, self.snapshots, term=term)
+                    reached = report.index
+        except TransferRefused as refused:
+            self.see_term(refused.term)
+            if refused.reason is not RefusalReason.ALREADY_APPLIED:
+                return False
+            reached = refused.last_applied
+        except (OSError, CompactlibError):
             return False
-        # Skipped: it was further already, and its next answer says how far.
-        self.next[peer] = (outcome.stats.index if isinstance(outcome, Done) else index) + 1
+        if self.leads != term:
+            return False
+        self.next[peer] = reached + 1
         return True
+
+    async def take_snapshot(self, said: Message, stream: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        """A leader sends its snapshot; the newest stream counts."""
+        self.see_term(said["term"])
+        before, self.receiving = self.receiving, asyncio.current_task()
+        if before is not None:
+            before.cancel()
+            await asyncio.wait([before])
+        self.hear()
+        try:
+            await receive_snapshot(stream, self.log, self.snapshots, last_applied=self.machine.applied)
+        finally:
+            # A stream that breaks at its end, or a task that is cancelled, may have brought it all the same.
+            if self.log.state.index > self.machine.applied:
+                with self.snapshots.open_state() as state:
+                    self.restore(state.manifest, state)
+                self.received += 1
+            if self.receiving is asyncio.current_task():
+                self.receiving = None
 
     async def on_append(self, said: Message) -> Message:
         """A leader sends entries, or a sign of life."""
-        await self.see_term(said["term"])
+        self.see_term(said["term"])
         if said["term"] < self.term:
             return {"term": self.term}
         self.leader = said["from"]
         self.hear()
-        if self.receiving.stage != "idle":
+        if self.receiving is not None:
             # A snapshot is coming in: nothing else may touch the log.
             return {"term": self.term}
         answer = self.log.append_entries(said["prev_index"], said["prev_term"], (
@@ -419,29 +449,31 @@ class Node:
         return await ask(self.members[peer], {**message, "from": self.name}, seconds=self.heartbeat * 20)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One question of a member or a client."""
+        """One question of a member or a client, or a snapshot."""
         answers: dict[str, Callable[[Message], Awaitable[Message]]] = {
             "vote": self.on_vote, "append": self.on_append, "put": self.on_put, "get": self.on_get,
             "status": self.on_status, "drop": self.on_drop}
         with contextlib.closing(writer), contextlib.suppress(OSError, ValueError):
             line = await reader.readline()
             said = json.loads(line) if line.endswith(b"\n") else {}
-            if said.get("kind") in answers and said.get("from") not in self.dropped:
+            if said.get("from") in self.dropped:
+                return
+            if said.get("kind") == "snapshot":
+                with contextlib.suppress(CompactlibError):
+                    await self.take_snapshot(said, (reader, writer))
+            elif said.get("kind") in answers:
                 writer.write(json.dumps(await answers[said["kind"]](said)).encode() + b"\n")
                 await writer.drain()
 
     async def run(self) -> None:
         """Until cancelled."""
         here = self.members[self.name]
-        async with SnapshotServer(listen=(here.host, here.snapshot_port)) as transfers:
-            self.receiving = transfers.add(self.log, self.snapshots, term=self.term, term_seen=self.keep_term,
-                                           applied=lambda: self.machine.applied, installed=self.installed)
-            server = await asyncio.start_server(self.serve, here.host, here.port, limit=MAX_LINE_BYTES)
-            self.hear()
-            async with server, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.watch())
-                for peer in self.peers:
-                    tasks.create_task(self.replicate(peer))
+        server = await asyncio.start_server(self.serve, here.host, here.port, limit=MAX_LINE_BYTES)
+        self.hear()
+        async with server, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watch())
+            for peer in self.peers:
+                tasks.create_task(self.replicate(peer))
 
 
 class Client:
@@ -488,8 +520,8 @@ def main() -> None:
     parser.add_argument("--keep-trailing", type=int, default=10_000)
     arguments = parser.parse_args()
     members = {}
-    for name, host, port, snapshot_port in (re.split("[=:]", word) for word in arguments.what if "=" in word):
-        members[name] = Address(host, int(port), int(snapshot_port))
+    for name, host, port in (re.split("[=:]", word) for word in arguments.what if "=" in word):
+        members[name] = Address(host, int(port))
     words = [word for word in arguments.what if "=" not in word]
     if arguments.name == "-":
         client = Client(members)

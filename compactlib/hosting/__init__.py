@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         segment_block_id as segment_block_id,
     )
     from compactlib.hosting.scheduler_host import SchedulerHost as SchedulerHost
-    from compactlib.hosting.transfer.sending import SnapshotClient as SnapshotClient
-    from compactlib.hosting.transfer.serving import SnapshotServer as SnapshotServer
     from compactlib.kv.snapshots import SnapshotStore as SnapshotStore
     from compactlib.scheduler.service.machine import SchedulerMachine as SchedulerMachine
 else:
@@ -37,8 +35,6 @@ else:
         "compactlib.hosting.log_election": "LogElection",
         "compactlib.hosting.raftlog_execute": "RaftlogExecute segment_block_id",
         "compactlib.hosting.scheduler_host": "SchedulerHost",
-        "compactlib.hosting.transfer.sending": "SnapshotClient",
-        "compactlib.hosting.transfer.serving": "SnapshotServer",
         "compactlib.kv.snapshots": "SnapshotStore",
         "compactlib.scheduler.service.machine": "SchedulerMachine",
     })

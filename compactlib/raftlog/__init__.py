@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.compaction.plan.view import LogView as LogView
     from compactlib.raftlog.compaction.report import LogCompactionReport as LogCompactionReport, report_of as report_of
     from compactlib.raftlog.compaction.sense.trigger import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
-    from compactlib.raftlog.errors import MemtableFull as MemtableFull
     from compactlib.raftlog.log.folder import is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
     from compactlib.raftlog.log.other_names import OtherName as OtherName
@@ -60,6 +59,11 @@ if TYPE_CHECKING:
         SegmentLimits as SegmentLimits,
     )
     from compactlib.raftlog.options import LogOptions as LogOptions
+    from compactlib.raftlog.replication.conversation import TransferReport as TransferReport
+    from compactlib.raftlog.replication.streams import (
+        receive_snapshot as receive_snapshot,
+        send_snapshot as send_snapshot,
+    )
     from compactlib.raftlog.snapshots.folder import SnapshotFolder as SnapshotFolder
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
     from compactlib.raftlog.snapshots.model import SnapshotManifest as SnapshotManifest
@@ -81,7 +85,6 @@ else:
         "compactlib.raftlog.compaction.plan.view": "LogView",
         "compactlib.raftlog.compaction.report": "LogCompactionReport report_of",
         "compactlib.raftlog.compaction.sense.trigger": "DeadRatio EveryNMinors",
-        "compactlib.raftlog.errors": "MemtableFull",
         "compactlib.raftlog.log.folder": "is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.other_names": "OtherName",
@@ -94,6 +97,8 @@ else:
         "compactlib.raftlog.model.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
         "compactlib.raftlog.options": "LogOptions",
+        "compactlib.raftlog.replication.conversation": "TransferReport",
+        "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots.folder": "SnapshotFolder",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.model": "SnapshotManifest",

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, NotFound, Stale
+from enum import Enum, unique
+
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, NotFound, Stale
 
 
 class GapDetected(InvalidInput):
@@ -115,3 +117,59 @@ class LiveIndexMissing(NotFound):
         super().__init__(message)
         self.missing = missing
         self.first = first
+
+
+@unique
+class RefusalReason(Enum):
+    """Why a side ends the transfer of a snapshot; the value is its number on the wire, append only."""
+
+    ALREADY_APPLIED = 1
+    """The follower has applied the snapshot, or all that it lacks is in the leader's log: send entries."""
+    HIGHER_TERM = 2
+    """The follower knows a higher term: the sender leads no more."""
+    OTHER_LOG = 3
+    """The stream led to a log of another id."""
+    UNSUPPORTED = 4
+    """The follower does not know the version of the transfer, or cannot restore the machine version: upgrade it."""
+    TOO_LARGE = 5
+    """An entry or the live set exceeds what the follower takes; the detail names it."""
+    FAILED = 6
+    """A disk, damage, or another transfer; the detail says which, and the next one may end well."""
+
+
+class TransferRefused(CompactlibError):
+    """One side has ended the transfer of a snapshot, which is not in force at the follower by it.
+
+    Attributes:
+        reason: why.
+        detail: in words, with the numbers.
+        index: the snapshot's index, -1 where no offer was read.
+        term: the highest term that the side knows that has ended it.
+        last_applied: what the follower has applied, -1 if nothing, or if it has not said.
+        by_peer: whether the other side has ended it.
+    """
+
+    def __init__(self, *, reason: RefusalReason, detail: str, index: int, term: int, last_applied: int,
+                 by_peer: bool = False) -> None:
+        super().__init__(f"the transfer of snapshot {index} was refused: {detail} ({reason.name.lower()})")
+        self.reason = reason
+        self.detail = detail
+        self.index = index
+        self.term = term
+        self.last_applied = last_applied
+        self.by_peer = by_peer
+
+
+class TransferBroken(CompactlibError):
+    """The stream of a transfer has ended before the transfer: open another stream and send the snapshot again.
+
+    At the sender, the snapshot may be in force at the follower. At the follower it is not; what has come of its state
+    is kept, and the next offer of the same snapshot goes on there.
+    """
+
+    _may_have_happened = True
+
+
+class FrameDamaged(CorruptData):
+    """A frame of a transfer is not what was sent, or is out of its order. Close the stream, and send again over another
+    one."""

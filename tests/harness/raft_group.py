@@ -42,9 +42,8 @@ class Group:
     """
 
     def __init__(self, folder: Path, *, snapshot_every: int, keep_trailing: int) -> None:
-        ports = free_ports(2 * len(NAMES))
-        self.members = {name: Address("127.0.0.1", ports[2 * place], ports[2 * place + 1])
-                        for place, name in enumerate(NAMES)}
+        self.members = {name: Address("127.0.0.1", port)
+                        for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True)}
         self._folder = folder
         self._options = ["--heartbeat", "0.1", "--snapshot-every", str(snapshot_every), "--keep-trailing",
                          str(keep_trailing)]
@@ -52,7 +51,7 @@ class Group:
 
     def start(self, name: str) -> None:
         """Begin a member's next life."""
-        words = [f"{member}={at.host}:{at.port}:{at.snapshot_port}" for member, at in self.members.items()]
+        words = [f"{member}={at.host}:{at.port}" for member, at in self.members.items()]
         with open(self._folder / f"{name}.log", "ab") as told:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-c", MEMBER, name, str(self._folder / name), *words, *self._options],

@@ -1,423 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving side of transfers, without I/O: messages, what the disk has done, and time in; effects out.
+"""The follower's side of a transfer: a generator that is given frames, writes them to the disk, and yields answers.
 
-```
-idle ──Offer──▶ receiving: live set, entries, state ──all there──▶ syncing ──entries durable──▶ installing ──▶ idle
-  ▲                  │                                                │                             │
-  └── discarded ◀────┴── higher term, newer snapshot, silence, damage, Withdrawal, host ────────────┘
-```
-
-A chunk counts only if it begins where the last one ended; every message is answered with where the receiver is. So what
-is lost, repeated or reordered does no harm, and nothing is written twice. Nothing reaches the log before all of it is
-here and whole: a transfer that ends earlier leaves the log as it was.
+Nothing touches the log before all of the snapshot is on the disk and was checked. What has come of the state stays for
+the next stream, unless the disk refused, or the whole is not what the manifest says.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import contextlib
+from collections.abc import Generator, Iterator
+from itertools import islice
+from typing import TypeVar
 
-import attrs
-
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed
-from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.replication.course import Course, needed_entries
-from compactlib.raftlog.replication.effects import (
-    AwaitEntries,
-    BeginInstall,
-    DiscardInstall,
-    Effect,
-    Finished,
-    InstallSnapshot,
-    Send,
-    TermSeen,
-    TransferLimits,
-    TransferStats,
-    WriteEntries,
-    WriteState,
-)
-from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
+from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
+from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
+from compactlib.raftlog.replication.install import put_aside, put_in_force
 from compactlib.raftlog.replication.messages import (
-    EntryChunk,
-    Envelope,
-    FromSender,
+    OVERHEAD_BYTES,
+    Accept,
+    Entries,
     Installed,
-    LiveChunk,
+    Live,
+    Message,
     Offer,
-    Phase,
-    Position,
-    Probe,
-    Progress,
-    Refusal,
-    StateChunk,
-    TransferMessage,
-    Unknown,
-    Wait,
-    Withdrawal,
+    State,
+    encode,
 )
-from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.snapshots.staging import IncomingState
+from compactlib.raftlog.store.raft_log import RaftLog
 
-_MIN_LIVE_BYTES = len(IndexSet().to_bytes())
-
-ReceiverStage: TypeAlias = Literal["idle", "receiving", "syncing", "installing"]
-
-
-@attrs.define
-class _Transfer:
-    """One transfer under way."""
-
-    meta: SnapshotManifest
-    transfer: int
-    attempt: int
-    term: int
-    last_applied: int
-    began_at: float
-    course: Course
-    position: Position
-    state_crc: int
-    live_data: bytearray = attrs.field(factory=bytearray)
-    live: IndexSet | None = None
-    last_entry: int = -1
-    entries: int = 0
-    payload_bytes: int = 0
-    attempts: int = 1
-    ignored: int = 0
-    wants_offer: bool = False
+_MessageT = TypeVar("_MessageT", bound=Message)
 
 
-class SnapshotReceiver:
-    """Takes one snapshot at a time, from the leader. Used by one thread at a time.
+class Receiver:
+    """Receives one snapshot; `receiving` is its generator. Arguments are those of `receive_snapshot`."""
 
-    While a transfer is on, the host applies nothing and appends nothing else to the log.
-
-    Args:
-        term: the highest term that the host knows.
-        life: a number for this object, chosen at random, 64 bits.
-        machine_versions: the lowest and the highest machine version whose state the host can restore.
-        limits: sizes and times.
-        staged: what an earlier try left.
-    """
-
-    def __init__(self, *, term: int, life: int, machine_versions: tuple[int, int] = (0, (1 << 32) - 1),
-                 limits: TransferLimits | None = None, staged: StagedState | None = None) -> None:
-        self._term = term
-        self._life = life
+    def __init__(self, log: RaftLog, snapshots: SnapshotFolder, *, last_applied: int, machine_versions: tuple[int, int],
+                 max_entry_bytes: int, max_live_bytes: int) -> None:
+        if not 0 < max_entry_bytes <= MAX_PAYLOAD_BYTES - OVERHEAD_BYTES:
+            raise InvalidInput(f"max_entry_bytes is {max_entry_bytes}; a frame takes entries of 1 to "
+                               f"{MAX_PAYLOAD_BYTES - OVERHEAD_BYTES} bytes")
+        if last_applied < log.state.index:
+            raise InvalidInput(f"last_applied is {last_applied}, and the log's snapshot covers {log.state.index}: "
+                               f"restore the machine by that first")
+        self._log = log
+        self._snapshots = snapshots
+        self._last_applied = last_applied
         self._machine_versions = machine_versions
-        self._limits: TransferLimits = limits or TransferLimits()
-        self._staged = staged
-        self._leader: tuple[int, str] = -1, ""
-        self._stage: ReceiverStage = "idle"
-        self._now: _Transfer | None = None
-        self._heard_at = 0.0
-        self._finished: tuple[int, int] | None = None
-        # Whether the host is to be told the term, and whether the last message has told it.
-        self._owes_term = self._tells_term = False
+        self._max_entry_bytes = max_entry_bytes
+        self._max_live_bytes = max_live_bytes
+        self._offer: Offer | None = None
 
-    # -- what the host says
-
-    def receive(self, message: FromSender, now: float, *, last_applied: int, sender: str = "",
-                has_room: bool = True) -> list[Effect]:
-        """Take a message of a sender.
-
-        Args:
-            message: what came.
-            now: seconds on any clock that does not go back, the same for every call.
-            last_applied: the last index that the host's state machine has applied, -1 if none.
-            sender: the name of the member that sent it. A term has one leader: in each the first name counts.
-            has_room: whether there is memory for the live set of another transfer; else an offer that would begin one
-                is to be made again later, by a `Wait`.
-        """
-        envelope = message.envelope
-        if envelope.term < self._term:
-            return [Send(Refusal(self._answer_to(envelope), AbortReason.HIGHER_TERM, last_applied,
-                                 f"term {envelope.term} is over, {self._term} has begun"))]
-        if envelope.term == self._leader[0] and sender != self._leader[1]:
-            return [Send(Refusal(self._answer_to(envelope), AbortReason.OTHER_SENDER, last_applied,
-                                 f"{self._leader[1]!r} sends in term {envelope.term}, and a term has one leader"))]
-        effects: list[Effect] = []
-        if isinstance(message, Offer):
-            self._leader = envelope.term, sender
-        if envelope.term > self._term:
-            self._owes_term = True
-            # A new leader may offer the very snapshot that is under way; whatever else it says, the old one is over.
-            effects += [] if isinstance(message, Offer) else self.observe_term(envelope.term)
-            self._term = envelope.term
-        effects = [*self._owed_term(), *effects]
-        if isinstance(message, Offer):
-            return effects + self._offered(message, now, last_applied, has_room)
-        return effects + self._told(message, now)
-
-    def entries_durable(self, last: int, now: float) -> list[Effect]:
-        """The answer to `AwaitEntries`, whose `last` this is."""
-        current = self._now
-        if current is None or self._stage != "syncing" or last < current.last_entry:
-            return []
-        self._heard_at = now
-        assert current.live is not None, "the live set comes first"
-        self._stage = "installing"
-        return [InstallSnapshot(current.meta, current.live)]
-
-    def installed(self, now: float) -> list[Effect]:
-        """The answer to `InstallSnapshot`: the snapshot is in force, durably."""
-        current = self._now
-        if current is None or self._stage != "installing":
-            raise InvalidInput(f"installed() answers InstallSnapshot; the receiver is {self._stage}")
-        self._finished = current.transfer, current.meta.index
-        stats = TransferStats(index=current.meta.index, attempts=current.attempts, entries=current.entries,
-                              payload_bytes=current.payload_bytes, resends=0, ignored=current.ignored,
-                              seconds=now - current.began_at)
-        self._stage, self._now, self._staged = "idle", None, None
-        # Told first: where the term cannot be kept, `Installed` is not said in it, but to the sender's next probe.
-        return [Finished(Done(stats)), *self._owed_term(), Send(Installed(self._envelope(current), current.meta.index))]
-
-    def failed(self, error: CompactlibError, effect: Effect) -> list[Effect]:
-        """An effect could not be carried out: the transfer ends, and a message says so to the sender.
-
-        A snapshot that is being installed meanwhile goes on, unless the effect is its `InstallSnapshot`.
-        """
-        named = ((LiveIndexMissing, AbortReason.LIVE_MISSING), (CorruptData, AbortReason.DAMAGED),
-                 (StorageError, AbortReason.DISK_REFUSED))
-        # It may be the term that was not kept: say it again.
-        self._owes_term = self._owes_term or self._tells_term
-        if self._stage == "installing" and not isinstance(effect, InstallSnapshot):
-            return []
-        reason = next((reason for kind, reason in named if isinstance(error, kind)), AbortReason.OUT_OF_STEP)
-        return self._abort(reason, str(error))
-
-    def observe_term(self, term: int) -> list[Effect]:
-        """The host has seen a term. A higher one than the sender's ends the transfer; during the install it is kept."""
-        if term <= self._term:
-            return []
-        self._term = term
-        if self._now is None or self._stage == "installing":
-            return []
-        return self._abort(AbortReason.HIGHER_TERM, f"term {term} has begun, the sender leads in {self._now.term}",
-                           keep=True)
-
-    def cancel(self, reason: str) -> list[Effect]:
-        """The host gives up; no effect once the snapshot is being installed."""
-        return [] if self._stage == "installing" else self._abort(AbortReason.CANCELLED, reason)
-
-    def tick(self, now: float) -> list[Effect]:
-        """Let time pass; call when `deadline` has come, or more often."""
-        deadline = self.deadline
-        if deadline is None or now < deadline:
-            return []
-        return self._abort(AbortReason.TIMED_OUT, f"the sender was silent for {now - self._heard_at:.1f} seconds",
-                           keep=True)
-
-    # -- what the host may ask
-
-    @property
-    def stage(self) -> ReceiverStage:
-        """Where the receiver stands."""
-        return self._stage
-
-    @property
-    def meta(self) -> SnapshotManifest | None:
-        """The snapshot that is being received."""
-        return None if self._now is None else self._now.meta
-
-    @property
-    def transfers(self) -> frozenset[int]:
-        """The transfers that the receiver knows: the one under way, and the last that ended well."""
-        ended = () if self._finished is None else (self._finished[0],)
-        return frozenset((*ended, *(() if self._now is None else (self._now.transfer,))))
-
-    @property
-    def deadline(self) -> float | None:
-        """When to call `tick` next; `None` if there is nothing to wait for."""
-        # The disk may take as long as it likes: only waiting for the sender is bounded.
-        return self._heard_at + self._limits.receiver_seconds if self._stage == "receiving" else None
-
-    def __repr__(self) -> str:
-        return f"SnapshotReceiver({self._stage}{'' if self._now is None else f', snapshot {self._now.meta.index}'})"
-
-    def _owed_term(self) -> list[Effect]:
-        self._tells_term, self._owes_term = self._owes_term, False
-        return [TermSeen(self._term)] if self._tells_term else []
-
-    # -- offers
-
-    def _offered(self, message: Offer, now: float, last_applied: int, has_room: bool) -> list[Effect]:
-        envelope, meta, current = message.envelope, message.meta, self._now
-        if current is None:
-            if self._finished == (envelope.transfer, meta.index):
-                return [Send(Installed(self._answer_to(envelope), meta.index))]
-            return self._refuse(envelope, meta, last_applied, has_room) or self._begin(envelope, meta, now,
-                                                                                       last_applied)
-        if meta == current.meta:
-            if envelope.transfer == current.transfer and envelope.attempt < current.attempt + current.wants_offer:
-                return [Send(Unknown(self._answer_to(envelope)))] if current.wants_offer else []
-            # The same snapshot from a sender that lost its connection, or started anew: go on where we are.
-            current.attempts += (envelope.transfer, envelope.attempt) != (current.transfer, current.attempt)
-            current.transfer, current.attempt, current.term = envelope.transfer, envelope.attempt, envelope.term
-            current.wants_offer = False
-            self._heard_at = now
-            return [self._progress(current)]
-        newer = (envelope.term, meta.index) > (current.term, current.meta.index)
-        if not newer or self._stage == "installing":
-            return [Send(Refusal(self._answer_to(envelope), AbortReason.SUPERSEDED, current.last_applied,
-                                 f"snapshot {current.meta.index} is being installed"))]
-        refusal = self._refuse(envelope, meta, current.last_applied, has_room)
-        if refusal:
-            return refusal
-        given_up = self._abort(AbortReason.SUPERSEDED, f"snapshot {meta.index} of term {envelope.term} takes its place")
-        return [*given_up, *self._begin(envelope, meta, now, current.last_applied)]
-
-    def _refuse(self, envelope: Envelope, meta: SnapshotManifest, last_applied: int, has_room: bool) -> list[Effect]:
-        lowest, highest = self._machine_versions
-        if meta.index <= last_applied:
-            reason, detail = AbortReason.ALREADY_APPLIED, f"entries up to {last_applied} are applied"
-        elif not lowest <= meta.machine_version <= highest:
-            reason = AbortReason.UNSUPPORTED
-            detail = f"machine version {meta.machine_version}, this member restores {lowest} to {highest}: upgrade it"
-        elif meta.live_bytes < _MIN_LIVE_BYTES:
-            reason, detail = AbortReason.DAMAGED, f"a live set of {meta.live_bytes} bytes; none is so short"
-        elif meta.live_bytes > self._limits.max_live_bytes:
-            reason = AbortReason.TOO_LARGE
-            detail = f"a live set of {meta.live_bytes} bytes, max_live_bytes is {self._limits.max_live_bytes}"
-        else:
-            return [] if has_room else [Send(Wait(self._answer_to(envelope)))]
-        return [Send(Refusal(self._answer_to(envelope), reason, last_applied, detail))]
-
-    def _begin(self, envelope: Envelope, meta: SnapshotManifest, now: float, last_applied: int) -> list[Effect]:
-        staged = self._staged if self._staged is not None and self._staged.meta == meta else None
-        self._staged = None
-        kept, crc = (0, 0) if staged is None else (staged.state_bytes, staged.state_crc)
-        course = Course(meta, last_applied, None, state_offset=kept)
-        self._now = _Transfer(meta, envelope.transfer, envelope.attempt, envelope.term, last_applied, now, course,
-                              Position(Phase.LIVE, 0), crc)
-        self._stage, self._heard_at = "receiving", now
-        return [BeginInstall(meta, kept), self._progress(self._now)]
-
-    # -- chunks
-
-    def _told(self, message: TransferMessage, now: float) -> list[Effect]:
-        envelope, current = message.envelope, self._now
-        if current is None or envelope.transfer != current.transfer:
-            if self._finished is not None and envelope.transfer == self._finished[0]:
-                return [Send(Installed(self._answer_to(envelope), self._finished[1]))]
-            return [] if isinstance(message, Withdrawal) else [Send(Unknown(self._answer_to(envelope)))]
-        if isinstance(message, Withdrawal):
-            if self._stage == "installing":
-                return []
-            return self._abort(message.reason, message.detail, tell=False, keep=True)
-        if envelope.attempt != current.attempt:
-            # An offer that was overtaken on the way may have taken us back to an earlier attempt.
-            return [Send(Unknown(self._answer_to(envelope)))] if envelope.attempt > current.attempt else []
-        self._heard_at = now
-        if current.wants_offer:
-            return [Send(Unknown(self._answer_to(envelope)))]
-        if isinstance(message, Probe):
-            return [self._progress(current)]
-        if isinstance(message, LiveChunk):
-            return self._live_chunk(message, current)
-        if isinstance(message, EntryChunk):
-            return self._entry_chunk(message, current)
-        assert isinstance(message, StateChunk), message
-        return self._state_chunk(message, current)
-
-    def _live_chunk(self, message: LiveChunk, current: _Transfer) -> list[Effect]:
-        if current.position != Position(Phase.LIVE, message.offset):
-            return self._ignored(current)
-        end = message.offset + len(message.data)
-        if not message.data or end > current.meta.live_bytes:
-            return self._abort(AbortReason.OUT_OF_STEP, f"a piece of the live set ends at {end} of "
-                               f"{current.meta.live_bytes} bytes")
-        current.live_data += message.data
-        current.payload_bytes += len(message.data)
-        if end == current.meta.live_bytes:
-            damage = self._live_damage(current)
-            if damage:
-                return self._abort(AbortReason.DAMAGED, damage)
-        return self._moved(current, Position(Phase.LIVE, end), [])
-
-    def _live_damage(self, current: _Transfer) -> str:
-        """What is wrong with the live set, now that it is complete; takes it if nothing is."""
-        meta, data = current.meta, bytes(current.live_data)
-        current.live_data.clear()
+    def receiving(self) -> Talk[TransferReport]:
+        """Receive the snapshot, and put it in force."""
         try:
-            live = meta.live_set(data, path=f"<live set of snapshot {meta.index}>")
+            offer = expected((yield b""), Offer, index=-1)
+            self._offer = offer
+            self._require_welcome(offer)
+            report = yield from self._received(offer)
         except CompactlibError as error:
-            return str(error)
-        current.live = live
-        current.course = Course(meta, current.last_applied, needed_entries(live, current.last_applied),
-                                state_offset=current.course.state_offset)
-        return ""
+            yield from refusing(error, term=self._log.hard_state.term, last_applied=self._last_applied)
+            raise
+        # It is in force, whether the sender hears of it or not.
+        with contextlib.suppress(TransferBroken):
+            yield encode(Installed(report.index))
+        return report
 
-    def _entry_chunk(self, message: EntryChunk, current: _Transfer) -> list[Effect]:
-        if current.position != Position(Phase.ENTRIES, message.previous):
-            return self._ignored(current)
-        indexes = [entry.index for entry in message.entries]
-        if not indexes or not current.course.entries.follows(message.previous, indexes):
-            return self._abort(AbortReason.OUT_OF_STEP, f"after entry {message.previous} came {indexes[:3]}, which "
-                               f"are not the next live ones")
-        for entry in message.entries:
-            if not entry.is_whole or entry.term > current.meta.term:
-                return self._abort(AbortReason.DAMAGED, f"entry {entry.index} of term {entry.term} in a snapshot of "
-                                   f"term {current.meta.term} has not the CRC {entry.crc:#010x} it was written with, "
-                                   f"or too high a term")
-        current.entries += len(indexes)
-        current.payload_bytes += sum(len(entry.payload) for entry in message.entries)
-        current.last_entry = indexes[-1]
-        write = WriteEntries(message.previous, tuple(entry.entry for entry in message.entries))
-        return self._moved(current, Position(Phase.ENTRIES, indexes[-1]), [write])
+    def _require_welcome(self, offer: Offer) -> None:
+        """Return if the snapshot of an offer is wanted; the term of its leader is durable then."""
+        manifest, (lowest, highest) = offer.manifest, self._machine_versions
+        if offer.log_id != self._log.log_id:
+            raise self._refusal(RefusalReason.OTHER_LOG, f"the leader sends the log {offer.log_id!r}, the stream leads "
+                                f"to {self._log.log_id!r}")
+        try:
+            self._log.record_hard_state(offer.term)
+        except Stale:
+            self._require_term(offer)
+        if manifest.index <= self._last_applied:
+            raise self._refusal(RefusalReason.ALREADY_APPLIED, f"entries up to {self._last_applied} are applied")
+        if not lowest <= manifest.machine_version <= highest:
+            raise self._refusal(RefusalReason.UNSUPPORTED, f"the state is of machine version "
+                                f"{manifest.machine_version}, this member restores {lowest} to {highest}: upgrade it")
+        if manifest.live_bytes > self._max_live_bytes:
+            raise self._refusal(RefusalReason.TOO_LARGE, f"the live set has {manifest.live_bytes} bytes, the follower "
+                                f"takes at most max_live_bytes={self._max_live_bytes}")
 
-    def _state_chunk(self, message: StateChunk, current: _Transfer) -> list[Effect]:
-        if current.position != Position(Phase.STATE, message.offset):
-            return self._ignored(current)
-        end = message.offset + len(message.data)
-        if not message.data or end > current.meta.state_bytes:
-            return self._abort(AbortReason.OUT_OF_STEP, f"a piece of the state ends at {end} of "
-                               f"{current.meta.state_bytes} bytes")
-        current.state_crc = crc32(message.data, current.state_crc)
-        current.payload_bytes += len(message.data)
-        return self._moved(current, Position(Phase.STATE, end), [WriteState(message.offset, message.data)])
+    def _received(self, offer: Offer) -> Talk[TransferReport]:
+        manifest = offer.manifest
+        staged = self._snapshots.staged()
+        is_resumed = staged is not None and staged.meta == manifest
+        offset, crc = (staged.state_bytes, staged.state_crc) if staged is not None and is_resumed else (0, 0)
+        resumed_at = offset
+        incoming = self._snapshots.receive(manifest, keep_bytes=offset)
+        try:
+            yield encode(Accept(self._last_applied, offset, self._max_entry_bytes))
+            data = bytearray()
+            while len(data) < manifest.live_bytes:
+                live_piece = yield from self._next(Live)
+                _require_next(live_piece, len(data), manifest.live_bytes)
+                data += live_piece.data
+            live = manifest.live_set(bytes(data), path="<stream>")
+            needed = live.at_least(self._last_applied + 1)
+            yield from self._take_entries(iter(needed), needed.count, manifest.term, incoming)
+            while offset < manifest.state_bytes:
+                piece = yield from self._next(State)
+                _require_next(piece, offset, manifest.state_bytes)
+                incoming.write(offset, piece.data)
+                offset, crc = offset + len(piece.data), crc32(piece.data, crc)
+            if crc != manifest.state_crc:
+                raise CorruptData(path="<the state received>", offset=0, expected=f"CRC {manifest.state_crc:#010x}",
+                                  found=f"{crc:#010x}")
+            put_in_force(self._log, self._snapshots, incoming, live)
+        except (CorruptData, StorageError) as error:
+            if not isinstance(error, FrameDamaged):
+                with contextlib.suppress(StorageError):
+                    incoming.discard()
+            raise
+        finally:
+            incoming.close()
+        return TransferReport(manifest=manifest, entries=needed.count, resumed_at=resumed_at)
 
-    def _moved(self, current: _Transfer, to: Position, effects: list[Effect]) -> list[Effect]:
-        current.position = current.course.settled(to)
-        if current.position.phase is not Phase.END:
-            return [*effects, self._progress(current)]
-        if current.state_crc != current.meta.state_crc and current.course.state_offset:
-            # What an earlier life had left was not durable, and a crash has torn it: take all of the state again. Only
-            # another offer takes a sender back, so ask for one.
-            current.course.state_offset, current.state_crc = 0, 0
-            current.position, current.wants_offer = Position(Phase.STATE, 0), True
-            return [*effects, Send(Unknown(self._envelope(current)))]
-        if current.state_crc != current.meta.state_crc:
-            return [*effects, *self._abort(AbortReason.DAMAGED, f"the state's CRC is {current.state_crc:#010x}, "
-                                           f"expected {current.meta.state_crc:#010x}")]
-        self._stage = "syncing"
-        return [*effects, self._progress(current), AwaitEntries(current.last_entry)]
+    def _take_entries(self, needed: Iterator[int], count: int, term: int, incoming: IncomingState) -> Talk[None]:
+        """Write the needed entries beside the log; each frame follows the one before."""
+        previous = self._last_applied
+        while count:
+            frame = yield from self._next(Entries)
+            indexes = [entry.index for entry in frame.entries]
+            due = list(islice(needed, len(indexes)))
+            if frame.previous != previous or not indexes or indexes != due:
+                raise FrameDamaged(path="<stream>", offset=0, expected=f"entries after {previous}: {due[:3]}, …",
+                                   found=f"entries after {frame.previous}: {indexes[:3]}, …")
+            if any(entry.term > term for entry in frame.entries):
+                raise FrameDamaged(path="<stream>", offset=0, expected=f"entries of terms up to {term}",
+                                   found="a higher one")
+            put_aside(incoming, frame)
+            previous, count = indexes[-1], count - len(indexes)
 
-    def _ignored(self, current: _Transfer) -> list[Effect]:
-        current.ignored += 1
-        return [self._progress(current)]
+    def _next(self, kind: type[_MessageT]) -> Generator[bytes, bytes | None, _MessageT]:
+        """The next message, as long as the sender leads."""
+        assert self._offer is not None, "an offer comes first"
+        message = expected((yield b""), kind, index=self._offer.manifest.index)
+        self._require_term(self._offer)
+        return message
 
-    # -- ends and answers
+    def _require_term(self, offer: Offer) -> None:
+        term = self._log.hard_state.term
+        if term > offer.term:
+            raise self._refusal(RefusalReason.HIGHER_TERM, f"the sender leads in term {offer.term}, the follower knows "
+                                f"term {term}")
 
-    def _abort(self, reason: AbortReason, detail: str, *, tell: bool = True, keep: bool = False) -> list[Effect]:
-        current = self._now
-        if current is None:
-            return []
-        error = TransferAborted(reason=reason, detail=detail, index=current.meta.index, term=self._term,
-                                last_applied=current.last_applied)
-        told: list[Effect] = [Send(Refusal(self._envelope(current), reason, current.last_applied, detail))]
-        kept = keep and current.position.phase is Phase.STATE
-        # A sender that starts anew need not send again what is here of the state; entries come again.
-        self._staged = StagedState(current.meta, current.position.offset, current.state_crc) if kept else None
-        self._stage, self._now = "idle", None
-        return [*(told if tell else []), DiscardInstall(current.meta, keep_state=kept),
-                Finished(Failed(error))]
+    def _refusal(self, reason: RefusalReason, detail: str) -> TransferRefused:
+        index = -1 if self._offer is None else self._offer.manifest.index
+        return TransferRefused(reason=reason, detail=detail, index=index, term=self._log.hard_state.term,
+                               last_applied=self._last_applied)
 
-    def _answer_to(self, envelope: Envelope) -> Envelope:
-        return attrs.evolve(envelope, term=self._term)
 
-    def _envelope(self, current: _Transfer) -> Envelope:
-        return Envelope(current.transfer, current.attempt, self._term)
-
-    def _progress(self, current: _Transfer) -> Send:
-        return Send(Progress(self._envelope(current), current.position, current.last_applied, self._life))
+def _require_next(piece: Live | State, offset: int, end: int) -> None:
+    if piece.offset != offset or not piece.data or offset + len(piece.data) > end:
+        raise FrameDamaged(path="<stream>", offset=0, expected=f"bytes from {offset} on, up to {end}",
+                           found=f"{len(piece.data)} from {piece.offset} on")

@@ -1,377 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sending side of a transfer, without I/O: messages, answers to reads, and time in; effects out.
-
-```
-offering ──Progress──▶ sending: live set, entries, state ──all acknowledged──▶ waiting ──Installed──▶ over
-    ▲                      │                                                      │
-    └────── Unknown ───────┴──────────────────────────────────────────────────────┘
-```
-
-Up to `window_bytes` are under way. What the receiver does not acknowledge in time is sent again from where it says it
-is; so drops, repeats and reorderings cost time and nothing else.
-"""
+"""The leader's side of a transfer: a generator that yields frames and is given the receiver's answers."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
 
-from compactlib.errors import CompactlibError, InvalidInput
+import attrs
+
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
+from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferRefused
 from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.replication.course import Course, needed_entries
-from compactlib.raftlog.replication.effects import (
-    Effect,
-    Finished,
-    ReadEntries,
-    ReadState,
-    Send,
-    TransferLimits,
-    TransferOutcome,
-    TransferStats,
-)
-from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
+from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
 from compactlib.raftlog.replication.messages import (
-    EntryChunk,
-    Envelope,
-    FromReceiver,
-    FromSender,
+    MAX_FRAME_ENTRIES,
+    Accept,
+    Entries,
     Installed,
-    LiveChunk,
+    Live,
+    Message,
     Offer,
-    Phase,
-    Position,
-    Probe,
-    Progress,
-    Refusal,
-    SentEntry,
-    StateChunk,
-    Unknown,
-    Wait,
-    Withdrawal,
+    State,
+    encode,
 )
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.store.pins import Pin
+from compactlib.raftlog.store.raft_log import RaftLog
 
-SenderStage: TypeAlias = Literal["new", "offering", "sending", "waiting", "over"]
-_MAX_BACKOFF = 8
-_FRAME_OVERHEAD = 64
+_TRIES = 10
 
 
-class SnapshotSender:
-    """Sends one snapshot to one receiver. Used by one thread at a time; after `Finished` it asks for nothing more.
+@attrs.frozen
+class Source:
+    """The newest snapshot of a log, held in place while it is sent.
 
-    Args:
-        meta: the snapshot.
-        live: its live set; every entry of it can be read until the transfer is over (pin them).
-        term: the leader's term.
-        transfer: a number for this transfer, chosen at random, 64 bits.
-        log_id: the log's, the same at both sides.
-        limits: sizes and times.
-        kept_from: from this index on the log holds every entry, so that a receiver that has applied it, or a later one,
-            needs entries and no snapshot; `None` sends the snapshot all the same.
-
-    Raises:
-        InvalidInput: `live` is not the live set that `meta` describes.
+    Attributes:
+        manifest: of the snapshot.
+        live: its live set, of which every entry is pinned.
+        pin: these entries.
+        state: open for reading.
+        kept_from: from this index on the log holds every entry, so that a follower that has applied it needs entries
+            and no snapshot; `None` if the snapshot is sent in any case.
     """
 
-    def __init__(self, meta: SnapshotManifest, live: IndexSet, *, term: int, transfer: int, log_id: str,
-                 limits: TransferLimits | None = None, kept_from: int | None = None) -> None:
-        self._meta = meta
-        self._live = live
-        self._live_data: bytes = live.to_bytes()
-        if len(self._live_data) != meta.live_bytes or live.count != meta.live_count:
-            raise InvalidInput(f"the live set has {live.count} members in {len(self._live_data)} bytes, the snapshot "
-                               f"says {meta.live_count} in {meta.live_bytes}; read it from the same snapshot")
-        self._term = term
-        self._transfer = transfer
-        self._log_id = log_id
-        self._limits: TransferLimits = limits or TransferLimits()
-        self._kept_from = kept_from
-        self._stage: SenderStage = "new"
-        self._attempt = 1
-        self._last_applied = -1
-        self._life: int | None = None
-        self._course: Course = Course(meta, -1, live)
-        self._acked: Position = Position(Phase.LIVE, 0)
-        self._sent: Position = self._acked
-        # Ascending: where each chunk ends, and its size; and what they add up to.
-        self._under_way: deque[tuple[Position, int]] = deque()
-        self._under_way_bytes = 0
-        self._reading: ReadEntries | ReadState | None = None
-        self._reading_at: Position = self._acked
-        self._began_at = self._heard_at = self._quiet_since = 0.0
-        self._backoff = 1
-        self._entries = self._bytes = self._resends = 0
-        self._outcome: TransferOutcome | None = None
+    manifest: SnapshotManifest
+    live: IndexSet
+    pin: Pin
+    state: StateReader
+    kept_from: int | None
 
-    # -- what the host says
+    @classmethod
+    def held(cls, log: RaftLog, snapshots: SnapshotFolder) -> Source:
+        """Pin and open the newest snapshot.
 
-    def start(self, now: float) -> list[Effect]:
-        """Offer the snapshot.
-
-        Args:
-            now: seconds on any clock that does not go back, the same for every call.
+        Raises:
+            NotFound: there is none yet.
+            CorruptData, LiveIndexMissing: it is damaged, or the log does not hold what it names.
+            StorageError: the disk refused.
         """
-        if self._stage != "new":
-            raise InvalidInput("the transfer was started before; make another sender")
-        self._began_at = now
-        self._heard_at = now
-        return self._offer(now)
+        for _ in range(_TRIES):
+            manifest = snapshots.manifest
+            if manifest is None:
+                raise NotFound(f"the log {log.log_id!r} has no snapshot to send yet; take one first")
+            try:
+                # A newer snapshot may take its place at any of these steps.
+                live = snapshots.live_set(manifest)
+                state = snapshots.open_state(manifest)
+                try:
+                    pin = log.pin(live)
+                except BaseException:
+                    state.close()
+                    raise
+                row = log.state
+                return cls(manifest, live, pin, state, None if row.live == live else row.kept_from)
+            except (CorruptData, LiveIndexMissing) as error:
+                if snapshots.manifest == manifest:
+                    raise
+                failed = error
+        raise failed
 
-    def receive(self, message: FromReceiver, now: float) -> list[Effect]:
-        """Take a message of the receiver. One of another transfer or of an earlier attempt is passed over."""
-        envelope = message.envelope
-        if self._stage in ("new", "over") or envelope.transfer != self._transfer:
-            return []
-        if envelope.term > self._term:
-            return self._abort(AbortReason.HIGHER_TERM, f"the receiver is in term {envelope.term}, the sender in "
-                               f"{self._term}", now, term=envelope.term, tell=False)
-        if isinstance(message, Installed):
-            return self._installed(message, now)
-        if envelope.attempt != self._attempt:
-            return []
-        self._heard_at = now
-        if isinstance(message, Progress):
-            return self._progress(message, now)
-        if isinstance(message, Wait):
-            # It was heard: that is all. The offer is made again after the usual delay.
-            return []
-        if isinstance(message, Unknown):
-            if self._stage == "offering":
-                return []
-            return self._offer_again(now)
-        return self._refused(message, now)
+    def release(self) -> None:
+        """Let pins and files go."""
+        self.pin.release()
+        self.state.close()
 
-    def entries_read(self, asked: ReadEntries, entries: Sequence[Entry], now: float) -> list[Effect]:
-        """The answer to `ReadEntries`: the first of those asked for, in order."""
-        place = self._answered(asked)
-        if place != self._course.settled(self._sent):
-            return self._pump(now)
-        previous = place.offset
-        if not entries:
-            return self._abort(AbortReason.SOURCE_LOST, f"no entry was read after {previous}, though "
-                               f"{asked.indexes.first} is live", now)
-        large = next((entry for entry in entries if len(entry.payload) > self._limits.max_entry_bytes), None)
-        if large is not None:
-            return self._abort(AbortReason.TOO_LARGE, f"entry {large.index} has {len(large.payload)} bytes, "
-                               f"max_entry_bytes is {self._limits.max_entry_bytes}", now)
-        if not self._course.entries.follows(previous, [entry.index for entry in entries]):
-            return self._abort(AbortReason.SOURCE_LOST, f"after entry {previous}, {entries[0].index} to "
-                               f"{entries[-1].index} were read, which are not the next live ones", now)
-        chunk = EntryChunk(self._envelope, previous, tuple(map(SentEntry.of, entries)))
-        size = sum(len(entry.payload) for entry in entries)
-        self._entries += len(entries)
-        return self._chunk(chunk, Position(Phase.ENTRIES, entries[-1].index), size, now)
 
-    def state_read(self, asked: ReadState, data: bytes, now: float) -> list[Effect]:
-        """The answer to `ReadState`: the bytes asked for."""
-        if self._answered(asked) != self._course.settled(self._sent):
-            return self._pump(now)
-        end = asked.offset + len(data)
-        if len(data) != asked.length:
-            return self._abort(AbortReason.SOURCE_LOST, f"the state ends at {end} bytes, the snapshot says "
-                               f"{self._meta.state_bytes}", now)
-        return self._chunk(StateChunk(self._envelope, asked.offset, data), Position(Phase.STATE, end), len(data), now)
+def sending(log: RaftLog, snapshots: SnapshotFolder, *, term: int, chunk_bytes: int) -> Talk[TransferReport]:
+    """Send the log's newest snapshot; see `send_snapshot`."""
+    if chunk_bytes < 1:
+        raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1")
+    source = Source.held(log, snapshots)
+    index, last_applied = source.manifest.index, -1
+    try:
+        frame = (yield encode(Offer(term, source.manifest, log.log_id))) or (yield b"")
+        accept = expected(frame, Accept, index=index)
+        last_applied = accept.last_applied
+        if source.kept_from is not None and last_applied >= source.kept_from:
+            raise TransferRefused(
+                reason=RefusalReason.ALREADY_APPLIED, index=index, term=term, last_applied=last_applied,
+                detail=f"the follower has applied up to {last_applied}, and the leader's log holds every entry from "
+                f"{source.kept_from} on; send those")
+        needed = source.live.at_least(last_applied + 1)
+        answer = None
+        for message in _parts(source, needed, accept, term, chunk_bytes):
+            answer = yield encode(message)
+            if answer is not None:
+                # The follower does not want the rest.
+                break
+        installed = expected(answer or (yield b""), Installed, index=index)
+        if installed.index != index:
+            raise FrameDamaged(path="<stream>", offset=0, expected=f"snapshot {index} installed",
+                               found=f"{installed.index}")
+        return TransferReport(manifest=source.manifest, entries=needed.count, resumed_at=accept.state_offset)
+    except CompactlibError as error:
+        yield from refusing(error, term=term, last_applied=last_applied)
+        raise
+    finally:
+        source.release()
 
-    def read_failed(self, error: CompactlibError, now: float) -> list[Effect]:
-        """A read could not be carried out: the transfer ends."""
-        return self._abort(AbortReason.SOURCE_LOST, str(error), now)
 
-    def observe_term(self, term: int, now: float) -> list[Effect]:
-        """The host has seen a term; a higher one ends the transfer."""
-        if term <= self._term:
-            return []
-        return self._abort(AbortReason.HIGHER_TERM, f"the sender leads no more: term {term} has begun after its own "
-                           f"{self._term}", now, term=term)
+def _parts(source: Source, needed: IndexSet, accept: Accept, term: int, chunk_bytes: int) -> Iterator[Message]:
+    data = source.live.to_bytes()
+    for offset in range(0, len(data), chunk_bytes):
+        yield Live(offset, data[offset:offset + chunk_bytes])
+    previous = accept.last_applied
+    for entries in _entry_groups(source, needed, accept, term, chunk_bytes):
+        yield Entries(previous, entries)
+        previous = entries[-1].index
+    manifest = source.manifest
+    offset, crc = accept.state_offset, 0
+    while offset < manifest.state_bytes:
+        data = source.state.read(offset, chunk_bytes)
+        if not data:
+            raise CorruptData(path="<the state>", offset=offset, expected=f"{manifest.state_bytes} bytes",
+                              found=f"{offset}")
+        crc = crc32(data, crc)
+        yield State(offset, data)
+        offset += len(data)
+    if not accept.state_offset and crc != manifest.state_crc:
+        raise CorruptData(path=f"<the state of snapshot {manifest.index}>", offset=0, found=f"CRC {crc:#010x}",
+                          expected=f"CRC {manifest.state_crc:#010x}; take another snapshot")
 
-    def cancel(self, reason: str, now: float) -> list[Effect]:
-        """Give up; a message says so to the receiver."""
-        return self._abort(AbortReason.CANCELLED, reason, now)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Let time pass; call when `deadline` has come, or more often."""
-        if self._stage in ("new", "over"):
-            return []
-        if now >= self._heard_at + self._limits.sender_seconds:
-            return self._abort(AbortReason.TIMED_OUT, f"the receiver was silent for {now - self._heard_at:.1f} seconds",
-                               now)
-        if now < self._quiet_since + self._patience:
-            return []
-        self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
-        self._resends += 1
-        return self._say_again(now)
-
-    def _say_again(self, now: float) -> list[Effect]:
-        self._quiet_since = now
-        if self._stage == "offering":
-            return [Send(Offer(self._envelope, self._meta, self._log_id))]
-        if self._stage == "waiting":
-            return [Send(Probe(self._envelope))]
-        self._go_back()
-        # Whatever is lost again, the probe brings word of where the receiver is.
-        return [Send(Probe(self._envelope)), *self._pump(now)]
-
-    def reconnected(self, now: float) -> list[Effect]:
-        """There is a line again: what was said since the last one broke is lost, so say it again at once."""
-        if self._stage in ("new", "over"):
-            return []
-        self._backoff = 1
-        return self._say_again(now)
-
-    # -- what the host may ask
-
-    @property
-    def stage(self) -> SenderStage:
-        """Where the transfer stands."""
-        return self._stage
-
-    @property
-    def outcome(self) -> TransferOutcome | None:
-        """How it ended; `None` before."""
-        return self._outcome
-
-    @property
-    def deadline(self) -> float | None:
-        """When to call `tick` next; `None` if there is nothing to wait for."""
-        if self._stage in ("new", "over"):
-            return None
-        return min(self._heard_at + self._limits.sender_seconds, self._quiet_since + self._patience)
-
-    def __repr__(self) -> str:
-        return f"SnapshotSender(snapshot {self._meta.index}, {self._stage}, {self._acked.phase.name.lower()} " \
-               f"{self._acked.offset})"
-
-    # -- inside
-
-    @property
-    def _envelope(self) -> Envelope:
-        return Envelope(self._transfer, self._attempt, self._term)
-
-    @property
-    def _patience(self) -> float:
-        return self._limits.resend_seconds * self._backoff
-
-    def _offer(self, now: float) -> list[Effect]:
-        self._stage = "offering"
-        self._forget_under_way()
-        self._quiet_since = now
-        self._acked = self._sent = Position(Phase.LIVE, 0)
-        return [Send(Offer(self._envelope, self._meta, self._log_id))]
-
-    def _offer_again(self, now: float) -> list[Effect]:
-        self._attempt += 1
-        return self._offer(now)
-
-    def _progress(self, message: Progress, now: float) -> list[Effect]:
-        position = message.position
-        if self._stage != "offering" and message.life != self._life:
-            # It died, and a late offer reached its next life: what it had is gone.
-            return self._offer_again(now)
-        if self._stage == "offering":
-            if self._kept_from is not None and message.last_applied >= self._kept_from:
-                reason = f"the log holds every entry from {self._kept_from} on; go on with those"
-                return [Send(Withdrawal(self._envelope, AbortReason.ALREADY_APPLIED, reason)), *self._finish(Skipped(
-                    f"the receiver has applied up to {message.last_applied}, and {reason}"))]
-            self._stage, self._life = "sending", message.life
-            self._last_applied = message.last_applied
-            self._course = Course(self._meta, message.last_applied, needed_entries(self._live, message.last_applied))
-            self._acked = self._sent = position
-        elif position > self._acked:
-            self._acked = position
-            self._sent = max(self._sent, position)
-            while self._under_way and self._under_way[0][0] <= position:
-                self._under_way_bytes -= self._under_way.popleft()[1]
-        elif self._stage == "sending":
-            # Late, or an answer to what came twice: it says nothing about what is under way.
-            return self._pump(now)
-        self._backoff = 1
-        self._quiet_since = now
-        if position.phase is Phase.END:
-            self._stage = "waiting"
-            return []
-        return self._pump(now)
-
-    def _installed(self, message: Installed, now: float) -> list[Effect]:
-        if message.index < self._meta.index:
-            return []
-        stats = TransferStats(index=self._meta.index, attempts=self._attempt, entries=self._entries,
-                              payload_bytes=self._bytes, resends=self._resends, ignored=0,
-                              seconds=now - self._began_at)
-        return self._finish(Done(stats))
-
-    def _refused(self, message: Refusal, now: float) -> list[Effect]:
-        if message.reason is AbortReason.ALREADY_APPLIED:
-            return self._finish(Skipped(f"the receiver has applied up to {message.last_applied}, snapshot "
-                                        f"{self._meta.index} would bring nothing; go on with entries from "
-                                        f"{message.last_applied + 1}"))
-        self._last_applied = message.last_applied
-        return self._abort(message.reason, message.detail, now, tell=False)
-
-    def _go_back(self) -> None:
-        self._sent = self._acked
-        self._forget_under_way()
-
-    def _forget_under_way(self) -> None:
-        self._under_way.clear()
-        self._under_way_bytes, self._reading = 0, None
-
-    def _pump(self, now: float) -> list[Effect]:
-        """Send the live set's next pieces, or ask for what comes behind it, while there is room in the window."""
-        effects: list[Effect] = []
-        while self._stage == "sending" and self._reading is None and self._has_room:
-            place = self._course.settled(self._sent)
-            if place.phase is Phase.LIVE:
-                data = self._live_data[place.offset:place.offset + self._limits.chunk_bytes]
-                effects += self._sent_chunk(LiveChunk(self._envelope, place.offset, data),
-                                            Position(Phase.LIVE, place.offset + len(data)), len(data))
-                continue
-            if place.phase is Phase.ENTRIES:
-                self._reading = ReadEntries(self._course.entries.after(place.offset), self._limits.chunk_bytes)
-            elif place.phase is Phase.STATE:
-                rest = self._meta.state_bytes - place.offset
-                self._reading = ReadState(place.offset, min(self._limits.chunk_bytes, rest))
-            self._reading_at = place
-            return effects if self._reading is None else [*effects, self._reading]
-        return effects
-
-    @property
-    def _has_room(self) -> bool:
-        return self._under_way_bytes < self._limits.window_bytes
-
-    def _answered(self, asked: ReadEntries | ReadState) -> Position | None:
-        """What the answer continues; `None` for one that is not waited for any more.
-
-        It is to be sent only if that is still where sending has come to: the receiver may turn out to be further.
-        """
-        if asked is not self._reading:
-            return None
-        self._reading = None
-        return self._reading_at
-
-    def _chunk(self, chunk: FromSender, end: Position, size: int, now: float) -> list[Effect]:
-        return [*self._sent_chunk(chunk, end, size), *self._pump(now)]
-
-    def _sent_chunk(self, chunk: FromSender, end: Position, size: int) -> list[Effect]:
-        self._sent = end
-        # A payload may be empty, its frame is not.
-        self._under_way.append((end, size + _FRAME_OVERHEAD))
-        self._under_way_bytes += size + _FRAME_OVERHEAD
-        self._bytes += size
-        return [Send(chunk)]
-
-    def _abort(self, reason: AbortReason, detail: str, now: float, *, term: int | None = None,
-               tell: bool = True) -> list[Effect]:
-        if self._stage == "over":
-            return []
-        error = TransferAborted(reason=reason, detail=detail, index=self._meta.index,
-                                term=self._term if term is None else term, last_applied=self._last_applied)
-        told: list[Effect] = [Send(Withdrawal(self._envelope, reason, detail))] if tell else []
-        return [*told, *self._finish(Failed(error))]
-
-    def _finish(self, outcome: TransferOutcome) -> list[Effect]:
-        self._stage = "over"
-        self._outcome = outcome
-        self._forget_under_way()
-        return [Finished(outcome)]
+def _entry_groups(source: Source, needed: IndexSet, accept: Accept, term: int,
+                  chunk_bytes: int) -> Iterator[tuple[Entry, ...]]:
+    group: list[Entry] = []
+    size = 0
+    for index in needed:
+        entry = source.pin.read(index)
+        size += len(entry.payload)
+        if len(entry.payload) > accept.max_entry_bytes:
+            raise TransferRefused(
+                reason=RefusalReason.TOO_LARGE, index=source.manifest.index, term=term,
+                last_applied=accept.last_applied, detail=f"live entry {index} has {len(entry.payload)} bytes, the "
+                f"follower takes at most max_entry_bytes={accept.max_entry_bytes}; raise that there")
+        if group and (size > chunk_bytes or len(group) == MAX_FRAME_ENTRIES):
+            yield tuple(group)
+            group, size = [], len(entry.payload)
+        group.append(entry)
+    if group:
+        yield tuple(group)

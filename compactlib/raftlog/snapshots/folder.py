@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, NotFound, Stale, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import (
     Files,
@@ -98,6 +98,7 @@ class SnapshotFolder:
         self._names = OwnedLock(f"the snapshots in {self._folder}")
         self._machine = machine
         self._max_checkpoints = max_checkpoints
+        self._incoming: IncomingState | None = None
         require_folder(self._folder, "the snapshots", create=create)
         make_missing_folder(self._files, self._folder)
         # An earlier process may have been killed between a renaming and its sync: what is in force must stay so.
@@ -281,7 +282,7 @@ class SnapshotFolder:
     # -- receiving one
 
     def staged(self) -> StagedState | None:
-        """What an interrupted transfer has left of a state, to give to a `SnapshotReceiver`. Reads it once."""
+        """What an interrupted transfer has left of a state. Reads all of it."""
         return find_incoming(self._folder)
 
     def receive(self, manifest: SnapshotManifest, *, keep_bytes: int = 0) -> IncomingState:
@@ -292,9 +293,15 @@ class SnapshotFolder:
             keep_bytes: how much of the staged state to go on with.
 
         Raises:
+            Busy: another is being received.
             StorageError: the disk refused.
         """
-        return IncomingState(self._files, self._folder, manifest, keep_bytes=keep_bytes)
+        with self._names:
+            if self._incoming is not None and self._incoming.is_open:
+                raise Busy(f"snapshot {self._incoming.manifest.index} is being received in {self._folder}; close its "
+                           f"stream, or wait for its end")
+            self._incoming = IncomingState(self._files, self._folder, manifest, keep_bytes=keep_bytes)
+            return self._incoming
 
     def adopt(self, incoming: IncomingState, live: IndexSet) -> None:
         """Put a received snapshot in force durably, in one step; the one before stays until `remove_older`.

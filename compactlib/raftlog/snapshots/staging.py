@@ -49,6 +49,7 @@ class IncomingState:
         self._entries_path: str = os.path.join(folder, INCOMING_ENTRIES)
         self._entries_bytes = 0
         self._sizes: list[int] = []
+        self._is_open = True
         self._out: OutFile | None = None
         try:
             if keep_bytes:
@@ -63,6 +64,11 @@ class IncomingState:
         except BaseException:
             self._close_state()
             raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still received."""
+        return self._is_open
 
     @property
     def manifest(self) -> SnapshotManifest:
@@ -132,6 +138,7 @@ class IncomingState:
 
     def close(self) -> None:
         """Let the files go, and leave the state for another try; closing again does nothing."""
+        self._is_open = False
         self._close_state()
         entries, self._entries = self._entries, None
         self._sizes.clear()

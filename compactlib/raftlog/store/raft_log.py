@@ -799,7 +799,10 @@ class RaftLog(Closing):
         return SnapshotMeta(index, self.state.term if term is None else term, live)
 
     def install(self, meta: SnapshotMeta) -> None:
-        """Put the row of a snapshot in force that came from elsewhere; see `ReplicatedLog.install`.
+        """Put the row of a snapshot in force that came from elsewhere and is in the snapshot store already.
+
+        Its live entries must have been appended; they are made durable first. What the log holds above `meta.index`
+        stays if the entry at `meta.index` has `meta.term`, and is taken back otherwise.
 
         Raises:
             Stale: the row is at or above it.

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import struct
+import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,9 +19,8 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
-from compactlib.hosting import SnapshotClient, SnapshotServer
-from compactlib.outcome import Done
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -24,12 +29,18 @@ from compactlib.raftlog import (
     SegmentLimits,
     SnapshotFolder,
     StoreOptions,
+    TransferReport,
     open_log,
+    receive_snapshot,
+    send_snapshot,
 )
-from compactlib.testing import RecordingFiles, explore_crashes, record
+from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
+from compactlib.testing import Choices, RecordingFiles, explore, explore_crashes, record
+from tests.harness.failing_files import FailingFiles
+from tests.harness.snapshot_line import CHUNK_BYTES, PATIENCE_SECONDS, Change, Ended, Line, Member, Passing, transfer
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=16)), background=False)
-STATE = b"the state of the machine;" * 40
+STATE = b"the state of the machine;" * 20
 LAST, LIVE = 60, (3, 17, 18, 41)
 
 FOLLOWERS = {
@@ -45,39 +56,28 @@ def entry(index: int) -> Entry:
 
 
 @contextlib.contextmanager
-def member(folder: Path, files: Files | None = None) -> Iterator[tuple[RaftLog, SnapshotFolder]]:
+def member(folder: Path, files: Files | None = None, *, log_id: str = "log",
+           keep_trailing: int = 0) -> Iterator[Member]:
     """A log with its snapshots, which lie beside it."""
     disk = LocalFiles() if files is None else files
-    options = attrs.evolve(OPTIONS, log=attrs.evolve(OPTIONS.log, files=disk))
-    with open_log(folder / "log", options) as log:
+    options = attrs.evolve(OPTIONS, log=attrs.evolve(OPTIONS.log, files=disk), keep_trailing=keep_trailing)
+    with open_log(folder / "log", options, log_id=log_id) as log:
         snapshots = SnapshotFolder(folder / "snapshots", files=disk)
         log.attach(snapshots)
         yield log, snapshots
 
 
 @contextlib.contextmanager
-def leader(folder: Path) -> Iterator[tuple[RaftLog, SnapshotFolder]]:
-    folder.mkdir()
-    with member(folder) as (log, snapshots):
+def leader(folder: Path, *, keep_trailing: int = 0) -> Iterator[Member]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with member(folder, keep_trailing=keep_trailing) as (log, snapshots):
         log.append([entry(index) for index in range(1, LAST + 11)])
         log.sync()
         log.flush()
         log.snapshot(LAST, LIVE, [STATE])
         log.compact()
         yield log, snapshots
-
-
-def transfer(of: tuple[RaftLog, SnapshotFolder], to: tuple[RaftLog, SnapshotFolder], applied: int = 0) -> object:
-    """Bring a follower up to date, over a line within this process."""
-
-    async def sent() -> object:
-        installed: list[Any] = []
-        async with SnapshotServer(listen=("127.0.0.1", 0)) as server:
-            server.add(*to, term=3, applied=lambda: LAST if installed else applied,
-                       installed=lambda manifest, state: installed.append(manifest))
-            return await SnapshotClient(server.address).send(*of, term=3)
-
-    return asyncio.run(asyncio.wait_for(sent(), 60))
+        assert log.status().pins == 0, "an entry is pinned though no transfer is on"
 
 
 def require_snapshot(log: RaftLog, snapshots: SnapshotFolder) -> None:
@@ -90,15 +90,33 @@ def require_snapshot(log: RaftLog, snapshots: SnapshotFolder) -> None:
     assert log.verify().is_sound
 
 
+@contextlib.contextmanager
+def follower(folder: Path, had: str = "behind", **options: Any) -> Iterator[Member]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with member(folder, **options) as to:
+        to[0].append(FOLLOWERS[had])
+        to[0].sync()
+        yield to
+
+
+def require_unchanged(to: Member, had: str = "behind") -> None:
+    assert to[0].state.index == -1
+    assert list(to[0].entries()) == FOLLOWERS[had]
+
+
+def require_installed(ended: Ended, to: Member) -> None:
+    assert isinstance(ended.received, TransferReport), ended
+    require_snapshot(*to)
+
+
 @pytest.mark.parametrize("had", FOLLOWERS)
 def test_follower_has_what_its_leader_has(had: str, tmp_path: Path) -> None:
-    (tmp_path / "follower").mkdir()
     with leader(tmp_path / "leader") as of:
-        with member(tmp_path / "follower") as to:
-            to[0].append(FOLLOWERS[had])
-            to[0].sync()
-            assert isinstance(transfer(of, to), Done)
-            require_snapshot(*to)
+        with follower(tmp_path / "follower", had) as to:
+            ended = transfer(of, to)
+            require_installed(ended, to)
+            assert ended.sent == ended.received
+            assert (ended.sent.index, ended.sent.entries, ended.sent.resumed_at) == (LAST, len(LIVE), 0)
             to[0].append([entry(LAST + 1)])
             to[0].sync()
         with member(tmp_path / "follower") as to:
@@ -107,14 +125,28 @@ def test_follower_has_what_its_leader_has(had: str, tmp_path: Path) -> None:
             assert [each.index for each in to[0].entries(LAST + 1)] == [LAST + 1]
 
 
+def test_live_entries_come_in_log_order_before_the_state(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, applied=10)
+        kinds = [frame.kind for frame in ended.frames]
+        assert list(dict.fromkeys(kinds)) == ["offer", "accept", "live", "entries", "state", "installed"]
+        assert kinds.count("state") == -(-len(STATE) // CHUNK_BYTES)
+        sent = b"".join(frame.data for frame in ended.frames if frame.kind == "entries")
+        places = [sent.find(b"entry %d" % index) for index in LIVE]
+        assert places[0] == -1, "the follower has applied it"
+        assert places[1:] == sorted(places[1:])
+        assert -1 not in places[1:]
+        assert ended.sent.entries == 3
+
+
 @pytest.mark.parametrize("had", ["behind", "of another history"])
 def test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot(had: str, tmp_path: Path) -> None:
-    """After the next transfer, too, the follower has what its leader has."""
+    """After the next transfer, too, the follower has what its leader has, even if the staged state was torn."""
     with leader(tmp_path / "leader") as of:
 
         def follow(folder: Path, files: RecordingFiles) -> None:
             with member(folder, files) as to:
-                assert isinstance(transfer(of, to), Done)
+                assert transfer(of, to).is_well
                 files.acknowledge("installed")
 
         def check(folder: Path, notes: Sequence[Any]) -> None:
@@ -129,14 +161,369 @@ def test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot(had: str, tmp_pa
                     assert all(each in FOLLOWERS[had] or each == entry(each.index) for each in log.entries())
                 log.attach(to[1], applied=log.state.index)
                 if log.state.index != LAST:
-                    assert isinstance(transfer(of, to), Done)
+                    assert transfer(of, to).is_well or transfer(of, to).is_well
                 require_snapshot(*to)
 
         folder = tmp_path / "follower"
-        folder.mkdir()
-        with member(folder) as to:
-            to[0].append(FOLLOWERS[had])
-            to[0].sync()
+        with follower(folder, had):
+            pass
         recording = record(folder, follow)
         points = sorted(Random(1).sample(range(len(recording.operations) + 1), 16))
         assert explore_crashes(recording, check, points=points, limit_per_point=2) > 10
+
+
+def cut_at(kind: str, nth: int = 0) -> Change:
+    """Cut the line before the nth frame of a kind."""
+    seen: list[Passing] = []
+
+    def change(frame: Passing) -> Sequence[bytes] | None:
+        seen.extend([frame] if frame.kind == kind else [])
+        return None if len(seen) > nth else [frame.data]
+
+    return change
+
+
+def test_torn_state_is_taken_once_more_from_its_start(tmp_path: Path) -> None:
+    """A power failure may leave other bytes of it than those that were written."""
+    with leader(tmp_path / "leader") as of:
+        with follower(tmp_path / "follower") as to:
+            transfer(of, to, change=cut_at("state", nth=5))
+        staged = next(path for path in (tmp_path / "follower").rglob("*")
+                      if path.is_file() and STATE[:CHUNK_BYTES] in path.read_bytes())
+        data = staged.read_bytes()
+        staged.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+        with member(tmp_path / "follower") as to:
+            torn = transfer(of, to)
+            assert isinstance(torn.received, CorruptData), torn
+            assert isinstance(torn.sent, TransferRefused), torn
+            require_unchanged(to)
+            ended = transfer(of, to)
+            require_installed(ended, to)
+            assert ended.received.resumed_at == 0
+
+
+def test_transfer_goes_on_where_the_line_was_cut(tmp_path: Path) -> None:
+    """At each frame in turn; the follower begins anew between some of them. No byte of the state comes twice."""
+    arrived: list[int] = []
+
+    def cut_before(number: int) -> Change:
+        def change(frame: Passing) -> Sequence[bytes] | None:
+            if frame.number >= number:
+                return None
+            arrived.extend([frame.offset] if frame.kind == "state" else [])
+            return [frame.data]
+
+        return change
+
+    with leader(tmp_path / "leader") as of:
+        with follower(tmp_path / "follower"):
+            pass
+        for number in count():
+            with member(tmp_path / "follower") as to:
+                for _ in range(1 + number % 2):
+                    ended = transfer(of, to, change=cut_before(number))
+                    if ended.is_well:
+                        require_snapshot(*to)
+                        assert arrived == list(range(0, len(STATE), CHUNK_BYTES))
+                        assert number > 3
+                        return
+                    assert isinstance(ended.sent, TransferBroken)
+                    assert isinstance(ended.received, TransferBroken)
+                    require_unchanged(to)
+
+
+def test_follower_has_the_snapshot_though_its_leader_does_not_hear_of_it(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=cut_at("installed"))
+        assert isinstance(ended.sent, TransferBroken)
+        require_installed(ended, to)
+        again = transfer(of, to, applied=LAST)
+        assert isinstance(again.sent, TransferRefused)
+        assert again.sent.reason is RefusalReason.ALREADY_APPLIED
+        assert again.sent.last_applied == LAST
+
+
+# -- damage
+
+
+def flipped(frame: Passing, at: int) -> bytes:
+    return frame.data[:at] + bytes([frame.data[at] ^ 4]) + frame.data[at + 1:]
+
+
+def damaged(number: int, at: int, frame: Passing) -> Sequence[bytes]:
+    """One byte of one frame is another when it arrives."""
+    return [flipped(frame, at % len(frame.data)) if frame.number == number else frame.data]
+
+
+@pytest.mark.parametrize("place", ["length", "kind", "body", "checksum"])
+def test_damaged_frame_is_refused_and_the_follower_unchanged(place: str, tmp_path: Path) -> None:
+    at = {"length": 1, "kind": 4, "body": 14, "checksum": -1}[place]
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        frames = len(transfer(of, to, change=cut_at("state", nth=2)).frames)
+        for number in range(frames):
+            ended = transfer(of, to, change=partial(damaged, number, at))
+            assert any(isinstance(error, FrameDamaged) for error in ended.errors), (number, ended)
+            require_unchanged(to)
+        require_installed(transfer(of, to), to)
+
+
+@pytest.mark.parametrize("kind", ["offer", "accept", "live", "entries", "state"])
+def test_frame_that_comes_twice_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=lambda frame: [frame.data] * (1 + (frame.kind == kind)))
+        assert any(isinstance(error, FrameDamaged) for error in ended.errors), ended
+        require_unchanged(to)
+        require_installed(transfer(of, to), to)
+
+
+@pytest.mark.parametrize("kind", ["live", "entries", "state"])
+def test_frames_out_of_order_are_refused_as_damage(kind: str, tmp_path: Path) -> None:
+    held: list[Passing] = []
+
+    def change(frame: Passing) -> Sequence[bytes]:
+        if frame.kind == kind and not held:
+            held.append(frame)
+            return []
+        is_next = bool(held) and frame.number == held[0].number + 1
+        return [frame.data, held[0].data] if is_next else [frame.data]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=change)
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+        require_installed(transfer(of, to), to)
+
+
+def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A peer chooses the length, so it must not choose the memory."""
+    head = struct.pack("<IB3x", 1 << 31, 3)
+    huge = head + struct.pack("<I", zlib.crc32(head))
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=lambda frame: [huge] if frame.kind == "live" else [frame.data])
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(("reason", "arguments"), [
+    (RefusalReason.ALREADY_APPLIED, {"applied": LAST}),
+    (RefusalReason.HIGHER_TERM, {"term": 2}),
+    (RefusalReason.UNSUPPORTED, {"machine_versions": (1, 2)}),
+    (RefusalReason.TOO_LARGE, {"max_live_bytes": 10}),
+    (RefusalReason.TOO_LARGE, {"max_entry_bytes": 7}),
+], ids=["applied", "term", "machine version", "live set", "entry"])
+def test_refusal_names_its_reason_on_both_sides(reason: RefusalReason, arguments: dict[str, Any],
+                                                tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        to[0].record_hard_state(3)
+        ended = transfer(of, to, **arguments)
+        for error in (ended.sent, ended.received):
+            assert isinstance(error, TransferRefused), ended
+            assert error.reason is reason
+        assert ended.sent.by_peer != ended.received.by_peer
+        require_unchanged(to)
+        require_installed(transfer(of, to), to)
+
+
+def test_entry_that_no_transfer_carries_is_named(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, applied=10, max_entry_bytes=7)
+        for error in (ended.sent, ended.received):
+            assert "entry 17" in str(error)
+            assert "max_entry_bytes=7" in str(error)
+
+
+def test_stream_that_leads_to_another_log_is_refused(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower", log_id="orders") as to:
+        ended = transfer(of, to)
+        assert isinstance(ended.sent, TransferRefused)
+        assert ended.sent.reason is RefusalReason.OTHER_LOG
+        require_unchanged(to)
+
+
+def test_follower_of_another_release_is_named(tmp_path: Path) -> None:
+    """It reads the version of the offer first, and its refusal is the same in every version."""
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=lambda frame: [of_version(frame, 2)] if frame.kind == "offer" else [frame.data])
+        assert isinstance(ended.received, Unsupported)
+        assert isinstance(ended.sent, TransferRefused)
+        assert ended.sent.reason is RefusalReason.UNSUPPORTED
+        require_unchanged(to)
+
+
+def of_version(offer: Passing, version: int) -> bytes:
+    body = struct.pack("<H", version) + offer.data[14:-4]
+    return offer.data[:12] + body + struct.pack("<I", zlib.crc32(body))
+
+
+def test_follower_that_is_little_behind_is_sent_entries_instead(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader", keep_trailing=30) as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, applied=31)
+        for error in (ended.sent, ended.received):
+            assert isinstance(error, TransferRefused), ended
+            assert (error.reason, error.last_applied) == (RefusalReason.ALREADY_APPLIED, 31)
+        assert of[0].entries_after(31) is not None
+        require_unchanged(to)
+
+
+def test_term_that_begins_meanwhile_ends_both_sides(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "state":
+                to[0].record_hard_state(9)
+            return [frame.data]
+
+        ended = transfer(of, to, change=change)
+        for error in (ended.sent, ended.received):
+            assert isinstance(error, TransferRefused), ended
+            assert (error.reason, error.term) == (RefusalReason.HIGHER_TERM, 9)
+        require_unchanged(to)
+
+
+def test_term_of_the_leader_is_durable_before_the_snapshot_is_taken(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of:
+        with follower(tmp_path / "follower") as to:
+            transfer(of, to, term=7, change=cut_at("live"))
+        with member(tmp_path / "follower") as to:
+            assert to[0].hard_state.term == 7
+
+
+def test_log_without_its_live_entries_is_not_given_the_snapshot(tmp_path: Path) -> None:
+    """The host says that its machine has applied what its log does not hold."""
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, applied=20)
+        assert isinstance(ended.received, LiveIndexMissing)
+        assert isinstance(ended.sent, TransferRefused)
+        require_unchanged(to)
+
+
+def test_machine_is_restored_before_the_next_snapshot_comes(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        assert transfer(of, to).is_well
+        assert isinstance(transfer(of, to, applied=10).received, InvalidInput)
+
+
+# -- leaders that go on
+
+
+def test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "accept":
+                of[0].snapshot(LAST + 5, (), [b"newer"])
+                of[0].compact()
+                assert of[0].status().pins == 1
+            return [frame.data]
+
+        require_installed(transfer(of, to, change=change), to)
+
+
+def test_newer_snapshot_of_the_leader_takes_the_place_of_a_staged_one(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        transfer(of, to, change=cut_at("state", nth=4))
+        of[0].snapshot(LAST + 5, (3,), [b"newer"])
+        of[0].compact()
+        ended = transfer(of, to)
+        assert ended.is_well
+        assert (ended.received.index, ended.received.resumed_at) == (LAST + 5, 0)
+        with to[1].open_state() as state:
+            assert b"".join(state.pieces()) == b"newer"
+        assert [each.index for each in to[0].entries()] == [3]
+
+
+def test_second_snapshot_of_a_log_is_refused_while_one_is_received(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        second: list[Ended] = []
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "entries":
+                with ThreadPoolExecutor(1) as other:
+                    second.append(other.submit(transfer, of, to).result())
+            return [frame.data]
+
+        require_installed(transfer(of, to, change=change), to)
+        (refused,) = second
+        assert isinstance(refused.received, Busy)
+        assert isinstance(refused.sent, TransferRefused)
+
+
+@pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])
+def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+
+        async def cancelled() -> None:
+            def change(frame: Passing) -> Sequence[bytes]:
+                if frame.kind == kind:
+                    taking.cancel()
+                return [frame.data]
+
+            line = Line(change)
+            taking = asyncio.create_task(receive_snapshot(line.ends[1], *to, last_applied=0))
+            sending = asyncio.create_task(send_snapshot(line.ends[0], *of, term=3, chunk_bytes=CHUNK_BYTES))
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            line.cut()
+            await asyncio.wait([sending])
+            sending.exception()
+
+        asyncio.run(asyncio.wait_for(cancelled(), PATIENCE_SECONDS))
+        if kind == "installed":
+            require_snapshot(*to)
+        else:
+            require_unchanged(to)
+            require_installed(transfer(of, to), to)
+
+
+# -- everything together
+
+
+def test_follower_keeps_what_it_acknowledged_whatever_is_cut_lost_or_resumed(tmp_path: Path) -> None:
+    """Lines are cut and bytes damaged, the follower's disk refuses or its process ends, leaders go on; then all is
+    well, and the follower has what its leader has."""
+    folders = (tmp_path / str(number) for number in range(100_000))
+    with leader(tmp_path / "leader") as of:
+        runs = explore(lambda choices: one_life(of, next(folders), choices), most=2, limit=60)
+    assert runs > 60
+
+
+def one_life(of: Member, folder: Path, choices: Choices) -> None:
+    had = choices.pick("the follower", *FOLLOWERS)
+    with follower(folder, had):
+        pass
+    agreed = [each for each in FOLLOWERS[had] if each == entry(each.index)]
+    said = -1
+    for _ in range(2):
+        fail_at = choices.pick("the disk", None, *range(1, 40, 3))
+        files = FailingFiles(fail_at=fail_at, sticky=choices.pick("the disk stays full", False, True))
+        killed = choices.pick("the process", "ends well", "is killed") == "is killed"
+
+        def change(frame: Passing) -> Sequence[bytes] | None:
+            match choices.pick(f"a frame {frame.kind}", "passes", "is lost with the line", "is damaged", "comes twice"):
+                case "passes":
+                    return [frame.data]
+                case "is damaged":
+                    return [flipped(frame, len(frame.data) // 2)]
+                case "comes twice":
+                    return [frame.data, frame.data]
+            return None
+
+        with contextlib.suppress(StorageError, Closed), member(folder, files) as to:
+            if to[0].state.index == LAST:
+                break
+            assert [to[0].read(each.index) for each in agreed] == agreed
+            ended = transfer(of, to, change=change)
+            said = max(said, LAST if isinstance(ended.sent, TransferReport) else -1)
+            if killed:
+                # What follows is another process, which finds what this one has left.
+                folder = Path(shutil.copytree(folder, f"{folder}-killed"))
+    with member(folder) as to:
+        if to[0].state.index != LAST:
+            assert said < LAST, "the leader had heard that it is in force"
+            assert [to[0].read(each.index) for each in agreed] == agreed
+            to[0].attach(to[1], applied=-1)
+            assert transfer(of, to).is_well or transfer(of, to).is_well
+        require_snapshot(*to)

@@ -10,8 +10,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError
-from compactlib.raftlog import Entry, MemtableFull
-from compactlib.raftlog.errors import GapDetected, Overwriting
+from compactlib.raftlog import Entry
+from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
 from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
 from tests.harness.plain_log import PlainLog
 

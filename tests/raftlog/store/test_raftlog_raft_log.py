@@ -15,7 +15,6 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
-from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.raftlog.wal.batch import Confirmed
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
@@ -26,11 +25,6 @@ from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
 def log(tmp_path: Path) -> Iterator[RaftLog]:
     with open_log(tmp_path / "store", SMALL) as opened:
         yield opened
-
-
-def test_a_log_is_a_replicated_log(log: RaftLog) -> None:
-    checked: ReplicatedLog = log
-    assert checked.last_index == -1
 
 
 def test_appends_are_checked_before_anything_happens(log: RaftLog) -> None:
@@ -188,7 +182,7 @@ def test_a_snapshot_store_that_is_ahead_brings_the_row_up_to_it(log: RaftLog) ->
 
 
 class NotingWorker:
-    def __init__(self, log: ReplicatedLog) -> None:
+    def __init__(self, log: RaftLog) -> None:
         self.noted: list[object] = []
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
@@ -211,7 +205,7 @@ class NotingWorker:
 def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:
     workers: list[NotingWorker] = []
 
-    def make(checked: ReplicatedLog) -> NotingWorker:
+    def make(checked: RaftLog) -> NotingWorker:
         workers.append(NotingWorker(checked))
         return workers[-1]
 
@@ -230,7 +224,7 @@ def test_a_worker_that_cannot_be_started_is_stopped_and_let_go(log: RaftLog) -> 
 
     made: list[Unwilling] = []
 
-    def make(checked: ReplicatedLog) -> Unwilling:
+    def make(checked: RaftLog) -> Unwilling:
         made.append(Unwilling(checked))
         return made[-1]
 

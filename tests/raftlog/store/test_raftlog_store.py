@@ -23,8 +23,8 @@ from compactlib.errors import (
     StorageError,
 )
 from compactlib.files import LocalFiles
-from compactlib.raftlog import Entry, LogOptions, MemtableFull, RaftLogStore, SegmentLimits, StoreOptions, open_log
-from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog.errors import LogStopped, MemtableFull
 from compactlib.runtime.breather import WORK_SECONDS
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.open_files import open_files

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`send_snapshot` and `receive_snapshot`: a transfer over a stream of asyncio that the host has opened.
+
+Each step of a side, with its disk work, runs in a thread, so that the event loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import attrs
+
+from compactlib.errors import CompactlibError
+from compactlib.raftlog.errors import FrameDamaged, TransferBroken
+from compactlib.raftlog.replication.conversation import Talk, TransferReport
+from compactlib.raftlog.replication.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
+from compactlib.raftlog.replication.receiver import Receiver
+from compactlib.raftlog.replication.sender import sending
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.store.raft_log import RaftLog
+
+_T = TypeVar("_T")
+_MAX_CHUNK_BYTES = 8 << 20
+_MAX_MACHINE_VERSION = (1 << 32) - 1
+
+
+class ByteReader(Protocol):
+    """The reading half of a stream, as `asyncio.StreamReader`."""
+
+    async def readexactly(self, n: int) -> bytes:
+        """The next `n` bytes; raises an `EOFError` or `OSError` where the stream ends before."""
+
+
+class ByteWriter(Protocol):
+    """The writing half of a stream, as `asyncio.StreamWriter`."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes."""
+
+    async def drain(self) -> None:
+        """Return when more may be queued; raises an `OSError` where the stream has ended."""
+
+
+Stream: TypeAlias = tuple[ByteReader, ByteWriter]
+"""What `asyncio.open_connection` returns."""
+
+
+async def send_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder, *, term: int,
+                        chunk_bytes: int = 1 << 20) -> TransferReport:
+    """Send the newest snapshot of a leader's log to a follower, with the live entries that the follower needs.
+
+    Its entries are pinned and its state is held open until this returns, whatever compactions and newer snapshots do.
+    After an error, and after a cancelled call, the stream can only be closed.
+
+    Args:
+        stream: reader and writer, opened and closed by the host. The other end calls `receive_snapshot`.
+        log: the leader's; the follower's has the same `log_id`.
+        snapshots: where its snapshots lie.
+        term: the leader's.
+        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry has a frame of its own.
+
+    Raises:
+        TransferRefused: the follower does not take it; `reason` says what the leader does next. `ALREADY_APPLIED` also
+            if the log holds all that the follower lacks (`StoreOptions.keep_trailing`): send entries from
+            `last_applied + 1` on.
+        TransferBroken: the stream ended; send again over another one.
+        FrameDamaged, Unsupported: what came is no answer to a transfer of this release.
+        NotFound: there is no snapshot yet.
+        CorruptData, LiveIndexMissing, StorageError: the snapshot or an entry cannot be read.
+    """
+    chunk_bytes = min(chunk_bytes, _MAX_CHUNK_BYTES)
+    talk = sending(log, snapshots, term=term, chunk_bytes=chunk_bytes)
+    return await _carried_out(talk, stream, max_bytes=OVERHEAD_BYTES, hears=True)
+
+
+async def receive_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder, *, last_applied: int,
+                           machine_versions: tuple[int, int] = (0, _MAX_MACHINE_VERSION),
+                           max_entry_bytes: int = 64_000_000, max_live_bytes: int = 1 << 30) -> TransferReport:
+    """Receive a snapshot for a follower's log, and put it in force; then restore the machine by it.
+
+    Until this returns, nothing else may be applied or appended to the log. It is not touched before all of the
+    snapshot has arrived and was checked; then only what contradicts the snapshot is taken back. The leader's term is
+    recorded in the log (`RaftLog.record_hard_state`), and one that is recorded meanwhile ends the transfer of a lower
+    one. One snapshot of a log is received at a time.
+
+    A call that is cancelled while the snapshot is put in force returns once that is done: `log.state` says whether it
+    is. After an error the stream can only be closed.
+
+    Args:
+        stream: reader and writer, opened and closed by the host. The other end calls `send_snapshot`.
+        log: the follower's.
+        snapshots: where its snapshots lie; the log's own store.
+        last_applied: the last index that the machine has applied, -1 if none.
+        machine_versions: the lowest and the highest machine version that can be restored.
+        max_entry_bytes: the largest payload that is taken; such a one is held in memory.
+        max_live_bytes: the largest live set that is taken; it is held in memory.
+
+    Raises:
+        TransferRefused: one side has ended it, for a `reason`.
+        TransferBroken: the stream ended. What has come of the state stays, and the next call goes on there.
+        FrameDamaged, Unsupported: what came is no transfer of this release.
+        LiveIndexMissing: the log lacks live entries that its machine has applied.
+        CorruptData: the state that arrived is not the one that was offered; it was discarded.
+        StorageError: the disk refused.
+        Busy: another snapshot of the log is being received.
+        Closed: the log was closed, perhaps by a failure while the snapshot was put in force: open it again.
+        InvalidInput: the log has a snapshot by which the machine was not restored.
+    """
+    receiver = Receiver(log, snapshots, last_applied=last_applied, machine_versions=machine_versions,
+                        max_entry_bytes=max_entry_bytes, max_live_bytes=max_live_bytes)
+    most = max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES
+    return await _carried_out(receiver.receiving(), stream, max_bytes=most, hears=False)
+
+
+@attrs.frozen
+class _Ended(Generic[_T]):
+    result: _T
+
+
+async def _carried_out(talk: Talk[_T], stream: Stream, *, max_bytes: int, hears: bool) -> _T:
+    """Run one side to its end.
+
+    Args:
+        talk: the side.
+        stream: its stream.
+        max_bytes: the longest body of a frame that is read.
+        hears: whether an answer may come while the side still writes.
+    """
+    reader, writer = stream
+    coming: asyncio.Task[bytes] | None = None
+    given: bytes | CompactlibError | None = None
+    try:
+        while not isinstance(step := await _in_thread(partial(_step, talk, given)), _Ended):
+            given = None
+            if coming is None and (hears or not step):
+                coming = asyncio.create_task(_read_frame(reader, max_bytes))
+            try:
+                if step:
+                    writer.write(step)
+                    await _drained(writer, coming)
+                if coming is not None and (not step or coming.done()):
+                    given, coming = await coming, None
+            except (OSError, EOFError) as error:
+                given = TransferBroken(f"the stream ended before the transfer did ({type(error).__name__}: {error}); "
+                                       f"send the snapshot again over another one")
+            except FrameDamaged as error:
+                given = error
+        return step.result
+    finally:
+        if coming is not None:
+            _abandon(coming)
+        talk.close()
+
+
+def _step(talk: Talk[_T], given: bytes | CompactlibError | None) -> bytes | _Ended[_T]:
+    try:
+        return talk.throw(given) if isinstance(given, CompactlibError) else talk.send(given)
+    except StopIteration as end:
+        return _Ended(end.value)
+
+
+async def _read_frame(reader: ByteReader, max_bytes: int) -> bytes:
+    head = await reader.readexactly(HEAD_BYTES)
+    return head + await reader.readexactly(body_bytes(head, limit=max_bytes) + CRC_BYTES)
+
+
+async def _drained(writer: ByteWriter, coming: asyncio.Task[bytes] | None) -> None:
+    """Return when more may be written, or when an answer has come: who does not want the rest does not read it."""
+    if coming is None:
+        await writer.drain()
+        return
+    drained = asyncio.ensure_future(writer.drain())
+    try:
+        await asyncio.wait({drained, coming}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            drained.result()
+    finally:
+        _abandon(drained)
+
+
+def _abandon(task: asyncio.Future[_T]) -> None:
+    if not task.cancel() and not task.cancelled():
+        # Retrieved, so that the event loop does not log it.
+        task.exception()
+
+
+async def _in_thread(call: Callable[[], _T]) -> _T:
+    """Call in a thread; a call that is cancelled is waited for all the same, since it holds the side."""
+    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()
+        raise

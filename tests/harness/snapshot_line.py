@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stream within this process between a member that sends a snapshot and one that receives it, frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from compactlib.raftlog import RaftLog, SnapshotFolder, TransferReport, receive_snapshot, send_snapshot
+
+HEAD_BYTES, CRC_BYTES = 12, 4
+KINDS = ("", "offer", "accept", "live", "entries", "state", "installed", "refuse")
+CHUNK_BYTES = 64
+PATIENCE_SECONDS = 60.0
+"""How long a transfer may take before a test gives up; nothing depends on how long it takes."""
+
+Member = tuple[RaftLog, SnapshotFolder]
+
+
+@attrs.frozen
+class Passing:
+    """A frame on its way.
+
+    Attributes:
+        number: counts the frames of both directions, from 0.
+        data: its bytes.
+    """
+
+    number: int
+    data: bytes
+
+    @property
+    def kind(self) -> str:
+        """What it says."""
+        return KINDS[self.data[4]]
+
+    @property
+    def offset(self) -> int:
+        """Of a piece of the live set or of the state."""
+        return int.from_bytes(self.data[HEAD_BYTES:HEAD_BYTES + 8], "little")
+
+
+Change = Callable[[Passing], "Sequence[bytes] | None"]
+"""Gives the frames that arrive in place of one; `None` cuts the line before it."""
+
+
+def as_sent(frame: Passing) -> Sequence[bytes]:
+    """Nothing happens to it."""
+    return [frame.data]
+
+
+class Line:
+    """Two ends of one stream.
+
+    Args:
+        change: what happens to each frame.
+    """
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.frames: list[Passing] = []
+        self.is_cut = False
+        self.readers = asyncio.StreamReader(), asyncio.StreamReader()
+        self.ends: tuple[Any, Any] = ((self.readers[0], _Writer(self, self.readers[1])),
+                                      (self.readers[1], _Writer(self, self.readers[0])))
+
+    def passing(self, data: bytes) -> Sequence[bytes] | None:
+        frame = Passing(len(self.frames), data)
+        self.frames.append(frame)
+        return self.change(frame)
+
+    def cut(self) -> None:
+        """The stream ends for both sides."""
+        self.is_cut = True
+        for reader in self.readers:
+            reader.feed_eof()
+
+
+class _Writer:
+    def __init__(self, line: Line, to: asyncio.StreamReader) -> None:
+        self._line = line
+        self._to = to
+        self._waiting = b""
+
+    def write(self, data: bytes) -> None:
+        self._waiting += data
+        while not self._line.is_cut and (frame := self._whole_frame()):
+            arriving = self._line.passing(frame)
+            if arriving is None:
+                self._line.cut()
+            elif not self._line.is_cut:
+                for each in arriving:
+                    self._to.feed_data(each)
+
+    def _whole_frame(self) -> bytes:
+        size = HEAD_BYTES + int.from_bytes(self._waiting[:4], "little") + CRC_BYTES
+        if len(self._waiting) < max(size, HEAD_BYTES):
+            return b""
+        frame, self._waiting = self._waiting[:size], self._waiting[size:]
+        return frame
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+        if self._line.is_cut:
+            raise ConnectionResetError("the line was cut")
+
+
+@attrs.frozen
+class Ended:
+    """How a transfer ended on both sides: a report or an error each."""
+
+    sent: Any
+    received: Any
+    frames: Sequence[Passing]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the snapshot is in force at the follower, as the follower says."""
+        return isinstance(self.received, TransferReport)
+
+    @property
+    def errors(self) -> Iterator[BaseException]:
+        """What the two sides raised."""
+        return (each for each in (self.sent, self.received) if isinstance(each, BaseException))
+
+
+def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change: Change = as_sent,
+             **receiving: Any) -> Ended:
+    """Send a snapshot over a new line. Whoever ends first closes the line, as hosts do.
+
+    Args:
+        of: the leader's log with its snapshots.
+        to: the follower's.
+        applied: what the follower's machine has applied.
+        term: the leader's.
+        change: what happens to each frame.
+        receiving: further arguments of `receive_snapshot`.
+    """
+
+    async def both() -> Ended:
+        line = Line(change)
+
+        async def closing(side: Any) -> Any:
+            try:
+                return await side
+            finally:
+                line.cut()
+
+        sending = send_snapshot(line.ends[0], *of, term=term, chunk_bytes=CHUNK_BYTES)
+        taking = receive_snapshot(line.ends[1], *to, last_applied=applied, **receiving)
+        sent, received = await asyncio.wait_for(
+            asyncio.gather(closing(sending), closing(taking), return_exceptions=True), PATIENCE_SECONDS)
+        return Ended(sent, received, line.frames)
+
+    return asyncio.run(both())
