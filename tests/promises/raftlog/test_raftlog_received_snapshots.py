@@ -8,6 +8,7 @@ import contextlib
 import shutil
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -243,6 +244,18 @@ def test_follower_has_the_snapshot_though_its_leader_does_not_hear_of_it(tmp_pat
         assert again.sent.last_applied == LAST
 
 
+def test_entries_above_the_snapshot_stay_where_the_log_is_the_leaders(tmp_path: Path) -> None:
+    """They were acknowledged, though the machine has not applied them yet."""
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        to[0].append([entry(index) for index in range(11, LAST + 6)])
+        to[0].sync()
+        require_installed(transfer(of, to, applied=10), to)
+        above = [entry(index) for index in range(LAST + 1, LAST + 6)]
+        assert list(to[0].entries(LAST + 1)) == above
+        with member(Path(shutil.copytree(tmp_path / "follower", tmp_path / "killed"))) as again:
+            assert list(again[0].entries(LAST + 1)) == above
+
+
 # -- damage
 
 
@@ -476,6 +489,51 @@ def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_pa
         else:
             require_unchanged(to)
             require_installed(transfer(of, to), to)
+
+
+# -- a disk that refuses
+
+
+@pytest.mark.parametrize("had", ["behind", "of another history"])
+def test_disk_that_refuses_leaves_the_old_log_or_a_closed_one(had: str, tmp_path: Path) -> None:
+    """At every change of the disk in turn. A closed log has the snapshot, or the old entries, when it is opened."""
+    agreed = [each for each in FOLLOWERS[had] if each == entry(each.index)]
+    ends: Counter[str] = Counter()
+    with leader(tmp_path / "leader") as of:
+        for fail_at in count(1):
+            folder = tmp_path / f"follower-{fail_at}"
+            with follower(folder, had):
+                pass
+            files = FailingFiles(fail_at=fail_at)
+            with contextlib.suppress(StorageError, Closed), member(folder, files) as to:
+                ends[how_it_ended(transfer(of, to), to, agreed, FOLLOWERS[had])] += 1
+            with member(folder) as to:
+                to[0].attach(to[1], applied=to[0].state.index)
+                if to[0].state.index != LAST:
+                    assert [to[0].read(each.index) for each in agreed] == agreed
+                    assert transfer(of, to).is_well
+                require_snapshot(*to)
+            shutil.rmtree(folder)
+            if files.count < fail_at:
+                break
+    assert set(ends) == {"well", "unchanged", "closed"}
+
+
+def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequence[Entry]) -> str:
+    """What the same object has after a transfer: it is never in between."""
+    if ended.is_well:
+        require_snapshot(*to)
+        return "well"
+    assert isinstance(ended.received, StorageError), ended
+    try:
+        held = list(to[0].entries())
+    except Closed:
+        return "closed"
+    assert to[0].state.index == -1
+    # What contradicts the snapshot, and what lies behind that, may be gone.
+    assert held == had[:len(held)], held
+    assert len(held) >= len(agreed)
+    return "unchanged"
 
 
 # -- everything together
