@@ -57,10 +57,12 @@ class Line:
 
     Args:
         change: what happens to each frame.
+        is_full: whether nothing more fits into the stream behind a frame: its writer waits for ever.
     """
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Change, is_full: Callable[[Passing], bool] = lambda _: False) -> None:
         self.change = change
+        self.is_full = is_full
         self.frames: list[Passing] = []
         self.is_cut = False
         self.readers = asyncio.StreamReader(), asyncio.StreamReader()
@@ -84,11 +86,13 @@ class _Writer:
         self._line = line
         self._to = to
         self._waiting = b""
+        self._is_stuck = False
 
     def write(self, data: bytes) -> None:
         self._waiting += data
         while not self._line.is_cut and (frame := self._whole_frame()):
             arriving = self._line.passing(frame)
+            self._is_stuck |= self._line.is_full(self._line.frames[-1])
             if arriving is None:
                 self._line.cut()
             elif not self._line.is_cut:
@@ -104,6 +108,8 @@ class _Writer:
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
+        if self._is_stuck:
+            await asyncio.get_running_loop().create_future()
         if self._line.is_cut:
             raise ConnectionResetError("the line was cut")
 
@@ -128,7 +134,7 @@ class Ended:
 
 
 def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change: Change = as_sent,
-             **receiving: Any) -> Ended:
+             is_full: Callable[[Passing], bool] = lambda _: False, **receiving: Any) -> Ended:
     """Send a snapshot over a new line. Whoever ends first closes the line, as hosts do.
 
     Args:
@@ -137,11 +143,12 @@ def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change:
         applied: what the follower's machine has applied.
         term: the leader's.
         change: what happens to each frame.
+        is_full: whether nothing more fits into the stream behind a frame.
         receiving: further arguments of `receive_snapshot`.
     """
 
     async def both() -> Ended:
-        line = Line(change)
+        line = Line(change, is_full)
 
         async def closing(side: Any) -> Any:
             try:

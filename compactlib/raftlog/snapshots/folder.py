@@ -282,7 +282,7 @@ class SnapshotFolder:
     # -- receiving one
 
     def staged(self) -> StagedState | None:
-        """What an interrupted transfer has left of a state. Reads all of it."""
+        """What an interrupted transfer has left of a state."""
         return find_incoming(self._folder)
 
     def receive(self, manifest: SnapshotManifest, *, keep_bytes: int = 0) -> IncomingState:

@@ -99,10 +99,8 @@ class StagedState:
 
     Attributes:
         meta: of which snapshot.
-        state_bytes: how much of it there is.
-        state_crc: CRC-32 of that.
+        state_bytes: how much of it there is; whether it is what was sent shows when all of it is there.
     """
 
     meta: SnapshotManifest
     state_bytes: int
-    state_crc: int

@@ -169,7 +169,7 @@ class IncomingState:
 
 
 def find_incoming(folder: str) -> StagedState | None:
-    """What an earlier try has left of a snapshot, `None` if nothing that can be gone on with. Reads the whole state.
+    """What an earlier try has left of a snapshot, `None` if nothing that can be gone on with.
 
     Raises:
         StorageError: it cannot be read.
@@ -182,13 +182,13 @@ def find_incoming(folder: str) -> StagedState | None:
             manifest = decode_manifest(file.read(), file.name)
         with open(os.path.join(folder, INCOMING_STATE), "rb") as file:
             head = read_exactly(file.fileno(), PART_HEAD_BYTES, 0)
-            size, crc = _measured(file.fileno())
+            size = os.fstat(file.fileno()).st_size - PART_HEAD_BYTES
     except (FileNotFoundError, IsADirectoryError, CorruptData, Unsupported):
         return None
     except OSError as error:
         raise StorageError.from_os(error, "read", folder) from error
     whole = head == STATE_HEAD.encode(manifest.index, manifest.term)
-    return StagedState(manifest, size, crc) if whole and 0 < size <= manifest.state_bytes else None
+    return StagedState(manifest, size) if whole and 0 < size <= manifest.state_bytes else None
 
 
 def remove_incoming(files: Files, folder: str) -> None:

@@ -12,6 +12,7 @@ LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any
 SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
 TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
 TRUNCATED_STORE = "tests/promises/raftlog/test_raftlog_truncation.py::test_cut_of_a_store_survives_a_power_failure"
+RECEIVED = "tests/promises/raftlog/test_raftlog_received_snapshots.py::"
 TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
 MISTAKES: Sequence[Mistake] = (
@@ -199,6 +200,46 @@ MISTAKES: Sequence[Mistake] = (
         "            if self._snapshots is not None",
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
+    Mistake(
+        "received-entries-not-synced", "compactlib/raftlog/replication/install.py",
+        "        log.sync()\n"
+        "        with log.pin(live):\n",
+        "        with log.pin(live):\n",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force whose live entries a power failure has taken."),
+    Mistake(
+        "received-state-not-synced", "compactlib/raftlog/snapshots/staging.py",
+        "        out = self._open()\n"
+        "        out.sync()\n",
+        "        out = self._open()\n",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force whose state a power failure has taken."),
+    Mistake(
+        "received-term-not-recorded", "compactlib/raftlog/replication/receiver.py",
+        "            self._log.record_hard_state(offer.term)\n",
+        "            pass\n",
+        (RECEIVED + "test_term_of_the_leader_is_durable_before_the_snapshot_is_taken",),
+        "A follower takes a snapshot in a term that it forgets, and may vote in it twice."),
+    Mistake(
+        "received-links-not-checked", "compactlib/raftlog/replication/receiver.py",
+        "if frame.previous != previous or not indexes",
+        "if not indexes",
+        (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
+        "A gap in what a leader sends is not noticed."),
+    Mistake(
+        "install-refused-log-stays-open", "compactlib/raftlog/replication/install.py",
+        "                log.close()\n",
+        "                pass\n",
+        (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
+        "A follower appends over entries that the snapshot in force needs."),
+    Mistake(
+        "sent-entries-not-pinned", "compactlib/raftlog/replication/sender.py",
+        "                    pin = log.pin(live)\n",
+        "                    pin = log.pin(live)\n"
+        "                    pin.release()\n"
+        "                    pin.read = log.read\n",
+        (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
+        "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
         "            self._cut(after, partial(self._writes.cut, after), self._require_open)\n",

@@ -7,9 +7,10 @@ import asyncio
 import contextlib
 import shutil
 import struct
+import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -36,7 +37,7 @@ from compactlib.raftlog import (
     send_snapshot,
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
-from compactlib.testing import Choices, RecordingFiles, explore, explore_crashes, record
+from compactlib.testing import Choices, FilesInFront, RecordingFiles, Request, explore, explore_crashes, record
 from tests.harness.failing_files import FailingFiles
 from tests.harness.snapshot_line import CHUNK_BYTES, PATIENCE_SECONDS, Change, Ended, Line, Member, Passing, transfer
 
@@ -128,7 +129,8 @@ def test_follower_has_what_its_leader_has(had: str, tmp_path: Path) -> None:
 
 def test_live_entries_come_in_log_order_before_the_state(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
-        ended = transfer(of, to, applied=10)
+        to[0].append([entry(index) for index in range(11, 17)])
+        ended = transfer(of, to, applied=16)
         kinds = [frame.kind for frame in ended.frames]
         assert list(dict.fromkeys(kinds)) == ["offer", "accept", "live", "entries", "state", "installed"]
         assert kinds.count("state") == -(-len(STATE) // CHUNK_BYTES)
@@ -307,6 +309,36 @@ def test_frames_out_of_order_are_refused_as_damage(kind: str, tmp_path: Path) ->
         require_installed(transfer(of, to), to)
 
 
+def rebuilt(frame: Passing, body: bytes) -> bytes:
+    """The frame with another body, and the checksums that belong to it."""
+    head = struct.pack("<IB3x", len(body), frame.data[4])
+    return b"".join((head, struct.pack("<I", zlib.crc32(head)), body, struct.pack("<I", zlib.crc32(body))))
+
+
+@pytest.mark.parametrize("wrong", ["an entry is left out", "another entry", "another link"])
+def test_entries_that_do_not_follow_are_refused_as_damage(wrong: str, tmp_path: Path) -> None:
+    """The checksums are right, as those of a sender are that is wrong."""
+
+    def change(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != "entries":
+            return [frame.data]
+        body = frame.data[12:-4]
+        above, number = struct.unpack_from("<QI", body)
+        index, term, size = struct.unpack_from("<QQI", body, 12)
+        bodies = {
+            "an entry is left out": struct.pack("<QI", above, number - 1) + body[12 + 20 + size:],
+            "another entry": body[:12] + struct.pack("<QQI", index - 1, term, size) + body[32:],
+            "another link": struct.pack("<QI", above + 1, number) + body[12:],
+        }
+        return [rebuilt(frame, bodies[wrong])]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, applied=10, change=change)
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+        require_installed(transfer(of, to), to)
+
+
 def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """A peer chooses the length, so it must not choose the memory."""
     head = struct.pack("<IB3x", 1 << 31, 3)
@@ -356,19 +388,20 @@ def test_stream_that_leads_to_another_log_is_refused(tmp_path: Path) -> None:
         require_unchanged(to)
 
 
+def in_version_2(frame: Passing) -> Sequence[bytes]:
+    """A later release offers a snapshot."""
+    is_offer = frame.kind == "offer"
+    return [rebuilt(frame, struct.pack("<H", 2) + frame.data[14:-4]) if is_offer else frame.data]
+
+
 def test_follower_of_another_release_is_named(tmp_path: Path) -> None:
     """It reads the version of the offer first, and its refusal is the same in every version."""
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
-        ended = transfer(of, to, change=lambda frame: [of_version(frame, 2)] if frame.kind == "offer" else [frame.data])
+        ended = transfer(of, to, change=in_version_2)
         assert isinstance(ended.received, Unsupported)
         assert isinstance(ended.sent, TransferRefused)
         assert ended.sent.reason is RefusalReason.UNSUPPORTED
         require_unchanged(to)
-
-
-def of_version(offer: Passing, version: int) -> bytes:
-    body = struct.pack("<H", version) + offer.data[14:-4]
-    return offer.data[:12] + body + struct.pack("<I", zlib.crc32(body))
 
 
 def test_follower_that_is_little_behind_is_sent_entries_instead(tmp_path: Path) -> None:
@@ -394,6 +427,20 @@ def test_term_that_begins_meanwhile_ends_both_sides(tmp_path: Path) -> None:
             assert isinstance(error, TransferRefused), ended
             assert (error.reason, error.term) == (RefusalReason.HIGHER_TERM, 9)
         require_unchanged(to)
+
+
+def test_refusal_is_heard_though_the_follower_reads_no_more(tmp_path: Path) -> None:
+    """The rest does not fit into the stream, and the sender must not wait for room."""
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "state":
+                to[0].record_hard_state(9)
+            return [frame.data]
+
+        ended = transfer(of, to, change=change, is_full=lambda frame: frame.kind == "state")
+        assert isinstance(ended.sent, TransferRefused), ended
+        assert ended.sent.reason is RefusalReason.HIGHER_TERM
 
 
 def test_term_of_the_leader_is_durable_before_the_snapshot_is_taken(tmp_path: Path) -> None:
@@ -489,6 +536,50 @@ def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_pa
         else:
             require_unchanged(to)
             require_installed(transfer(of, to), to)
+
+
+def test_cancelled_receiver_sees_through_what_it_puts_in_force(tmp_path: Path) -> None:
+    """It is cancelled while a thread of it renames the state into its place."""
+    armed: list[Callable[[], object]] = []
+    was_renamed: list[str] = []
+
+    def meet(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "rename" and armed and not was_renamed:
+            was_renamed.append(request.path)
+            armed[0]()
+        return act()
+
+    with follower(tmp_path / "follower"):
+        pass
+    with leader(tmp_path / "leader") as of, member(tmp_path / "follower", FilesInFront(meet)) as to:
+
+        async def cancelled() -> None:
+            loop = asyncio.get_running_loop()
+
+            def change(frame: Passing) -> Sequence[bytes]:
+                if frame.kind == "state":
+                    armed.append(cancel)
+                return [frame.data]
+
+            line = Line(change)
+            taking = asyncio.create_task(receive_snapshot(line.ends[1], *to, last_applied=0))
+
+            def cancel() -> None:
+                is_cancelled = threading.Event()
+                loop.call_soon_threadsafe(taking.cancel)
+                loop.call_soon_threadsafe(loop.call_soon, is_cancelled.set)
+                assert is_cancelled.wait(PATIENCE_SECONDS)
+
+            sending = asyncio.create_task(send_snapshot(line.ends[0], *of, term=3))
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            line.cut()
+            await asyncio.wait([sending])
+            sending.exception()
+
+        asyncio.run(asyncio.wait_for(cancelled(), PATIENCE_SECONDS))
+        assert was_renamed
+        require_snapshot(*to)
 
 
 # -- a disk that refuses

@@ -470,7 +470,7 @@ def test_what_was_received_is_gone_on_with_after_a_restart(tmp_path: Path) -> No
     incoming.close()
     staged = SnapshotFolder(tmp_path).staged()
     assert staged is not None
-    assert (staged.meta, staged.state_bytes, staged.state_crc) == (manifest_for(state), 1000, crc32(state[:1000]))
+    assert (staged.meta, staged.state_bytes) == (manifest_for(state), 1000)
     store = SnapshotFolder(tmp_path)
     incoming = store.receive(manifest_for(state), keep_bytes=700)
     incoming.write(700, state[700:])
