@@ -277,14 +277,7 @@ class IndexSet:
         """Return the members that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
         return self._taking(_difference(self._runs, other._runs))
 
-    def __or__(self, other: IndexSet) -> IndexSet:
-        return self.union(other) if isinstance(other, IndexSet) else NotImplemented
-
-    def __and__(self, other: IndexSet) -> IndexSet:
-        return self.intersection(other) if isinstance(other, IndexSet) else NotImplemented
-
-    def __sub__(self, other: IndexSet) -> IndexSet:
-        return self.difference(other) if isinstance(other, IndexSet) else NotImplemented
+    __or__, __and__, __sub__ = union, intersection, difference
 
     # --- as a value ---------------------------------------------------------------------------------------------
 
