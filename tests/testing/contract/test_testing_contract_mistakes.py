@@ -385,7 +385,7 @@ SERVICES = [
     mistake("raises from run_pending", KEEPS, "not raised", run_pending=pending_raising),
     mistake("never says that it was due", "run_pending_works_in_its_caller", "run_pending() doing something",
             hangs=True, run_pending=lambda self: PeriodicService.run_pending(self) and False),
-    mistake("waits for itself", "stopping_from_within_is_busy", "thread or task", hangs=True,
+    mistake("waits for itself", "stopping_from_within_is_busy", "compare the thread", hangs=True,
             stop=stop_by_waiting_for_itself),
     mistake("starts another each time", ITSELF, "the second start() has started", hangs=True,
             start=start_another_each_time),
