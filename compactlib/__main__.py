@@ -7,9 +7,9 @@ import sys
 
 
 def main() -> int:
-    """See `compactlib.app.cli.main`, which takes a moment to import."""
+    """See `compactlib.cli.main`, which takes a moment to import."""
     try:
-        from compactlib.app import cli
+        from compactlib import cli
     except KeyboardInterrupt:
         sys.stderr.write("compactlib: interrupted; nothing was begun\n")
         return 130

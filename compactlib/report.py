@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, rendered three ways: text for a terminal, HTML for a notebook, dictionaries for everything else.
+"""Tables: text for a terminal, HTML for a notebook, dictionaries for everything else.
 
-Text and HTML are for reading: they shorten long values and leave out rows beyond `MAX_ROWS`, saying how many.
-`to_dicts` is the data itself.
+`to_dicts` is the data itself. Text and HTML are for reading: rows beyond `MAX_ROWS` are only counted.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -21,8 +19,6 @@ Setting: TypeAlias = int | float | str | None
 
 MAX_ROWS = 200
 """Rows shown by `str(table)` and in notebooks."""
-MAX_WIDTH = 60
-"""Columns of the terminal that one value may take in `str(table)`."""
 
 
 @attrs.frozen(repr=False)
@@ -49,30 +45,35 @@ class Table:
                                    f"({', '.join(self.columns)})")
 
     @classmethod
+    def of(cls, values: Iterable[Any], *, title: str = "") -> Table:
+        """Make a table with a row for each attrs value: a column for each field."""
+        return cls.from_dicts([attrs.asdict(value, recurse=False) for value in values], title=title)
+
+    @classmethod
     def from_dicts(cls, rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Table:
-        """A table of dictionaries; columns in the order in which their names occur, gaps filled with `None`."""
+        """Make a table of dictionaries; columns in the order in which their names occur, gaps filled with `None`."""
         columns = tuple(dict.fromkeys(name for row in rows for name in row))
         return cls(columns, tuple(tuple(map(row.get, columns)) for row in rows), title)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a row, in order."""
+        """Return one dictionary a row, in order."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def to_text(self, *, max_rows: int | None = MAX_ROWS, max_width: int | None = MAX_WIDTH) -> str:
-        """The table as lines of text, numbers to the right, everything else to the left.
+    def to_text(self, *, max_rows: int | None = MAX_ROWS) -> str:
+        """Return the table as lines of text, numbers to the right, everything else to the left.
 
         Args:
             max_rows: rows to show; the rest is counted in a last line. `None` shows all.
-            max_width: terminal columns a value may take before it is cut. `None` never cuts.
         """
         shown = self.rows if max_rows is None else self.rows[:max_rows]
-        cells = [[_fitted(text, max_width) for text in row] for row in (self.columns, *(map(_shown, r) for r in shown))]
-        widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-        numeric = self._numeric()
-        lines = ["  ".join(_padded(*cell) for cell in zip(row, widths, numeric, strict=True)).rstrip() for row in cells]
+        cells = [list(map(_line, row)) for row in (self.columns, *shown)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        aligned = [str.rjust if is_number else str.ljust for is_number in self._numeric()]
+        lines = ["  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
+                 for row in cells]
         lines.insert(1, "  ".join("-" * width for width in widths))
-        told = [self.title] if self.title else []
-        return "\n".join([*told, *(lines if self.columns else []), *self._remark(len(shown))])
+        return "\n".join([*([self.title] if self.title else []), *(lines if self.columns else []),
+                          *self._remark(len(shown))])
 
     def __str__(self) -> str:
         return self.to_text()
@@ -81,22 +82,23 @@ class Table:
         return f"Table({self.title!r}, {len(self.rows)} rows of {', '.join(self.columns) or 'no columns'})"
 
     def _repr_html_(self) -> str:
-        # Only notebooks need it, and it brings a table of all entities.
-        from html import escape
+        from html import escape  # only notebooks need it, and it brings a table of all entities
 
         shown = self.rows[:MAX_ROWS]
-        styles = [' style="text-align: right"' if right else ' style="text-align: left"' for right in self._numeric()]
-        head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(self.columns, styles, strict=True))
-        body = "".join(
-            "<tr>" + "".join(f"<td{style}>{escape(_shown(value))}</td>"
-                             for value, style in zip(row, styles, strict=True)) + "</tr>" for row in shown
-        )
+        styles = [f' style="text-align: {"right" if is_number else "left"}"' for is_number in self._numeric()]
+
+        def row(tag: str, values: Iterable[Any]) -> str:
+            return "".join(f"<{tag}{style}>{escape(_shown(value))}</{tag}>"
+                           for value, style in zip(values, styles, strict=True))
+
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        body = "".join(f"<tr>{row('td', values)}</tr>" for values in shown)
         remark = "".join(f"<p>{line}</p>" for line in self._remark(len(shown)))
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remark}"
+        return (f"<table>{caption}<thead><tr>{row('th', self.columns)}</tr></thead><tbody>{body}</tbody></table>"
+                f"{remark}")
 
     def _numeric(self) -> list[bool]:
-        """Which columns hold numbers and nothing else, leaving `None` aside."""
+        """Return which columns hold numbers and nothing else, gaps aside."""
         return [any(value is not None for value in column) and all(map(_is_number_or_none, column))
                 for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))]
 
@@ -132,7 +134,7 @@ class Printed:
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def __str__(self) -> str:
-        return self.table().to_text(max_width=None) if self._summary() else repr(self)
+        return str(self.table()) if self._summary() else repr(self)
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
@@ -275,26 +277,6 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _width(text: str) -> int:
-    """Terminal columns: wide and full-width characters take two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-               for char in text)
-
-
-def _fitted(text: str, max_width: int | None) -> str:
-    """One line of at most `max_width` columns; line ends and control characters are shown as escapes."""
-    if max_width is not None and len(text) > 4 * max_width:
-        text = text[:4 * max_width]
-    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    if max_width is None or _width(line) <= max_width:
-        return line
-    while _width(line) > max_width - 1:
-        line = line[:-1]
-    return line + "…"
-
-
-def _padded(text: str, width: int, right: bool) -> str:
-    gap = " " * (width - _width(text))
-    return gap + text if right else text + gap
+def _line(value: object) -> str:
+    """Return a value on one line: line ends and control characters are shown as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in _shown(value))

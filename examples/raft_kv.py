@@ -18,7 +18,6 @@ from collections.abc import Iterable
 
 import attrs
 
-from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, Rewrite, decode_command, encode_command
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
@@ -34,6 +33,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.policy import ClumpPlan, plan_clump
+from examples.kv_machine import Command, Delete, KvMachine, Put, Rewrite, decode_command, encode_command
 
 
 class KvStore:

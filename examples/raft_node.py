@@ -2,9 +2,9 @@
 """A small Raft: a complete member of a group that replicates a key-value store. Short, because the log does its part.
 
     MEMBERS="a=127.0.0.1:7001 b=127.0.0.1:7002 c=127.0.0.1:7003"
-    python examples/raft_node.py a /tmp/a $MEMBERS &        # and so b and c
-    python examples/raft_node.py - put colour blue $MEMBERS
-    python examples/raft_node.py - get colour $MEMBERS
+    python -m examples.raft_node a /tmp/a $MEMBERS &        # and so b and c
+    python -m examples.raft_node - put colour blue $MEMBERS
+    python -m examples.raft_node - get colour $MEMBERS
 
 What Raft asks for (https://raft.github.io/raft.pdf), and who does it here:
 
@@ -39,7 +39,6 @@ from typing import Any
 
 import attrs
 
-from compactlib.app.kv_machine import Delete, KvMachine, Put, decode_command, encode_command
 from compactlib.errors import CompactlibError, Conflict, InvalidInput, NotFound, Stale
 from compactlib.files import LocalFiles, sync_names
 from compactlib.raftlog import (
@@ -59,6 +58,7 @@ from compactlib.raftlog import (
     send_snapshot,
 )
 from compactlib.raftlog.errors import RefusalReason, TransferRefused
+from examples.kv_machine import Delete, KvMachine, Put, decode_command, encode_command
 
 MAX_LINE_BYTES = 64 << 20
 SNAPSHOT_SECONDS = 60.0

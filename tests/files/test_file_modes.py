@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from compactlib.app.kv_machine import Put
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.fences import FileFence
 from compactlib.files import Files, LocalFiles
@@ -25,6 +24,7 @@ from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, StoreOptions
 from compactlib.testing import Driver, Journal, World
+from examples.kv_machine import Put
 from examples.raft_kv import KvStore
 from tests.hosting.machines import Journal as JournalMachine
 from tests.promises.contract.blobstore import BlobStores

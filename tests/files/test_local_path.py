@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from compactlib.app.cli import main
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.errors import InvalidInput
@@ -66,9 +65,3 @@ def test_no_store_takes_it_for_a_folder(take: Callable[[Any], Any], given: Any, 
     with pytest.raises(InvalidInput, match=r"a URI|give a path"):
         take(given)
     assert [name for name in os.listdir() if name != "store"] == []
-
-def test_the_command_line_reads_a_uri_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    BlobStore(tmp_path / "store", CONFIG).close()
-    assert main(["inspect", f"file://{tmp_path}/store"]) == 0
-    assert main(["inspect", "s3://bucket/store"]) == 2
-    assert "a URI" in capsys.readouterr().err

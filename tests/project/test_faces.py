@@ -59,7 +59,7 @@ def names_of(package: str) -> list[str]:
 
 def shared_modules() -> list[str]:
     return [f"compactlib.{each.name}" for each in pkgutil.iter_modules(compactlib.__path__)
-            if not each.ispkg and not each.name.startswith("_")]
+            if not each.ispkg and not each.name.startswith("_") and each.name not in ("cli", "demo")]
 
 
 def defined_in(name: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ UNUSED = {
 }
 # A start of the console script costs what its command needs: a kind of store is imported when a path is of that kind.
 START = {"compactlib.staging", "compactlib.catalog", "compactlib.scheduler", "compactlib.kv", "compactlib.raftlog.log",
-         "compactlib.blobstore.store", "compactlib.app.demo", "compactlib.spark", "compactlib.executors"}
+         "compactlib.blobstore.store", "compactlib.demo", "compactlib.spark", "compactlib.executors"}
 HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata", "multiprocessing", "sqlite3", "ssl",
          "unittest", "xml"}
 """Modules of the standard library that take long, and that nobody needs who does not ask for what uses them."""
@@ -63,4 +63,4 @@ def test_a_host_pays_for_what_it_uses(statement: str) -> None:
 
 
 def test_the_console_script_starts_without_the_stores() -> None:
-    assert not loaded_by("import compactlib.app.cli") & START
+    assert not loaded_by("import compactlib.cli") & START

@@ -22,7 +22,7 @@ class StateMachine(Protocol):
 
     A machine whose live entries are to be clumped (`plan_clump`) has one more command, "rewrite entry i": it holds the
     content of entry i again, and takes its place if i is still live when it is applied; else it changes nothing, and
-    is dead itself. `compactlib.app.kv_machine.Rewrite` is one.
+    is dead itself. `examples/kv_machine.py` has one.
     """
 
     def apply(self, entry: Entry) -> Any:

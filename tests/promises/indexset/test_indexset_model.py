@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
 from compactlib.errors import NotFound, Unsorted
-from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder
-from tests.tools.index_strategies import index_runs, indexes
+from compactlib.indexset import IndexSet, IndexSetBuilder
+from tests.harness.index_strategies import MAX_INDEX, index_runs, indexes
 
 RUNS = index_runs()
 MODELS = st.sets(indexes(), max_size=40) | st.lists(RUNS, max_size=12).map(lambda runs: set(expanded(runs)))

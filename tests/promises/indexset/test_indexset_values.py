@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput, NotFound, Unsorted
-from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder, merge_positions
-from tests.tools.index_strategies import indexes
+from compactlib.indexset import IndexSet, IndexSetBuilder, merge_positions
+from tests.harness.index_strategies import MAX_INDEX, indexes
 
 S = IndexSet.from_iterable([1, 2, 3, 5, 6, 7, 8, 9, 11])
 ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(indexes())).map(sorted)

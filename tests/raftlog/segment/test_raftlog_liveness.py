@@ -12,7 +12,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.liveness import kept_positions, live_positions, segment_stats
-from tests.tools.index_strategies import live_sets
+from tests.harness.index_strategies import live_sets
 
 
 def index_of(lengths: dict[int, int]) -> SegmentIndex:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import NotFound
 from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, SnapshotFolder, StoreOptions
 from compactlib.raftlog.compaction.plan.clump import plan_clump
 from compactlib.raftlog.errors import LiveSetLost
+from examples.kv_machine import KvMachine, Put
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

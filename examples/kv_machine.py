@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key-value store whose values stay in the log: the state machine of the demo and of `examples/raft_kv.py`.
+"""A key-value store whose values stay in the log: the state machine of `raft_kv.py` and `raft_node.py`.
 
 The machine remembers for each key the index of its last put, and nothing else. A snapshot of it is therefore a set of
 live indexes: everything that the machine knows can be found again by applying the live entries to an empty one, and

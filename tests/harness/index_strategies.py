@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies for index sets and for the ranges of segments.
+"""Hypothesis strategies for index sets.
 
 The places that index sets trip over are crowded: both ends of the range, and where words and containers end.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from compactlib.indexset import MAX_INDEX, IndexSet
-from compactlib.raftlog.model.values import SegmentRef
+from compactlib.indexset import IndexSet
 
+MAX_INDEX = (1 << 64) - 1
 BOUNDARIES: tuple[int, ...] = (0, 1 << 6, 1 << 16, 1 << 30, 1 << 32, 1 << 63, MAX_INDEX)
 """Where members are counted, stored or compared in another way than just before: words, containers, signed numbers."""
 _NEAR = 12
@@ -62,36 +62,3 @@ def live_sets(first: int = 0, last: int = MAX_INDEX, *, max_members: int = 40, m
     if last - first >= _MOST_DENSE:
         return sparse | runs | every
     return sparse | runs | every | sparse.map(IndexSet.range(first, last).difference)
-
-
-@st.composite
-def segment_refs(draw: st.DrawFn, *, max_segments: int = 6, max_span: int = 7, first: int = 0,
-                 gaps: bool = True) -> list[SegmentRef]:
-    """The segments of one log, oldest to newest, each with its range. Shrinks to none, then to ranges of one index.
-
-    Args:
-        max_segments: the most segments.
-        max_span: the most indexes in one's range.
-        first: where the first may begin.
-        gaps: whether indexes may be missing between two of them.
-    """
-    refs: list[SegmentRef] = []
-    last = first - 1
-    for number in range(1, draw(st.integers(0, max_segments)) + 1):
-        start = last + 1 + (draw(st.sampled_from([0, 0, 3])) if gaps else 0)
-        last = start + draw(st.integers(0, max_span - 1))
-        refs.append(SegmentRef(number, start, last))
-    return refs
-
-
-def written_refs(*, max_segments: int = 10, last: int = 40, max_span: int = 13) -> st.SearchStrategy[list[SegmentRef]]:
-    """Segments as they were written one after the other, each over whatever range: later ones take back earlier ones'.
-
-    Args:
-        max_segments: the most segments.
-        last: where the last range may begin.
-        max_span: the most indexes in one's range.
-    """
-    spans = st.lists(st.tuples(st.integers(0, last), st.integers(0, max_span - 1)), max_size=max_segments)
-    return spans.map(lambda drawn: [SegmentRef(number, start, start + more)
-                                    for number, (start, more) in enumerate(drawn, 1)])

@@ -1,0 +1,621 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console script `compactlib`: demo, inspect, plan, compact, verify. `docs/cli.md` describes it for users.
+
+A `_Kind` for each kind of store answers the four commands of a path; `_found` says which kind lies there. Only
+`compact` changes anything; the others work while another process writes. Each command imports what it needs.
+
+Exit codes: 0 all is well; 1 the store is damaged, or a part of the work could not be done; 2 the command could not be
+carried out, and one line on stderr says why; 130 interrupted; 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import sysconfig
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import attrs
+
+import compactlib
+from compactlib.budget import Budget
+from compactlib.errors import (
+    AuditFailed,
+    BudgetSpent,
+    Busy,
+    CompactionFailed,
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    StorageError,
+    Unsupported,
+)
+from compactlib.files import list_folder
+from compactlib.outcome import is_empty, raised
+from compactlib.report import Table, VerifyReport
+
+_DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
+_EXECUTORS = ("local", "process", "spark")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+          "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_POLICIES = {"raft log": ("auto", "drop", "seed", "ra", "cost"),
+             "blob store": ("stats_based", "greedy", "cost_benefit", "compact_all"),
+             "repository": ("always", "tombstone_cost")}
+_OPTIONS = {"raft log": {"executor", "workers", "rate", "max_bytes"},
+            "blob store": {"executor", "workers", "rate", "max_bytes", "retention"},
+            "repository": {"partition", "branch", "objects", "rate", "max_bytes"}}
+_SQLITE_BEGINNING = b"SQLite format 3\0"
+
+
+@attrs.frozen
+class Answer:
+    """What a command found or did.
+
+    Attributes:
+        data: as `--json` prints it.
+        text: as a person reads it.
+        code: the exit code.
+    """
+
+    data: Any
+    text: str
+    code: int = 0
+
+
+class _Kind(ABC):
+    """A store at a path.
+
+    Args:
+        path: where it is.
+        given: the options of the command line.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = "records"
+
+    def __init__(self, path: str, given: argparse.Namespace) -> None:
+        self.path = path
+        self.given = given
+        policies, policy = _POLICIES.get(self.name, ()), getattr(given, "policy", None)
+        for option in sorted({"executor", "workers", "rate", "max_bytes", "retention", "partition", "branch", "objects"}
+                             - _OPTIONS.get(self.name, set())):
+            if getattr(given, option, None) is not None:
+                fitting = ", ".join(kind for kind, options in _OPTIONS.items() if option in options)
+                raise InvalidInput(f"--{option.replace('_', '-')} is for a {fitting}; {path} is a {self.name}; leave "
+                                   f"it out")
+        if policy is not None and policy not in policies:
+            advice = f"give one of {', '.join(policies)}" if policies else "leave --policy out"
+            raise InvalidInput(f"{path} is a {self.name}, for which there is no policy {policy!r}; {advice}")
+
+    @abstractmethod
+    def inspect(self) -> Answer:
+        """What lies there."""
+
+    @abstractmethod
+    def made_plan(self) -> Any:
+        """The plan of a compaction: `contract.Plan`."""
+
+    @abstractmethod
+    def compacted(self) -> Any:
+        """Compact in this process; return the report, or raise."""
+
+    @abstractmethod
+    def verified(self) -> VerifyReport:
+        """Read and check everything."""
+
+    def plan(self) -> Answer:
+        """What a compaction would do now, and why."""
+        plan = self.made_plan()
+        return Answer({"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan))
+
+    def compact(self) -> Answer:
+        """Compact, and say what was done."""
+        problem = ""
+        try:
+            report = self.compacted()
+        except CompactionFailed as error:
+            report, problem = error.report, str(error)
+        if is_empty(report):
+            return Answer({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
+        if getattr(report, "is_partial", False):
+            problem = f"only a part could be done, and stays: {report.why}"
+        done = getattr(report, "report", None) or report
+        data = {"outcome": "failed" if problem else "done", "why": problem or getattr(done, "why", ""),
+                "rows": done.to_dicts()}
+        return Answer(data, "\n".join([str(done), *([problem] if problem else [])]), int(bool(problem)))
+
+    def verify(self) -> Answer:
+        """Read everything, and list what is damaged."""
+        report = self.verified()
+        found = [finding.error for finding in report.findings if not finding.is_harmless]
+        bad, others = len(found), sum(isinstance(error, Unsupported) for error in found)
+        verdict = (f"{bad:,} damaged or missing; restore the files from a copy" if bad > others
+                   else f"{bad:,} written by another release; nothing is known to be damaged" if bad
+                   else f"{report.records:,} {self.unit} in {report.bytes_read:,} bytes, all as they were written")
+        table = [str(Table.from_dicts(report.to_dicts()))] if report.findings else []
+        return Answer(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
+
+    def policy_of(self, policies: Sequence[Any]) -> Any:
+        """The policy that was asked for, by default the first."""
+        return next((each for each in policies if each.name == self.given.policy), policies[0])
+
+    def budget(self) -> Budget:
+        """What the command line allows."""
+        return Budget(bytes_per_second=self.given.rate, total_bytes=self.given.max_bytes)
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[dict[str, Any]]:
+        """The executor, the budget and the observer of a compaction."""
+        from compactlib.demo import opened_executor, progress_bar
+
+        with opened_executor(self.given.executor or "local", self.given.workers) as executor, \
+                progress_bar("compact") as observer:
+            yield {"executor": executor, "budget": self.budget(), "observer": observer}
+
+
+def _date(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
+
+
+# --- raft logs ----------------------------------------------------------------------------------------------------
+
+
+class _RaftLog(_Kind):
+    """A raft log in a folder of its own, or one of a store's."""
+
+    name = "raft log"
+    unit = "entries"
+
+    def inspect(self) -> Answer:
+        from compactlib.raftlog import LogReader
+
+        with LogReader(self.path) as reader:
+            segments, snapshot = reader.view().segments, reader.snapshot
+            unflushed, others = len(reader.unflushed), [attrs.asdict(other) for other in reader.other_names()]
+            rows: list[dict[str, Any]] = [
+                {"segment": stats.number, "format": stats.format, "first": stats.ref.first, "last": stats.ref.last,
+                 "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
+                 "live_bytes": stats.live_bytes, "file_bytes": _file_bytes(reader.path_of(stats.number))}
+                for stats in segments]
+        data = {"folder": self.path, "segments": rows, "unflushed": unflushed, "others": others, "snapshot": None if
+                snapshot is None else {"index": snapshot.index, "live_indexes": len(snapshot.live)}}
+        title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
+                 f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] or 0 for row in rows):,} bytes; "
+                 + ("no snapshot yet, so everything is live" if snapshot is None else
+                    f"snapshot at {snapshot.index:,} with {len(snapshot.live):,} live indexes")
+                 + (f"; {unflushed:,} newer entries are in the store's write-ahead log" if unflushed else ""))
+        tables = [str(Table.from_dicts(rows, title=title))]
+        if others:
+            tables += ["", str(Table.from_dicts(others, title="Other names"))]
+        return Answer(data, "\n".join(tables))
+
+    def made_plan(self) -> Any:
+        from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
+        from compactlib.raftlog.policy import CompactionState, plan_for
+
+        policy = self._policy()
+        with LogReader(self.path) as reader:
+            view = reader.view()
+            if policy is not None:
+                return reader.plan(policy, view=view)
+        state = CompactionState.of(view.compactable, minors_since_major=0, last_major_at=0.0, now=0.0)
+        due = DeadRatio().wants_major(state)
+        why = due or f"nothing is rewritten yet: {DeadRatio().why_not(state)}"
+        return plan_for(view, SeedPolicy() if due else DropDead(), why=why)
+
+    def compacted(self) -> Any:
+        from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog
+
+        with LogReader(self.path) as reader:
+            limits = reader.limits  # `SegmentLog` would make a log where none is
+        with self.copying() as given, SegmentLog(self.path, LogOptions(limits=limits, trigger=DeadRatio())) as log:
+            return raised(log.compact(policy=self._policy(), **given))
+
+    def verified(self) -> VerifyReport:
+        from compactlib.raftlog import verify_log
+
+        return verify_log(self.path)
+
+    def _policy(self) -> Any:
+        """The policy that was asked for; `None` for the log's own rule."""
+        from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
+
+        policies = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
+        return next((each for each in policies if each.name == self.given.policy), None)
+
+
+class _StoreOfLogs(_Kind):
+    """All logs of a `RaftLogStore`: planned one by one, and compacted by their store."""
+
+    name = "store of raft logs"
+    unit = "entries"
+
+    def inspect(self) -> Answer:
+        rows: list[dict[str, Any]] = []
+        for path, found in self._of_each("inspect"):
+            segments, snapshot = found.data["segments"], found.data["snapshot"]
+            sums = {name: sum(row[name] or 0 for row in segments) for name in ("entries", "live", "file_bytes")}
+            rows.append({"log": os.path.basename(path), "segments": len(segments), **sums,
+                         "in_wal": found.data["unflushed"], "snapshot": snapshot and snapshot["index"]})
+        title = f"{self.path}: {len(rows):,} logs with one write-ahead log; inspect one by its folder, {self._one()}"
+        return Answer({"folder": self.path, "logs": rows}, str(Table.from_dicts(rows, title=title)))
+
+    def made_plan(self) -> Any:
+        raise InvalidInput(f"{self.path} is a {self.name}; name one of its logs, {self._one()}")
+
+    def compacted(self) -> Any:
+        raise InvalidInput(f"{self.path} is a {self.name}, which compacts them itself: "
+                           f"RaftLogStore(folder, options).log(ID).compact()")
+
+    def verified(self) -> VerifyReport:
+        reports = [report for _, report in self._of_each("verified")]
+        # Damage of the write-ahead log is a finding of each log.
+        found = {(each.kind, each.place, each.what): each for report in reports for each in report.findings}
+        return VerifyReport(tuple(found.values()), sum(each.records for each in reports),
+                            sum(each.bytes_read for each in reports))
+
+    def _one(self) -> str:
+        return os.path.join(self.path, "logs", "LOG")
+
+    def _of_each(self, method: str) -> Iterator[tuple[str, Any]]:
+        """Yield each log with the answer of a method of `_RaftLog`, but for logs that their owner removes meanwhile."""
+        from compactlib.raftlog import logs_of_store
+        from compactlib.raftlog.errors import NotALog
+
+        for path in logs_of_store(self.path) or ():
+            try:
+                found = getattr(_RaftLog(path, self.given), method)()
+            except (NotALog, StorageError):
+                if os.path.lexists(path):
+                    raise
+                continue
+            if os.path.lexists(path):
+                yield path, found
+
+
+def _file_bytes(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:  # removed by a compaction since it was listed
+        return None
+
+
+# --- blob stores --------------------------------------------------------------------------------------------------
+
+
+class _BlobStore(_Kind):
+    """A blob store's folder. `compact` needs the retention that its owner uses."""
+
+    name = "blob store"
+
+    def inspect(self) -> Answer:
+        with self._reader() as reader:
+            status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
+        data = {"folder": self.path, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage}
+        return Answer(data, "\n".join([str(status), str(view), *(f"damaged: {each}" for each in damage)]))
+
+    def made_plan(self) -> Any:
+        with self._reader() as reader:
+            return reader.plan()
+
+    def compacted(self) -> Any:
+        from compactlib.blobstore import BlobStore, BlobStoreConfig
+
+        if self.given.retention is None:
+            raise InvalidInput(f"{self.path} does not say how long its owner keeps deletes; give --retention SECONDS, "
+                               f"as in its BlobStoreConfig(deleted_retention_seconds=...)")
+        config = BlobStoreConfig(deleted_retention_seconds=self.given.retention)
+        try:
+            with BlobStore(self.path, config, policy=self._policy()) as store:
+                store.accept_clock()  # it is not open for long enough to see whether the clock is right
+                with self.copying() as given:
+                    return raised(store.compact(**given))
+        except BudgetSpent:
+            raise
+        except Busy as busy:
+            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, by itself or by "
+                       f"request(name)") from busy
+
+    def verified(self) -> VerifyReport:
+        with self._reader() as reader:
+            report: VerifyReport = reader.verify()
+        return report
+
+    def _reader(self) -> Any:
+        from compactlib.blobstore import BlobReader, BlobStoreConfig
+
+        retention = getattr(self.given, "retention", None)
+        config = BlobStoreConfig() if retention is None else BlobStoreConfig(deleted_retention_seconds=retention)
+        return BlobReader(self.path, config, policy=self._policy())
+
+    def _policy(self) -> Any:
+        from compactlib.blobstore import CompactAll, CostBenefit, Greedy, StatsBased
+
+        return self.policy_of((StatsBased(), Greedy(), CostBenefit(), CompactAll()))
+
+
+# --- staging repositories -----------------------------------------------------------------------------------------
+
+
+class _Repository(_Kind):
+    """A staging repository: its records in a partition of an SQLite file, its ranges in a folder of objects."""
+
+    name = "repository"
+
+    def __init__(self, path: str, given: argparse.Namespace, partition: bytes) -> None:
+        super().__init__(path, given)
+        self.partition = partition
+
+    def inspect(self) -> Answer:
+        from compactlib.objects import MemoryObjects
+
+        with self._opened(MemoryObjects()) as repository:  # what the records alone say, wherever the ranges are
+            survey = repository.survey()
+        rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
+                 "compacted_at": _date(each.compaction_started_at), "version": each.version}
+                for each in survey.branches]
+        data = {"path": self.path, "repository": survey.repository, "branches": rows,
+                "registered_tokens": survey.registered_tokens, "dropped_tokens": survey.dropped_tokens}
+        title = (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
+                 f"{survey.registered_tokens:,} tokens registered, {survey.dropped_tokens:,} dropped")
+        return Answer(data, str(Table.from_dicts(rows, title=title)))
+
+    def made_plan(self) -> Any:
+        with self._opened() as repository:
+            return repository.plan(branch=self._branch)
+
+    def compacted(self) -> Any:
+        from compactlib.demo import progress_bar
+
+        with self._opened(writes=True) as repository, progress_bar("compact") as observer:
+            return raised(repository.compact(branch=self._branch, budget=self.budget(), observer=observer))
+
+    def verified(self) -> VerifyReport:
+        with self._opened(by_rule=False) as repository:
+            report: VerifyReport = repository.verify()
+        return report
+
+    @property
+    def _branch(self) -> str:
+        return self.given.branch or "main"
+
+    @contextlib.contextmanager
+    def _opened(self, objects: Any = None, *, writes: bool = False, by_rule: bool = True) -> Iterator[Any]:
+        """Open the repository; where ranges may be cut, by the rule and in the format of those that are there."""
+        from compactlib.kv import SqliteStore
+        from compactlib.objects import LocalObjects
+        from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
+
+        name = repository_in(self.partition) or ""
+        is_given = objects is not None
+        objects = LocalObjects(self._objects()) if objects is None else objects
+        is_cost = getattr(self.given, "policy", None) == "tombstone_cost"
+        store = SqliteStore(self.path, create=False) if writes else SqliteStore(self.path, read_only=True)
+        with contextlib.closing(store):
+            ranges = CommittedRanges(objects)
+            if by_rule and not is_given:
+                with Repository(store, ranges, name=name) as repository:
+                    as_written = repository.format_of_ranges() if writes else None
+                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(), range_format=as_written)
+            with Repository(store, ranges, name=name,
+                            policy=TombstoneCostPolicy() if is_cost else AlwaysPolicy()) as repository:
+                yield repository
+
+    def _objects(self) -> str:
+        """The folder of the ranges; it must be there, since opening makes one."""
+        from compactlib.objects import is_local_objects
+
+        given = self.given.objects
+        if given is not None:
+            if not is_local_objects(given):
+                raise NotFound(f"{given} is no folder of objects; give that of the repository's ranges")
+            return str(given)
+        beside = os.path.dirname(os.path.abspath(self.path))
+        found = [name for name in list_folder(beside) if is_local_objects(os.path.join(beside, name))]
+        if len(found) > 1 and "ranges" in found:
+            found = ["ranges"]
+        if len(found) != 1:
+            raise InvalidInput(f"{self.path} is a {self.name}, and beside it are {len(found)} folders of objects; say "
+                               f"by --objects FOLDER where its ranges are")
+        return os.path.join(beside, found[0])
+
+
+class _Repositories(_Kind):
+    """An SQLite file with several repositories, which are inspected one by one."""
+
+    name = "file of several repositories"
+
+    def __init__(self, path: str, given: argparse.Namespace, partitions: Sequence[bytes]) -> None:
+        super().__init__(path, given)
+        self.partitions = [partition.decode("utf-8", "surrogateescape") for partition in partitions]
+
+    def inspect(self) -> Answer:
+        rows = [{"partition": partition} for partition in self.partitions]
+        title = f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME"
+        return Answer({"path": self.path, "repositories": rows}, str(Table.from_dicts(rows, title=title)))
+
+    def made_plan(self) -> Any:
+        raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; say which one by --partition "
+                           f"NAME, see compactlib inspect {self.path}")
+
+    def compacted(self) -> Any:
+        return self.made_plan()
+
+    def verified(self) -> VerifyReport:
+        """The key-value store itself: each row by its checksum."""
+        from compactlib.kv import SqliteStore
+
+        with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
+            store.audit()
+            sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
+        return VerifyReport((), len(sizes), sum(sizes))
+
+
+# --- what lies at a path ------------------------------------------------------------------------------------------
+
+
+def _found(given: argparse.Namespace) -> _Kind:
+    """Return the store at a path; a raft log if nothing says that it is another: reading it says what is wrong then.
+
+    A folder with one SQLite file in it, beside the folder of a repository's objects say, is what that file is.
+    """
+    from compactlib.blobstore import is_blob_store
+    from compactlib.raftlog import is_log, logs_of_store
+
+    path = given.path
+    if is_blob_store(path):
+        return _BlobStore(path, given)
+    if logs_of_store(path) is not None:
+        return _StoreOfLogs(path, given)
+    if os.path.isdir(path):
+        files = [each for name in list_folder(path) if _is_sqlite(each := os.path.join(path, name))]
+        if files and not is_log(path):
+            if len(files) > 1:
+                raise InvalidInput(f"{path} holds {len(files)} SQLite files, {', '.join(files[:5])}; name one of them")
+            path = files[0]
+    return _in_sqlite(path, given) if _is_sqlite(path) else _RaftLog(path, given)
+
+
+def _in_sqlite(path: str, given: argparse.Namespace) -> _Kind:
+    from compactlib.kv import SqliteStore
+    from compactlib.staging import repository_in
+
+    wanted = None if given.partition is None else given.partition.encode("utf-8", "surrogateescape")
+    with contextlib.closing(SqliteStore(path, read_only=True)) as store:
+        found = [partition for partition in store.partitions()
+                 if wanted in (None, partition) and repository_in(partition) is not None]
+    if len(found) == 1:
+        return _Repository(path, given, found[0])
+    if wanted is not None:
+        raise NotFound(f"{path} holds no repository in a partition {given.partition!r}; see compactlib inspect {path}")
+    if not found:
+        raise Unsupported(f"{path} is a key-value store without a staging repository; the commands know no other store "
+                          f"in an SQLite file")
+    return _Repositories(path, given, found)
+
+
+def _is_sqlite(path: str) -> bool:
+    try:
+        # Without waiting, in case the name is a pipe's.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
+    except OSError:
+        return False
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command line; return the exit code.
+
+    Args:
+        argv: the arguments without the program's name; default those of this process.
+
+    Raises:
+        SystemExit: `--help` or `--version` was asked for, or the arguments make no sense (code 2), as argparse does.
+    """
+    # A stream that was closed before the start goes nowhere: else a file of a store would get its number, and the text.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", encoding="utf-8"))
+    given = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may hold what a terminal cannot show
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        _complain("interrupted; what was finished stays")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain once more at exit
+        return 141
+    except (CompactlibError, OSError) as error:
+        _complain(" ".join(str(error).split()))
+        # Damage that lets nothing more be read is what `verify` was to find.
+        return 1 if given.command == "verify" and isinstance(error, CorruptData | AuditFailed) else 2
+
+
+def _complain(what: str) -> None:
+    # The exit code says it too, where the line cannot be written: on the same full disk, for example.
+    with contextlib.suppress(OSError):
+        print(f"compactlib: {what}", file=sys.stderr)
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.command == "demo":
+        from compactlib.demo import DemoSettings, run_demo
+
+        return run_demo(DemoSettings(
+            input=given.input, executors=_DEMO_EXECUTORS[given.executor or "both"],
+            optional=("spark",) if given.executor is None else (), folder=given.folder,
+            max_bytes=given.max_bytes, seed=given.seed, workers=given.workers))
+    answer: Answer = getattr(_found(given), given.command)()
+    # What an error carries may be anything; as text it can always be shown.
+    print(json.dumps(answer.data, indent=2, default=str) if given.json else answer.text)
+    return answer.code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="compactlib", description="Compaction primitives: try them, and look after the stores they made.",
+        epilog="Sizes are bytes, or a number with a unit: 500kB, 64MB, 1GiB.")
+    parser.add_argument("--version", action="version", version=f"compactlib {compactlib.__version__}")
+    verbs = parser.add_subparsers(dest="command", required=True, metavar="command")
+    demo = verbs.add_parser("demo", help="write a real log, compact it, prove that nothing was lost")
+    demo.add_argument("--input", metavar="FOLDER", default=sysconfig.get_paths()["stdlib"],
+                      help="read the files below it (default: Python's standard library)")
+    demo.add_argument("--executor", choices=tuple(_DEMO_EXECUTORS),
+                      help="where to compact (default: both, one after the other; without Spark, only here)")
+    demo.add_argument("--folder", metavar="FOLDER", help="keep the logs there; missing or empty")
+    demo.add_argument("--max-bytes", metavar="SIZE", type=_size, default=24_000_000,
+                      help="read files of so many bytes (default: 24MB)")
+    demo.add_argument("--seed", metavar="N", type=int, default=0, help="another choice of files and history")
+    for name, does in (("inspect", "what lies there; changes nothing"),
+                       ("plan", "what a compaction would do, and why; changes nothing"),
+                       ("compact", "give back what is dead"),
+                       ("verify", "read and check everything; changes nothing")):
+        verb = verbs.add_parser(name, help=does)
+        verb.add_argument("path", metavar="PATH", help="the folder of a raft log, of a store of raft logs or of a blob "
+                                                       "store, or an SQLite file with staging repositories")
+        verb.add_argument("--json", action="store_true", help="plain data instead of tables")
+        verb.add_argument("--partition", metavar="NAME", help="which repository, where an SQLite file holds several")
+        verb.add_argument("--objects", metavar="FOLDER",
+                          help="of a repository: where its ranges are (default: the folder beside the file)")
+        verb.set_defaults(policy=None)
+        if name in ("plan", "compact"):
+            verb.add_argument("--policy", metavar="NAME", help="what chooses; the first is the default: " + "; ".join(
+                f"{kind}: {', '.join(names)}" for kind, names in _POLICIES.items()))
+            verb.add_argument("--branch", metavar="NAME", help="of a repository (default: main)")
+            verb.add_argument("--retention", metavar="SECONDS", type=float,
+                              help="of a blob store: how long its owner keeps deletes; compact needs it (default of "
+                                   "plan: a week)")
+        if name == "compact":
+            verb.add_argument("--executor", choices=_EXECUTORS,
+                              help="who copies: this process, several, or Spark (default: local)")
+            verb.add_argument("--rate", metavar="SIZE", type=_size, help="write at most so many bytes a second")
+            verb.add_argument("--max-bytes", metavar="SIZE", type=_size, help="write at most so many bytes in all")
+    for verb in (demo, verbs.choices["compact"]):
+        verb.add_argument("--workers", metavar="N", type=int,
+                          help="how many tasks run at once (default: 1 locally, else one per processor)")
+    return parser
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9][0-9_]{0,99}(?:\.[0-9]+)?)([kmgt]i?|)b?", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes, or for example 64MB or 1GiB")
+    return round(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`compactlib demo`: a key-value store written onto a real log, compacted by each executor, verified, and reported on.
+
+1. Write: real files become the commands of a key-value store, each an entry of a Raft log: every file two to four
+   times, one in ten deleted in the end. The store keeps nothing but the index of each key's last put, so a snapshot of
+   it is the set of these indexes.
+2. Compact: each executor compacts a copy of the same log.
+3. Verify: every live value has the SHA-256 that it was written with, every other index answers `DeadEntry`, the log
+   alone leads to the same keys at the same indexes, and the executors' files are the same byte by byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import shlex
+import shutil  # noqa: TID251 - scratch of the demo, no data of the library
+import stat
+import struct
+import sys
+import tempfile  # noqa: TID251 - scratch of the demo, no data of the library
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+import attrs
+
+import compactlib
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import CompactionFailed, CompactlibError, InvalidInput, MissingDependency, NotFound, Unsupported
+from compactlib.files import list_folder
+from compactlib.indexset import IndexSet
+from compactlib.observer import TqdmObserver
+from compactlib.outcome import is_empty, raised
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.report import Table
+from compactlib.rewrite import Executor
+
+DEFAULT_MAX_BYTES = 24_000_000
+"""How many bytes of files the demo reads by default; it writes about three times as many."""
+WRITTEN = "written"
+"""The folder of the log before it is compacted; the others bear their executors' names."""
+
+OpenExecutor: TypeAlias = Callable[[str, int | None], AbstractContextManager[Executor]]
+
+_MOST_FILES = 20_000
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", ".git"})
+_SEGMENTS = 24
+_SYNC_BYTES = 4_000_000
+_TERM = 1
+_NOT_COMPARED = frozenset({"LOCK", "CADENCE"})
+_MOST_PROBLEMS = 10
+_KEY = struct.Struct("<BI")
+
+
+@attrs.frozen(kw_only=True)
+class DemoSettings:
+    """What the demo is to do.
+
+    Attributes:
+        input: the folder whose files are read.
+        executors: names of executors, each of which compacts a copy of the same log.
+        optional: those that are left out if they cannot run here.
+        folder: where to keep the logs: missing or empty; default a temporary folder that goes at the end.
+        max_bytes: how many bytes of files to read.
+        seed: decides which files are chosen, and their history.
+        workers: how many tasks an executor runs at once; default its own.
+    """
+
+    input: str
+    executors: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    folder: str | None = None
+    max_bytes: int = DEFAULT_MAX_BYTES
+    seed: int = 0
+    workers: int | None = None
+
+
+@contextlib.contextmanager
+def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]:
+    """Open an executor by its name, for as long as the context lasts.
+
+    Args:
+        name: `"local"` (threads of this process), `"process"` (processes of this machine), `"spark"` (a session of
+            this process; a running one is used and left running).
+        workers: how many tasks run at once; default 1 for `"local"`, else the machine's processors.
+
+    Raises:
+        MissingDependency: Spark or one of its packages is not installed.
+        Unsupported: there is no Java for Spark.
+    """
+    from compactlib.executors import LocalExecutor, ProcessExecutor
+
+    processors = os.cpu_count() or 1
+    if name == "local":
+        yield LocalExecutor(1 if workers is None else workers)
+    elif name == "process":
+        yield ProcessExecutor(processors if workers is None else workers)
+    else:
+        with _spark_session(processors if workers is None else workers) as spark:
+            from compactlib.spark import SparkExecutor
+
+            yield SparkExecutor(spark)
+
+
+@contextlib.contextmanager
+def _spark_session(cores: int) -> Iterator[Any]:
+    from compactlib.spark import require_spark
+
+    require_spark("a Spark session")
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if cores < 1:
+        raise InvalidInput(f"{cores} workers; give at least 1")
+    found = SparkSession.getActiveSession()
+    try:
+        # A worker that is killed is tried again; nothing listens beyond this machine; Java comes up quickly.
+        spark = found or SparkSession.builder.appName("compactlib").master(f"local[{cores},4]").config(map={
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.host": "127.0.0.1",
+            "spark.log.level": "OFF",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }).getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise Unsupported("Spark could not start Java; install a Java 17 (or later) runtime (Debian and Ubuntu: "
+                          "apt-get install openjdk-17-jre-headless) and put it on the PATH") from error
+    try:
+        if found is None:
+            # Without PYSPARK_PYTHON Spark would run the first `python3` of the PATH.
+            spark.sparkContext.pythonExec = sys.executable
+        yield spark
+    finally:
+        if found is None:
+            spark.stop()
+
+
+@contextlib.contextmanager
+def progress_bar(label: str) -> Iterator[Any]:
+    """Draw the progress of a compaction on stderr, if that is a terminal and tqdm is installed."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        bars = TqdmObserver(desc=f"{label:<9}", leave=False)
+    except MissingDependency:
+        yield None
+        return
+    with bars:
+        yield bars
+
+
+def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_executor,
+             clock: Clock | None = None) -> int:
+    """Run the demo and print what happens; return the exit code: 0 if everything was verified, else 1.
+
+    Raises:
+        NotFound, InvalidInput: there is no input, or the folder for the logs has something in it.
+        StorageError: the disk refused.
+        MissingDependency, Unsupported: an executor cannot run here.
+    """
+    clock = SystemClock() if clock is None else clock
+    folder = _prepared(settings.folder)
+    is_kept = settings.folder is not None
+    try:
+        print(f"compactlib {compactlib.__version__} demo: a key-value store on a Raft log, and its compaction\n")
+        written = _write(os.path.join(folder, WRITTEN), settings, clock)
+        runs = [run for name in settings.executors
+                if (run := _compact(name, os.path.join(folder, name), written, settings, open_executor, clock))]
+        print(f"\n{_table(written, runs)}\n")
+        is_verified = _verdict(written, runs)
+        is_kept = is_kept or not is_verified  # what went wrong must be there to be examined
+        if is_kept:
+            _print_commands(folder, [WRITTEN, *(run.executor for run in runs)])
+        return 0 if is_verified else 1
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prepared(folder: str | None) -> str:
+    if folder is None:
+        return tempfile.mkdtemp(prefix="compactlib-demo-")
+    os.makedirs(folder, exist_ok=True)  # noqa: TID251 - scratch of the demo, no data of the library
+    if names := list_folder(folder):
+        raise InvalidInput(f"{folder} is not empty (it holds {names[0]!r}); name a folder that is, or none that exists")
+    return folder
+
+
+# --- writing the log ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class _Written:
+    """A log before it is compacted, and what must be found in it for ever after.
+
+    Attributes:
+        places: the index of each key's last put.
+        digests: SHA-256 of each key's value, taken when it was written.
+        last_index: the last entry's index, at which the snapshot was recorded.
+    """
+
+    folder: str
+    limits: SegmentLimits
+    places: dict[str, int]
+    digests: dict[str, bytes]
+    last_index: int
+    size: _Size
+
+
+@attrs.frozen
+class _Size:
+    entries: int
+    segments: int
+    file_bytes: int
+
+    @classmethod
+    def of(cls, folder: str) -> _Size:
+        with LogReader(folder) as reader:
+            segments = reader.view().segments
+            return cls(sum(stats.entries for stats in segments), len(segments),
+                       sum(os.stat(reader.path_of(stats.number)).st_size for stats in segments))
+
+
+def _write(folder: str, settings: DemoSettings, clock: Clock) -> _Written:
+    rng, began = random.Random(settings.seed), clock.monotonic()
+    history = _history(_chosen_files(settings.input, settings.max_bytes, rng), rng)
+    most, total = SegmentLimits(), sum(size * version // 4 for _, _, size, version in history)
+    limits = SegmentLimits(max_entries=min(max(2 * len(history) // _SEGMENTS, 2), most.max_entries),
+                           max_bytes=min(max(total // _SEGMENTS, 1), most.max_bytes))
+    places: dict[str, int] = {}
+    digests: dict[str, bytes] = {}
+    index = unsynced = deleted = 0
+    with SegmentLog(folder, LogOptions(limits=limits)) as log:
+        for key, path, _, version in history:
+            value = b""
+            if version:
+                try:
+                    with open(path, "rb") as file:
+                        value = file.read()
+                except OSError:
+                    continue  # unreadable, or removed since it was found
+                value = value[:len(value) * version // 4]
+            index += 1
+            payload = _payload(key, value, is_put=bool(version))
+            log.append(index, _TERM, payload)
+            if version:
+                places[key], digests[key] = index, hashlib.sha256(value).digest()
+            elif places.pop(key, None) is not None:
+                deleted += bool(digests.pop(key))
+            unsynced += len(payload)
+            if unsynced >= _SYNC_BYTES:
+                log.sync()
+                unsynced = 0
+        log.record_snapshot(index, IndexSet.from_iterable(places.values()))
+    size = _Size.of(folder)
+    _say("log", f"{size.entries:,} entries in {size.segments:,} segments, {size.file_bytes / 1e6:,.1f} MB, "
+                f"written in {clock.monotonic() - began:.1f} s")
+    _say("snapshot", f"at index {index:,}: {len(places):,} keys are live, {deleted:,} were deleted")
+    return _Written(folder=folder, limits=limits, places=places, digests=digests, last_index=index, size=size)
+
+
+def _chosen_files(folder: str, max_bytes: int, rng: random.Random) -> list[tuple[str, str, int]]:
+    """Choose regular files below a folder at random until `max_bytes` are full: key, path and size of each."""
+    if not os.path.isdir(folder):
+        raise NotFound(f"{folder} is not a folder; name one that has files to read")
+    found: list[tuple[str, str, int]] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode) and len(found) < _MOST_FILES:
+                    found.append((os.path.relpath(path, folder).replace(os.sep, "/"), path, status.st_size))
+    chosen, left = [], max_bytes
+    for file in rng.sample(found, len(found)):
+        if file[2] <= left:
+            chosen.append(file)
+            left -= file[2]
+    if not chosen:
+        raise InvalidInput(f"{folder} has no file of at most {max_bytes:,} bytes among {len(found):,}; name another "
+                           f"folder, or allow more bytes")
+    _say("input", f"{folder}: {len(chosen):,} of {len(found):,} files, {(max_bytes - left) / 1e6:,.1f} MB of "
+                  f"{sum(size for _, _, size in found) / 1e6:,.1f} MB")
+    return sorted(chosen)
+
+
+def _history(files: Sequence[tuple[str, str, int]], rng: random.Random) -> list[tuple[str, str, int, int]]:
+    """Order the commands: key, path, size, and which quarters of the file are put; 0 deletes the key.
+
+    An import of all files comes first, then edits in any order. The import is over when edits are well under way, so
+    that its first segments die whole.
+    """
+    placed: list[tuple[float, tuple[str, str, int, int]]] = []
+    for file in files:
+        versions = rng.randint(2, 4)
+        times = sorted([rng.uniform(0.0, 0.25), *(rng.uniform(0.2, 1.0) for _ in range(versions - 1))])
+        placed += [(time, (*file, 4 - versions + number)) for number, time in enumerate(times, 1)]
+        if rng.random() < 0.1:
+            placed.append((rng.uniform(times[-1], 1.0), (*file, 0)))
+    return [command for _, command in sorted(placed)]
+
+
+def _payload(key: str, value: bytes, *, is_put: bool) -> bytes:
+    name = key.encode("utf-8", "surrogateescape")
+    return _KEY.pack(is_put, len(name)) + name + value
+
+
+def _command(payload: bytes) -> tuple[str, bytes]:
+    _, size = _KEY.unpack_from(payload)
+    start = _KEY.size + size
+    return payload[_KEY.size:start].decode("utf-8", "surrogateescape"), payload[start:]
+
+
+# --- compacting and verifying it ----------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class _Run:
+    executor: str
+    folder: str
+    report: Any
+    size: _Size
+    problems: tuple[str, ...]
+
+
+def _compact(name: str, folder: str, written: _Written, settings: DemoSettings, open_executor: OpenExecutor,
+             clock: Clock) -> _Run | None:
+    began = clock.monotonic()
+    with contextlib.ExitStack() as stack:
+        try:
+            executor = stack.enter_context(open_executor(name, settings.workers))
+        except (MissingDependency, Unsupported) as error:
+            if name not in settings.optional:
+                raise
+            _say(name, f"left out: {error}")
+            return None
+        ready = clock.monotonic() - began
+        shutil.copytree(written.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("LOCK"))
+        failures: list[str] = []
+        observer = stack.enter_context(progress_bar(name))
+        with SegmentLog(folder, LogOptions(limits=written.limits)) as log:
+            try:
+                report = raised(log.compact(policy=log.policy, executor=executor, observer=observer))
+            except CompactionFailed as error:
+                report, failures = error.report, [str(each) for each in error.failures.values()]
+    if getattr(report, "is_partial", False):
+        failures, report = [report.why], getattr(report, "report", report)
+    run = _Run(executor=name, folder=folder, report=None if is_empty(report) else report, size=_Size.of(folder),
+               problems=(*failures, *_problems(folder, written)))
+    _say(name, (f"ready after {ready:.1f} s; " if ready >= 0.05 else "") + (
+        "there was nothing to compact" if run.report is None else
+        f"dropped {len(report.dropped):,} segments, rewrote {sum(len(group.members) for group in report.done):,} into "
+        f"{len(report.done):,} in {report.seconds:.2f} s"))
+    return run
+
+
+def _problems(folder: str, written: _Written) -> Iterator[str]:
+    """Yield what is wrong with a compacted log."""
+    places = written.places
+    dead = IndexSet.range(1, written.last_index) - IndexSet.from_iterable(places.values())
+    try:
+        with LogReader(folder) as reader:
+            keys = sorted(places, key=places.__getitem__)
+            for key, answer in zip(keys, reader.read_many([places[key] for key in keys]), strict=True):
+                found = _command(answer.payload) if isinstance(answer, Entry) else None
+                if found is None or found[0] != key or hashlib.sha256(found[1]).digest() != written.digests[key]:
+                    yield f"{key} at index {places[key]} is not what was written: {answer!r:.100}"
+            for index, answer in zip(dead, reader.read_many(dead.members()), strict=True):
+                if not isinstance(answer, DeadEntry):
+                    yield f"index {index} should be dead: {answer!r:.100}"
+            if {_command(entry.payload)[0]: entry.index for entry in reader.entries()} != places:
+                yield "a store rebuilt from the log differs from the one that wrote it"
+            yield from (str(finding.error) for finding in reader.verify().findings if finding.error is not None)
+    except CompactlibError as error:
+        yield str(error)
+
+
+def differing_files(folder: str, other: str) -> list[str]:
+    """Return the names in the folders of two logs that are not the same file, byte by byte, or the same link."""
+    names = {*list_folder(folder), *list_folder(other)} - _NOT_COMPARED
+    return [name for name in sorted(names)
+            if _content(os.path.join(folder, name)) != _content(os.path.join(other, name))]
+
+
+def _content(path: str) -> str | None:
+    if os.path.islink(path):
+        return f"link to {os.readlink(path)}"
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+# --- telling ------------------------------------------------------------------------------------------------------
+
+
+def _table(written: _Written, runs: Sequence[_Run]) -> Table:
+    sizes, reports = [written.size, *(run.size for run in runs)], [run.report for run in runs]
+    rows: list[tuple[object, ...]] = [
+        ("entries", *(size.entries for size in sizes)),
+        ("segments", *(size.segments for size in sizes)),
+        ("bytes", *(size.file_bytes for size in sizes)),
+        ("bytes copied", None, *(report.bytes_written if report else 0 for report in reports)),
+        ("bytes freed", None, *(report.bytes_freed if report else 0 for report in reports)),
+        ("seconds", None, *(report.seconds if report else 0.0 for report in reports)),
+        ("MB/s copied", None, *(report.bytes_written / 1e6 / report.seconds if report and report.seconds else None
+                                for report in reports)),
+    ]
+    return Table(("", "before", *(run.executor for run in runs)), tuple(rows))
+
+
+def _verdict(written: _Written, runs: Sequence[_Run]) -> bool:
+    problems = [f"{run.executor}: {problem}" for run in runs for problem in run.problems]
+    problems += [f"{name} of {other.executor} differs from that of {runs[0].executor}"
+                 for other in runs[1:] for name in differing_files(runs[0].folder, other.folder)]
+    if problems:
+        for problem in problems[:_MOST_PROBLEMS]:
+            print(f"  {problem}")
+        more = f" (the first {_MOST_PROBLEMS} above)" if len(problems) > _MOST_PROBLEMS else ""
+        print(f"NOT VERIFIED: {len(problems):,} problems{more}")
+        return False
+    names = [run.executor for run in runs]
+    _say("verified", f"{len(written.places):,} live values identical by SHA-256, "
+                     f"{written.last_index - len(written.places):,} dead entries answer DeadEntry;")
+    _say("", f"the log alone rebuilds the store ({', '.join(names)})"
+             + (f";\n{'':<9} the segments of {' and '.join(names)} are the same, byte by byte" if names[1:] else ""))
+    return True
+
+
+def _print_commands(folder: str, names: Sequence[str]) -> None:
+    quoted = [shlex.quote(os.path.join(folder, name)) for name in names]
+    print(f"\nThe logs are in {folder}. Inspect them:\n")
+    for name in quoted:
+        print(f"  compactlib inspect {name}")
+    print(f"  compactlib verify {quoted[-1]}\n\nand compact the first one yourself:\n")
+    for command in ("plan", "compact --policy seed"):
+        print(f"  compactlib {command} {quoted[0]}")
+
+
+def _say(label: str, text: str) -> None:
+    print(f"{label:<9} {text}", flush=True)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: a real log of real files, compacted, verified and compared; what is wrong is found."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.cli import main
+from compactlib.demo import DemoSettings, run_demo
+from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask
+from compactlib.raftlog import LogReader
+from tests.promises.console.stores import flip_byte
+
+Console = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with files of many sizes, an empty one and a binary one among them."""
+    folder = tmp_path / "input"
+    for number in range(60):
+        path = folder / f"part{number % 3}" / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(b"line %d of %d\n" % (line, number) for line in range(number)))
+    (folder / "binary").write_bytes(bytes(range(256)) * 20)
+    return folder
+
+
+def file_bytes(folder: Path) -> int:
+    with LogReader(folder) as reader:
+        return sum(Path(reader.path_of(stats.number)).stat().st_size for stats in reader.view().segments)
+
+
+def demo_with(executor: Executor, source: Path, folder: Path) -> int:
+    @contextlib.contextmanager
+    def opened(name: str, workers: int | None) -> Iterator[Executor]:
+        yield executor if name == "local" else LocalExecutor()
+
+    return run_demo(DemoSettings(input=str(source), executors=("local", "other"), folder=str(folder)),
+                    open_executor=opened)
+
+
+def test_demo_writes_compacts_verifies_and_compares(source: Path, tmp_path: Path, capsys: Console) -> None:
+    kept = tmp_path / "kept"
+    assert demo_with(LocalExecutor(), source, kept) == 0
+    out = capsys.readouterr().out
+    assert f"input     {source}: 61 of 61 files" in out
+    assert "the segments of local and other are the same, byte by byte\n" in out
+    assert file_bytes(kept / "local") < file_bytes(kept / "written") / 2
+    with LogReader(kept / "local") as reader:
+        assert reader.snapshot is not None
+        assert f"\nverified  {len(reader.snapshot.live)} live values identical by SHA-256" in out
+    commands = [line.split()[1:] for line in out.splitlines() if line.startswith("  compactlib ")]
+    assert [command[0] for command in commands] == ["inspect", "inspect", "inspect", "verify", "plan", "compact"]
+    assert [main(command) for command in commands] == [0] * 6
+
+
+def test_same_seed_gives_the_same_log(source: Path, tmp_path: Path) -> None:
+    logs = []
+    for number, seed in enumerate(("3", "3", "4")):
+        kept = tmp_path / str(number)
+        assert main(["demo", "--input", str(source), "--executor", "local", "--folder", str(kept), "--seed", seed]) == 0
+        with LogReader(kept / "local") as reader:
+            logs.append(list(reader.entries()))
+    assert logs[0] == logs[1] != logs[2]
+
+
+def test_temporary_folder_is_gone_afterwards(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    assert main(["demo", "--input", str(source), "--executor", "local"]) == 0
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"one line\n"])
+def test_one_small_file_is_enough(tmp_path: Path, capsys: Console, content: bytes) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "only").write_bytes(content)
+    for seed in range(4):
+        assert main(["demo", "--input", str(tmp_path / "input"), "--executor", "local", "--seed", str(seed)]) == 0
+        assert "\nverified  " in capsys.readouterr().out
+
+
+def test_input_and_folder_that_will_not_do_are_refused(source: Path, tmp_path: Path, capsys: Console) -> None:
+    for arguments, said in ((["--input", str(source), "--folder", str(source)], "is not empty"),
+                            (["--input", str(tmp_path / "none")], "is not a folder"),
+                            (["--input", str(source), "--max-bytes", "0B", "--folder", str(tmp_path / "k")], "")):
+        code = main(["demo", "--executor", "local", *arguments])
+        assert code == (2 if said else 0), arguments
+        assert said in capsys.readouterr().err
+
+
+@attrs.frozen
+class ForeignTask:
+    """Raises in place of the first task."""
+
+    task: RewriteTask
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        raise OSError("this task is refused")
+
+
+@attrs.frozen
+class FailingFirst:
+    """An executor of which the first task fails."""
+
+    def run(self, tasks: Iterable[RewriteTask], **named: Any) -> Iterator[Any]:
+        first, *others = tasks
+        return LocalExecutor().run([ForeignTask(first), *others], **named)
+
+
+@attrs.frozen
+class DamagingAtTheEnd:
+    """An executor that damages the log when all tasks are done."""
+
+    folder: Path
+
+    def run(self, tasks: Iterable[RewriteTask], **named: Any) -> Iterator[Any]:
+        yield from LocalExecutor().run(tasks, **named)
+        newest = max(self.folder.glob("*.segment"))
+        flip_byte(newest, -1)
+
+
+def test_group_that_failed_is_a_problem(source: Path, tmp_path: Path, capsys: Console) -> None:
+    assert demo_with(FailingFirst(), source, tmp_path / "kept") == 1
+    out = capsys.readouterr().out
+    assert "this task is refused" in out
+    assert "NOT VERIFIED: " in out
+    assert main(["verify", str(tmp_path / "kept" / "local")]) == 0, "the others are committed, nothing is lost"
+
+
+def test_damage_is_found_and_the_logs_stay(source: Path, tmp_path: Path, capsys: Console) -> None:
+    kept = tmp_path / "kept"
+    assert demo_with(DamagingAtTheEnd(kept / "local"), source, kept) == 1
+    out = capsys.readouterr().out
+    assert "NOT VERIFIED: " in out
+    assert "differs from that of" in out
+    assert sorted(path.name for path in kept.iterdir()) == ["local", "other", "written"]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console on Spark: the demo in a session that is there, and a session of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.cli import main
+from compactlib.demo import differing_files
+from tests.promises.console.stores import all_bytes, raft_log, run_console
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+def test_demo_compacts_here_and_on_spark_to_the_same_bytes(spark: SparkSession, tmp_path: Path,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    source, kept = tmp_path / "input", tmp_path / "kept"
+    source.mkdir()
+    for number in range(60):
+        (source / f"{number}.txt").write_bytes(b"line %d\n" % number * number)
+    assert main(["demo", "--input", str(source), "--folder", str(kept), "--workers", "2"]) == 0
+    said = capsys.readouterr()
+    assert "the segments of local and spark are the same, byte by byte\n" in said.out
+    assert differing_files(str(kept / "local"), str(kept / "spark")) == []
+    assert spark.range(3).count() == 3, "the session is not the demo's own"
+
+
+def test_process_starts_and_ends_a_session_of_its_own(tmp_path: Path) -> None:
+    folder = raft_log(tmp_path)
+    done = run_console("compact", "--policy", "seed", "--executor", "spark", "--workers", "1", folder)
+    assert done.returncode == 0, done.stderr
+    assert main(["verify", str(folder)]) == 0
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+    folder = raft_log(tmp_path)
+    before = all_bytes(folder)
+    without = f"os.environ['PATH'] = '/bin:/usr/bin'; os.environ['JAVA_HOME'] = {str(tmp_path)!r}"
+    done = run_console("compact", "--executor", "spark", folder, before=without)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("compactlib: Spark could not start Java; install a Java 17")
+    assert all_bytes(folder) == before
