@@ -3,19 +3,20 @@
 
 Schema changes make versions, kept in an update log in a key-value store. A `CatalogService` offers the contract:
 `view` is what is retained and what every node still needs of it, `plan` the highest version below which no node needs
-anything, `compact` puts a snapshot in the place of what lies below, `reclaim` deletes what a cut has left behind.
+anything, `compact` puts a snapshot in the place of what lies below, `reclaim` deletes what a cut has left behind. In a
+cluster `run_round` asks every node what it needs; a `CatalogNode` is one of them, with all that belongs to it.
 
->>> from compactlib.catalog import (ActiveTransactions, CatalogService, CreateSchema, CreateZone, HybridClock,
-...                                 LocalNeeds, NodeId, Topology, UpdateLog)
+>>> from compactlib.catalog import (ActiveTransactions, CatalogService, HybridClock, LocalNeeds, NodeId, Put, Schema,
+...                                 Topology, UpdateLog, Zone)
 >>> from compactlib.clock import ManualClock
 >>> from compactlib.kv import MemoryStore
 >>> service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)))
->>> service.execute([CreateSchema("PUBLIC"), CreateZone("Z", partitions=4)]).version
+>>> service.execute([Put(Schema("PUBLIC")), Put(Zone("Z", partitions=4))]).version
 1
->>> [service.execute([CreateSchema(f"S{number}")]).version for number in (2, 3)]
+>>> [service.execute([Put(Schema(f"S{number}"))]).version for number in (2, 3)]
 [2, 3]
->>> print(service.compact().reason)
-0 nodes are known, so what is needed is unknown; give view() the topology and the reports, or connect() a source
+>>> service.compact().is_empty, service.plan().explanation.limits[0].culprits[0].owner
+(True, '0 nodes are known; give view() the topology and the reports')
 >>> transactions = ActiveTransactions(lambda: service.history, service.clock)
 >>> needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions)
 >>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),
@@ -23,7 +24,7 @@ anything, `compact` puts a snapshot in the place of what lies below, `reclaim` d
 >>> print(plan.explain())
 history is cut to version 2 (of 0 to 3): no node needs what lies below
   low watermark at 1001500 allows up to version 2 (of the coordinator)
->>> service.compact(plan).stats.before, service.history
+>>> service.compact(plan).before, service.history
 (0, RetainedVersions(2 to 3))
 """
 
@@ -32,85 +33,74 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.catalog.log.replicated import lowest_time_in as lowest_time_in
-    from compactlib.catalog.log.update_log import UpdateLog as UpdateLog
-    from compactlib.catalog.model.timestamp import HybridClock as HybridClock, Timestamp as Timestamp
-    from compactlib.catalog.model.values import (
+    from compactlib.catalog.commands import Drop as Drop, Put as Put, Rename as Rename, SetIndexStatus as SetIndexStatus
+    from compactlib.catalog.decision import CatalogView as CatalogView, Decision as Decision, Limit as Limit
+    from compactlib.catalog.history import RetainedVersions as RetainedVersions
+    from compactlib.catalog.lease import LeaseElection as LeaseElection
+    from compactlib.catalog.members import Members as Members, Membership as Membership
+    from compactlib.catalog.needs.published import PublishedTimes as PublishedTimes
+    from compactlib.catalog.needs.rebalance import (
+        Placement as Placement,
+        RebalanceNeed as RebalanceNeed,
+        ZoneProgress as ZoneProgress,
+    )
+    from compactlib.catalog.needs.report import LocalNeeds as LocalNeeds
+    from compactlib.catalog.needs.transactions import ActiveTransactions as ActiveTransactions
+    from compactlib.catalog.needs.watermark import LowWatermark as LowWatermark
+    from compactlib.catalog.node import CatalogNode as CatalogNode, Database as Database
+    from compactlib.catalog.plan import (
+        CatalogPlan as CatalogPlan,
+        Cut as Cut,
+        CutReport as CutReport,
+        CutToBound as CutToBound,
+        KeepSeconds as KeepSeconds,
+        KeepVersions as KeepVersions,
+    )
+    from compactlib.catalog.round import Peers as Peers, RoundReport as RoundReport, run_round as run_round
+    from compactlib.catalog.schema import (
+        Catalog as Catalog,
+        Index as Index,
+        IndexStatus as IndexStatus,
+        Schema as Schema,
+        Table as Table,
+        Zone as Zone,
+    )
+    from compactlib.catalog.service import CatalogService as CatalogService
+    from compactlib.catalog.timestamp import HybridClock as HybridClock, Timestamp as Timestamp
+    from compactlib.catalog.update_log import UpdateLog as UpdateLog
+    from compactlib.catalog.values import (
+        PUBLISHED as PUBLISHED,
+        REPORTS as REPORTS,
         Assignments as Assignments,
         Factor as Factor,
         Floor as Floor,
         NodeId as NodeId,
         NodeReport as NodeReport,
+        Published as Published,
         Topology as Topology,
-        Watermark as Watermark,
+        Unavailable as Unavailable,
         ZoneAssignments as ZoneAssignments,
     )
-    from compactlib.catalog.plan.decision import CatalogView as CatalogView
-    from compactlib.catalog.plan.plan import CatalogPlan as CatalogPlan, CutReport as CutReport
-    from compactlib.catalog.plan.policy import (
-        Cut as Cut,
-        CutToBound as CutToBound,
-        KeepSeconds as KeepSeconds,
-        KeepVersions as KeepVersions,
-    )
-    from compactlib.catalog.round.messages import ZoneResult as ZoneResult
-    from compactlib.catalog.round.outbox import NodeOptions as NodeOptions
-    from compactlib.catalog.round.report import RoundReport as RoundReport
-    from compactlib.catalog.schema.commands import (
-        CreateSchema as CreateSchema,
-        CreateZone as CreateZone,
-        DropSchema as DropSchema,
-    )
-    from compactlib.catalog.schema.descriptors import Column as Column, ColumnType as ColumnType
-    from compactlib.catalog.schema.table_commands import (
-        CreateIndex as CreateIndex,
-        CreateTable as CreateTable,
-        DropTable as DropTable,
-        MakeIndexAvailable as MakeIndexAvailable,
-        RenameTable as RenameTable,
-        StartBuildingIndex as StartBuildingIndex,
-    )
-    from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds
-    from compactlib.catalog.sense.published import PublishedTimes as PublishedTimes
-    from compactlib.catalog.sense.transactions import ActiveTransactions as ActiveTransactions
-    from compactlib.catalog.sense.watermark import LowWatermark as LowWatermark
-    from compactlib.catalog.service.follower import LogFollower as LogFollower
-    from compactlib.catalog.service.lease_election import LeaseElection as LeaseElection
-    from compactlib.catalog.service.service import CatalogService as CatalogService
-    from compactlib.catalog.service.upkeep import CatalogUpkeep as CatalogUpkeep
-    from compactlib.catalog.transport.host import CatalogHost as CatalogHost
-    from compactlib.catalog.transport.local_host import LocalHost as LocalHost
-    from compactlib.catalog.transport.node_service import CompactionService as CompactionService
-    from compactlib.catalog.transport.tcp import TcpTransport as TcpTransport
-    from compactlib.catalog.transport.time_publisher import TimePublisher as TimePublisher
 else:
     offer(__name__, {
-        "compactlib.catalog.log.replicated": "lowest_time_in",
-        "compactlib.catalog.log.update_log": "UpdateLog",
-        "compactlib.catalog.model.timestamp": "HybridClock Timestamp",
-        "compactlib.catalog.model.values":
-            "Assignments Factor Floor NodeId NodeReport Topology Watermark ZoneAssignments",
-        "compactlib.catalog.plan.decision": "CatalogView",
-        "compactlib.catalog.plan.plan": "CatalogPlan CutReport",
-        "compactlib.catalog.plan.policy": "Cut CutToBound KeepSeconds KeepVersions",
-        "compactlib.catalog.round.messages": "ZoneResult",
-        "compactlib.catalog.round.outbox": "NodeOptions",
-        "compactlib.catalog.round.report": "RoundReport",
-        "compactlib.catalog.schema.commands": "CreateSchema CreateZone DropSchema",
-        "compactlib.catalog.schema.descriptors": "Column ColumnType",
-        "compactlib.catalog.schema.table_commands":
-            "CreateIndex CreateTable DropTable MakeIndexAvailable RenameTable StartBuildingIndex",
-        "compactlib.catalog.sense.needs": "LocalNeeds",
-        "compactlib.catalog.sense.published": "PublishedTimes",
-        "compactlib.catalog.sense.transactions": "ActiveTransactions",
-        "compactlib.catalog.sense.watermark": "LowWatermark",
-        "compactlib.catalog.service.follower": "LogFollower",
-        "compactlib.catalog.service.lease_election": "LeaseElection",
-        "compactlib.catalog.service.service": "CatalogService",
-        "compactlib.catalog.service.upkeep": "CatalogUpkeep",
-        "compactlib.catalog.transport.host": "CatalogHost",
-        "compactlib.catalog.transport.local_host": "LocalHost",
-        "compactlib.catalog.transport.node_service": "CompactionService",
-        "compactlib.catalog.transport.tcp": "TcpTransport",
-        "compactlib.catalog.transport.time_publisher": "TimePublisher",
+        "compactlib.catalog.commands": "Drop Put Rename SetIndexStatus",
+        "compactlib.catalog.decision": "CatalogView Decision Limit",
+        "compactlib.catalog.history": "RetainedVersions",
+        "compactlib.catalog.lease": "LeaseElection",
+        "compactlib.catalog.members": "Members Membership",
+        "compactlib.catalog.needs.published": "PublishedTimes",
+        "compactlib.catalog.needs.rebalance": "Placement RebalanceNeed ZoneProgress",
+        "compactlib.catalog.needs.report": "LocalNeeds",
+        "compactlib.catalog.needs.transactions": "ActiveTransactions",
+        "compactlib.catalog.needs.watermark": "LowWatermark",
+        "compactlib.catalog.node": "CatalogNode Database",
+        "compactlib.catalog.plan": "CatalogPlan Cut CutReport CutToBound KeepSeconds KeepVersions",
+        "compactlib.catalog.round": "Peers RoundReport run_round",
+        "compactlib.catalog.schema": "Catalog Index IndexStatus Schema Table Zone",
+        "compactlib.catalog.service": "CatalogService",
+        "compactlib.catalog.timestamp": "HybridClock Timestamp",
+        "compactlib.catalog.update_log": "UpdateLog",
+        "compactlib.catalog.values":
+            "Assignments Factor Floor NodeId NodeReport PUBLISHED Published REPORTS Topology Unavailable "
+            "ZoneAssignments",
     })

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.catalog.plan.policy import CutToBound, KeepSeconds, KeepVersions
+from compactlib.catalog.plan import CutToBound, KeepSeconds, KeepVersions
 
 __all__ = [
     "CutToBound", "KeepSeconds", "KeepVersions",

@@ -2,16 +2,14 @@
 """What a policy of the catalog sees and answers, and what helps to write one.
 
 A policy chooses the version that becomes the earliest one, at or below what `CatalogView.decision` allows
-(`CatalogPolicy`). `decide` makes that decision of a view, without a catalog.
+(`CatalogPolicy`). `decide` makes that decision of a view, without a catalog; `limits_of` says what forbids one version.
 """
 
 from __future__ import annotations
 
-from compactlib.catalog.plan.decision import CatalogView, decide, version_at
-from compactlib.catalog.plan.plan import CatalogPlan
-from compactlib.catalog.plan.policy import CatalogPolicy, Cut
-from compactlib.catalog.plan.verdict import Compact, Hold
+from compactlib.catalog.decision import CatalogView, Decision, Limit, decide, limits_of, version_at
+from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, Cut
 
 __all__ = [
-    "CatalogPlan", "CatalogPolicy", "CatalogView", "Compact", "Cut", "Hold", "decide", "version_at",
+    "CatalogPlan", "CatalogPolicy", "CatalogView", "Cut", "Decision", "Limit", "decide", "limits_of", "version_at",
 ]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from compactlib.hosting.http.application import SchedulerApplication as SchedulerApplication
     from compactlib.hosting.http.client import SchedulerClient as SchedulerClient
     from compactlib.hosting.local_log import LocalLog as LocalLog
-    from compactlib.hosting.log_election import LogElection as LogElection
     from compactlib.hosting.raftlog_execute import (
         RaftlogExecute as RaftlogExecute,
         segment_block_id as segment_block_id,
@@ -32,7 +31,6 @@ else:
         "compactlib.hosting.http.application": "SchedulerApplication",
         "compactlib.hosting.http.client": "SchedulerClient",
         "compactlib.hosting.local_log": "LocalLog",
-        "compactlib.hosting.log_election": "LogElection",
         "compactlib.hosting.raftlog_execute": "RaftlogExecute segment_block_id",
         "compactlib.hosting.scheduler_host": "SchedulerHost",
         "compactlib.kv.snapshots": "SnapshotStore",

@@ -3,68 +3,107 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from compactlib.catalog import (
-    ActiveTransactions,
     Assignments,
+    CatalogNode,
     CatalogPlan,
     CatalogService,
-    CreateSchema,
     HybridClock,
     KeepVersions,
-    LocalHost,
-    LocalNeeds,
-    LowWatermark,
     NodeId,
     NodeReport,
-    PublishedTimes,
-    Topology,
+    Published,
+    Put,
+    RoundReport,
+    Schema,
+    Table,
+    Timestamp,
     ZoneAssignments,
-    ZoneResult,
 )
 from compactlib.clock import ManualClock
+from compactlib.errors import CompactionFailed
 from compactlib.kv import MemoryStore
-from compactlib.outcome import Done
 from tests.harness.catalog_logs import INITIAL, create_table, log_in
 
 NAMES = ("A", "B", "C")
 PARTITIONS = 25
 
 
+class Database:
+    """What the database around one node does."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.published: dict[int, Timestamp] = {}
+
+    def assignments(self) -> Assignments:
+        self.cluster.happens("assignments")
+        return Assignments(self.cluster.assigned)
+
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
+        if zone in self.cluster.failing_zones:
+            raise ValueError(f"zone {zone} has no leader")
+        self.published[zone] = max(time, self.published.get(zone, 0))
+        return partitions
+
+    def destroy(self, table: int, partition: int) -> None:
+        pass
+
+
 class Cluster:
-    """See the module. Rounds are made by hand, on node A."""
+    """Rounds are made by hand; each node answers in the coordinator's own event loop."""
 
     def __init__(self, *, margin: int = 0) -> None:
         self.store = MemoryStore()
         self.wall = ManualClock(1000.0)
         self.policy = KeepVersions(margin)
-        self.topology = Topology.of(*NAMES)
         self.assigned: dict[int, ZoneAssignments] = {}
-        self.nodes = {name: Node(self, name) for name in NAMES}
+        self.nodes: dict[str, CatalogNode] = {}
+        self.databases = {name: Database(self, name) for name in NAMES}
+        self.silent: set[tuple[str, str]] = set()
+        self.failing_zones: set[int] = set()
+        self.calls = 1  # how often a node is asked
+        self.seconds = 60.0
+        self.on: dict[str, Callable[[], object]] = {}
+        for name in NAMES:
+            self.start(name)
         self.service.execute(INITIAL, wait=False)
         self.assigned = {zone.id: ZoneAssignments.everywhere(NAMES, zone.partitions) for zone in
                          self.service.catalog(1).zones.values()}
+
+    def start(self, name: str) -> CatalogNode:
+        """A node of this name begins a life, and joins."""
+        database = self.databases.setdefault(name, Database(self, name))
+        self.nodes[name] = node = CatalogNode(name, log_in(self.store, seed=ord(name)), HybridClock(self.wall),
+                                              database, lease_seconds=None, policy=self.policy)
+        node.join()
+        return node
 
     @property
     def service(self) -> CatalogService:
         return self.nodes["A"].service
 
-    @property
-    def host(self) -> LocalHost:
-        return self.nodes["A"].host
+    def happens(self, what: str) -> None:
+        """What a test wants to happen now, once."""
+        self.on.pop(what, lambda: None)()
 
     def grow(self, latest: int) -> None:
         """More versions, a second apart."""
         while self.service.history.latest < latest:
-            self.service.execute([CreateSchema(f"S{self.service.history.latest}")], wait=False)
+            self.service.execute([Put(Schema(f"S{self.service.history.latest}"))], wait=False)
             self.wall.advance(1.0)
 
     def is_shortest(self) -> bool:
         """Whether history begins with its latest version."""
         return self.service.history.earliest == self.service.history.latest
 
-    def add_table(self, number: int) -> Any:
+    def add_table(self, number: int) -> Table:
         """A table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version
         table = self.service.catalog(version).find_table("PUBLIC", f"T{number}")
@@ -81,55 +120,62 @@ class Cluster:
         for node in self.nodes.values():
             node.watermark.advance()
             now = node.service.clock.now()
-            for table, mask in node.hosted().items():
-                for partition in range(mask.bit_length()):
-                    if mask >> partition & 1:
-                        node.published.publish(table, partition, 1, now)
+            for table, partition in hosted(node):
+                node.published.publish(table, partition, 1, now)
 
     def restart(self, name: str) -> None:
         """The node begins anew with what it had kept."""
-        hosted = self.nodes[name].hosted()
+        places = hosted(self.nodes[name])
         created = {table.id: table.created_at for catalog in self.service.history for table in catalog.tables.values()}
-        self.nodes[name] = Node(self, name)
-        for table, mask in hosted.items():
-            for partition in range(mask.bit_length()):
-                if mask >> partition & 1:
-                    self.nodes[name].published.register(table, partition, incarnation=1,
-                                                        created_at=created.get(table, 1))
+        node = self.start(name)
+        for table, partition in places:
+            node.published.register(table, partition, incarnation=1, created_at=created.get(table, 1))
 
-    def reports(self) -> tuple[NodeReport, ...]:
-        return tuple(node.host.report() for name, node in self.nodes.items()
-                     if name in {member.name for member in self.topology.nodes})
+    # -- the host's two calls
 
-    def round(self, term: int = 1) -> CatalogPlan:
-        """A round, as a coordinator would make it."""
-        reports = self.reports()
-        plan = self.host.plan(reports, self.topology, term)
-        if not plan.is_empty:
-            assert isinstance(self.host.compact(plan), Done)
-            for node in self.nodes.values():
-                node.service.poll()
-                assert node.service.history.earliest == plan.target
-        return plan
+    async def report(self, node: NodeId) -> NodeReport:
+        self.happens("report")
+        if (node.name, "report") in self.silent:
+            await asyncio.Event().wait()
+        for _ in range(self.calls - 1):
+            self.nodes[node.name].report()
+        return self.nodes[node.name].report()
+
+    async def publish(self, node: NodeId, time: Timestamp) -> Published:
+        self.happens("publish")
+        if (node.name, "publish") in self.silent:
+            await asyncio.Event().wait()
+        for _ in range(self.calls - 1):
+            self.nodes[node.name].publish(time)
+        return self.nodes[node.name].publish(time)
+
+    def round(self, coordinator: str = "A", *, term: int = 1) -> tuple[RoundReport, Mapping[str, Exception]]:
+        """A round; its report, and what its two processes raised."""
+        node = self.nodes[coordinator]
+        node.elected(term, coordinator)
+        try:
+            # In a thread of its own: another coordinator's round may be under way in this one.
+            with ThreadPoolExecutor(1) as thread:
+                report = thread.submit(asyncio.run, node.round(self, seconds=self.seconds)).result()
+            failures = dict[str, Exception]()
+        except CompactionFailed as failed:
+            report, failures = failed.report, dict(failed.failures)
+        for each in self.nodes.values():
+            each.service.poll()
+        return report, failures
+
+    def plan(self) -> CatalogPlan:
+        """A round that does not fail; what it decided, and carried out."""
+        report, failures = self.round()
+        assert not failures, failures
+        assert report.plan is not None
+        for node in self.nodes.values():
+            assert report.plan.is_empty or node.service.history.earliest == report.plan.target
+        return report.plan
 
 
-class Node:
-    """One node and all its sources."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.service = CatalogService(log_in(cluster.store, seed=ord(name)), HybridClock(cluster.wall),
-                                      policy=cluster.policy)
-        self.transactions = ActiveTransactions(lambda: self.service.history, self.service.clock)
-        self.published = PublishedTimes(cluster.store, name)
-        self.watermark = LowWatermark(cluster.store, name, self.service.clock)
-        self.pins = self.service.pins
-        needs = LocalNeeds(NodeId(name), lambda: self.service.history, transactions=self.transactions,
-                           partitions=self.published, sources=[self.watermark, self.pins])
-        self.host = LocalHost(
-            self.service, needs, watermark=self.watermark,
-            membership=lambda: cluster.topology,
-            assignments=lambda: Assignments(cluster.assigned),
-            publish=lambda zone, partitions, time: ZoneResult(zone, published=partitions))
-
-    def hosted(self) -> dict[int, int]:
-        return self.published.needs_and_hosted()[1].masks()
+def hosted(node: CatalogNode) -> list[tuple[int, int]]:
+    """Tables and partitions that a node hosts."""
+    masks: Mapping[int, Any] = node.published.needs_and_hosted()[1]
+    return [(table, partition) for table, mask in masks.items() for partition in range(mask.bit_length())
+            if mask >> partition & 1]

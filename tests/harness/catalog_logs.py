@@ -6,21 +6,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from compactlib.catalog import CatalogService, Column, ColumnType, CreateSchema, CreateTable, CreateZone, UpdateLog
+from compactlib.catalog import CatalogService, Put, Schema, Table, UpdateLog, Zone
 from compactlib.kv import KVStore, MemoryStore
 
-ID = Column(name="ID", type=ColumnType.INT64, nullable=False)
-INITIAL = (CreateSchema("PUBLIC"), CreateZone("Z", partitions=25))
+INITIAL = (Put(Schema("PUBLIC")), Put(Zone("Z", partitions=25)))
 
 
 def log_in(store: KVStore | None = None, *, seed: int = 1, **options: Any) -> UpdateLog:
-    log = UpdateLog(MemoryStore() if store is None else store, rng=random.Random(seed), **options)
-    log.prepare()
-    return log
+    return UpdateLog(MemoryStore() if store is None else store, rng=random.Random(seed), **options)
 
 
-def create_table(number: int) -> CreateTable:
-    return CreateTable(schema="PUBLIC", name=f"T{number}", columns=(ID,), primary_key=("ID",), zone="Z")
+def create_table(number: int) -> Put:
+    return Put(Table(f"T{number}"), schema="PUBLIC", zone="Z")
 
 
 def sound(service: CatalogService) -> None:

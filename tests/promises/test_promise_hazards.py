@@ -103,7 +103,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("segment_log", "older_files"): "an older snapshot's record is named: what is dead was not never there",
     ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
-    ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "the same",
     ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",

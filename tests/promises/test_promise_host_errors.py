@@ -22,28 +22,21 @@ import pytest
 
 from compactlib import Done
 from compactlib.catalog import (
-    ActiveTransactions,
     Assignments,
+    CatalogNode,
     CatalogService,
-    CatalogUpkeep,
-    CompactionService,
-    CreateSchema,
-    CreateZone,
+    Drop,
     HybridClock,
-    LeaseElection,
-    LocalHost,
-    LocalNeeds,
-    LogFollower,
-    LowWatermark,
     NodeId,
-    NodeOptions,
-    PublishedTimes,
-    Topology,
+    Put,
+    Schema,
+    Table,
     UpdateLog,
+    Zone,
 )
-from compactlib.clock import ManualClock, SystemClock
+from compactlib.clock import SystemClock
 from compactlib.executors import RewriteTask
-from compactlib.kv import MemoryStore
+from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog import (
     LogCompactionWorker,
@@ -366,127 +359,101 @@ def staging_sensor_listener(host: Host) -> Seen:
 # ------------------------------------------------------------------------------------------------------- catalog
 
 
-def catalog() -> CatalogService:
-    return CatalogService(UpdateLog(MemoryStore()), HybridClock(SystemClock()))
+class QuietDatabase:
+    """The database around a node that is alone; one of its methods is the host's mistake."""
 
+    def __init__(self, host: Host | None = None, method: str = "") -> None:
+        if host is not None:
+            setattr(self, method, host.hosts_mistake)
 
-class Alone:
-    """The transport of a node that has no peers."""
+    def assignments(self) -> Assignments:
+        return Assignments()
 
-    async def start(self, receive: Any) -> None:
+    def publish(self, zone: int, partitions: int, time: int) -> int:
+        return partitions
+
+    def destroy(self, table: int, partition: int) -> None:
         pass
 
-    def send(self, to: str, message: Any) -> None:
-        pass
 
-    async def close(self) -> None:
-        pass
-
-
-def local_host(service: CatalogService, publish: Callable[..., Any]) -> LocalHost:
-    """The host of a node that is alone, and has a partition."""
-    watermark = LowWatermark(MemoryStore(), "a", service.clock, data_availability_seconds=1.0)
-    watermark.advance()
-    published = PublishedTimes(MemoryStore(), "a")
-    published.register(7, 0, incarnation=1, created_at=service.history.catalog(0).activation)
-    needs = LocalNeeds(NodeId("a"), lambda: service.history,
-                       transactions=ActiveTransactions(lambda: service.history, service.clock), partitions=published,
-                       sources=[watermark])
-    return LocalHost(service, needs, watermark=watermark, membership=lambda: Topology.of("a"),
-                     assignments=lambda: Assignments({}), publish=publish)
+def catalog_node(database: QuietDatabase, *, store: KVStore | None = None, **options: Any) -> CatalogNode:
+    """A node that hosts a partition of a table."""
+    clock = HybridClock(SystemClock(), max_skew_seconds=0.0)
+    node = CatalogNode("a", UpdateLog(MemoryStore() if store is None else store), clock, database, delay_seconds=0.0,
+                       data_availability_seconds=0.0, follow_seconds=0.01, upkeep_seconds=0.01, **options)
+    node.service.execute([Put(Schema("S")), Put(Zone("Z", 1)), Put(Table("T"), schema="S", zone="Z")])
+    table = node.service.catalog(node.service.history.latest).find_table("S", "T")
+    assert table is not None
+    node.published.register(table.id, 0, incarnation=1, created_at=table.created_at)
+    return node
 
 
-def node_of(host: LocalHost) -> CompactionService:
-    return CompactionService(NodeId("a"), host, Alone(), options=NodeOptions(interval_seconds=None))
+class OneNode:
+    """The host's calls of a node that is alone; one of them is the host's mistake."""
+
+    def __init__(self, node: CatalogNode, host: Host, method: str) -> None:
+        self.node, self.host, self.method = node, host, method
+
+    async def report(self, node: NodeId) -> Any:
+        return self.host.hosts_mistake() if self.method == "report" else self.node.report()
+
+    async def publish(self, node: NodeId, time: int) -> Any:
+        return self.host.hosts_mistake() if self.method == "publish" else self.node.publish(time)
 
 
 def catalog_host(method: str) -> Row:
+    """A round goes on, or ends, and the next one follows."""
     def row(host: Host) -> Seen:
-        clock = ManualClock(1000.0)
-        service = CatalogService(UpdateLog(MemoryStore()), HybridClock(clock))
-        for command in (CreateZone("Z", partitions=1), CreateSchema("A"), CreateSchema("B")):
-            service.execute([command], wait=False)
-            clock.advance(60.0)
-        local = local_host(service, host.hosts_mistake)
-        setattr(local, method, host.hosts_mistake)
+        in_database = method in ("assignments", "database publish")
+        node = catalog_node(QuietDatabase(host, method.split()[-1]) if in_database else QuietDatabase(),
+                            lease_seconds=None)
 
-        async def run() -> Seen:
-            node = node_of(local)
-            async with node:
-                node.topology_is(Topology.of("a"))
-                node.elected(1, "a")
-                await node.compact_now()
-                assert host.called.is_set()
-                return node.last_error, node.failures
+        async def run() -> None:
+            task = asyncio.create_task(node.coordinate(OneNode(node, host, "" if in_database else method),
+                                                       retry_seconds=0.01))
+            node.elected(1, "a")
+            await asyncio.to_thread(host.wait)
+            await asyncio.to_thread(until, lambda: node.last_round is not None or node.failures)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-        with contextlib.closing(service):
-            return asyncio.run(run())
+        with contextlib.closing(node):
+            node.join()
+            asyncio.run(run())
+        return (node.last_error, node.failures) if method == "assignments" else None
 
     return row
 
 
-def catalog_host_late(host: Host) -> Seen:
-    """The call ends after the service has given it up."""
-    service, begun, may_end = catalog(), threading.Event(), threading.Event()
-
-    def report() -> Any:
-        begun.set()
-        assert may_end.wait(PATIENCE)
-        return host.hosts_mistake()
-
-    local = local_host(service, host.hosts_mistake)
-    local.report = report  # type: ignore[method-assign]
-
-    async def run() -> Seen:
-        node = node_of(local)
-        await node.start()
-        node.topology_is(Topology.of("a"))
-        node.elected(1, "a")
-        waiting = asyncio.ensure_future(node.compact_now())
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        await node.stop(wait_seconds=0.0)
-        may_end.set()
-        await node.stop()
-        await waiting
-        # The service has given the call up, so its end is waited for here.
-        await asyncio.to_thread(until, lambda: node.last_error is not None)
-        return node.last_error, node.failures
-
-    with contextlib.closing(service):
-        return asyncio.run(run())
-
-
 def catalog_listener(host: Host) -> Seen:
-    with contextlib.closing(catalog()) as service:
+    with contextlib.closing(CatalogService(UpdateLog(MemoryStore()), HybridClock(SystemClock()))) as service:
         service.listen(host.hosts_mistake)
-        service.execute([CreateSchema("A")], wait=False)
+        service.execute([Put(Schema("A"))], wait=False)
         return service.status().last_error, service.status().failures
 
 
 def catalog_watermark_listener(host: Host) -> Seen:
-    with contextlib.closing(catalog()) as service:
-        watermark = LowWatermark(MemoryStore(), "a", service.clock, data_availability_seconds=0.001)
-        watermark.listen(host.hosts_mistake)
-        with CatalogUpkeep(service, watermark, interval_seconds=0.01):
-            host.wait()
+    node = catalog_node(QuietDatabase(), lease_seconds=None)
+    node.join()
+    node.watermark.listen(host.hosts_mistake)
+    with node:
+        host.wait()
     return None
 
 
-def catalog_election_listener(host: Host) -> Seen:
-    with LeaseElection(MemoryStore(), "a", host.hosts_mistake, lease_seconds=0.1) as election:
-        host.wait()
-        until(lambda: election.failures)
-    return election.last_error, election.failures
-
-
 def catalog_upkeep_assignments(host: Host) -> Seen:
-    with contextlib.closing(catalog()) as service:
-        watermark = LowWatermark(MemoryStore(), "a", service.clock, data_availability_seconds=0.001)
-        with CatalogUpkeep(service, watermark, published=PublishedTimes(MemoryStore(), "a"),
-                           assignments=host.hosts_mistake, interval_seconds=0.01) as upkeep:
-            host.wait()
-            until(lambda: upkeep.failures)
-        return upkeep.last_error, upkeep.failures
+    with catalog_node(QuietDatabase(host, "assignments"), lease_seconds=None) as node:
+        host.wait()
+        until(lambda: node.failures)
+    return node.last_error, node.failures
+
+
+def catalog_upkeep_destroy(host: Host) -> Seen:
+    with catalog_node(QuietDatabase(host, "destroy"), lease_seconds=None) as node:
+        node.service.execute([Drop("table", "T", schema="S")])
+        host.wait()
+        until(lambda: node.failures)
+    return node.last_error, node.failures
 
 
 class MistakenStore(MemoryStore):
@@ -494,19 +461,18 @@ class MistakenStore(MemoryStore):
 
     host: Host | None = None
 
-    def get(self, *args: Any, **how: Any) -> Any:
-        return super().get(*args, **how) if self.host is None else self.host.hosts_mistake()
+    def get_many(self, *args: Any, **how: Any) -> Any:
+        return super().get_many(*args, **how) if self.host is None else self.host.hosts_mistake()
 
 
-def catalog_follower_store(host: Host) -> Seen:
+def catalog_node_store(host: Host) -> Seen:
     store = MistakenStore()
-    with contextlib.closing(CatalogService(UpdateLog(store), HybridClock(SystemClock()))) as service:
+    with catalog_node(QuietDatabase(), store=store, lease_seconds=None) as node:
         store.host = host
-        with LogFollower(service, interval_seconds=0.01) as follower:
-            host.wait()
-            until(lambda: follower.failures)
+        host.wait()
+        until(lambda: node.failures)
         store.host = None
-        return follower.last_error, follower.failures
+    return node.last_error, node.failures
 
 
 # ---------------------------------------------------------------------------------------------- hosting, blob store
@@ -523,9 +489,9 @@ ROWS: list[Row] = [
     log_worker_server, log_worker_policy, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
     staging_sensor_listener,
-    catalog_host_late, catalog_listener, catalog_watermark_listener, catalog_election_listener,
-    catalog_upkeep_assignments, catalog_follower_store]
-HOST_CALLS = ["report", "zones", "publish", "confirm", "plan", "compact"]
+    catalog_listener, catalog_watermark_listener, catalog_upkeep_assignments, catalog_upkeep_destroy,
+    catalog_node_store]
+HOST_CALLS = ["report", "publish", "assignments", "database publish"]
 
 
 def check(row: Row, host: Host, caplog: pytest.LogCaptureFixture) -> None:
@@ -596,8 +562,8 @@ def test_a_job_that_is_stopped_by_its_worker_is_no_error(caplog: pytest.LogCaptu
 IN_THREADS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer, manager_policy,
     manager_executor, manager_observer, log_worker_server, log_worker_executor, raft_log_confirmed,
-    staging_worker_policy, staging_worker_executor, catalog_host_late, catalog_host("report"),
-    catalog_watermark_listener, catalog_election_listener, catalog_upkeep_assignments, catalog_follower_store]
+    staging_worker_policy, staging_worker_executor, catalog_upkeep_assignments, catalog_upkeep_destroy,
+    catalog_node_store]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

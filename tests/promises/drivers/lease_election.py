@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 
 import attrs
@@ -12,7 +11,6 @@ import attrs
 from compactlib.catalog import LeaseElection
 from compactlib.kv import MemoryStore
 from compactlib.testing import Journal, World, WorldClock
-from tests.promises.drivers.outcomes import result_of
 
 LEASE = 9.0
 
@@ -26,7 +24,7 @@ class Looked:
 
 @attrs.frozen
 class Told:
-    """What a node was told: who coordinates in a term. `opening` and `node` name the listener."""
+    """What a node has learnt: who coordinates in a term. `opening` and `node` name it."""
 
     term: int
     coordinator: str
@@ -36,7 +34,7 @@ class Told:
 
 
 class Opened:
-    """The elections on three nodes in one process, and what their listeners were told."""
+    """The elections on three nodes in one process, and what they have learnt."""
 
     def __init__(self, world: World) -> None:
         self.number = world.kept["openings"] = world.kept.get("openings", 0) + 1
@@ -45,21 +43,17 @@ class Opened:
         store = world.keyed("election", lambda: MemoryStore(predicates="value"))
         # Half of the openings have nodes of the same names as the opening before.
         names = [f"{letter}{self.number // 2 % 2}" for letter in "abc"]
-        self.nodes = {name: LeaseElection(store, name, partial(self._hear, name), lease_seconds=LEASE,
-                                          clock=world.clock, rng=Random(f"{name} {self.number}")) for name in names}
-
-    def _hear(self, node: str, term: int, coordinator: str) -> None:
-        self.told.append(Told(term, coordinator, self.number, node, self.clock.monotonic()))
+        self.nodes = {name: LeaseElection(store, name, lease_seconds=LEASE, clock=world.clock,
+                                          rng=Random(f"{name} {self.number}")) for name in names}
 
     def look(self, node: str) -> None:
         """Look now on a node."""
-        self.nodes[node].nudge()
-        for outcome in self.nodes[node].run_pending():
-            result_of(outcome)
+        elected = self.nodes[node].look()
+        if elected is not None:
+            self.told.append(Told(elected.term, elected.node, self.number, node, self.clock.monotonic()))
 
     def close(self) -> None:
-        for election in self.nodes.values():
-            election.stop()
+        """An election has nothing to close."""
 
 
 class LeaseElectionDriver:

@@ -74,17 +74,21 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[catalog-watermark-paused_owners]",),
         "The low watermark falls back: a reader begins below it and finds data gone."),
     Mistake(
-        "catalog-any-term-cuts", "compactlib/catalog/log/update_log.py",
-        "        if cut.term < current:\n",
-        "        if False:\n",
+        "catalog-any-term-cuts", "compactlib/catalog/update_log.py",
+        "            if term < state.term:\n",
+        "            if False:\n",
         (SCRIPTS + "[catalog-cuts-paused_owners]",),
         "A coordinator that was replaced cuts history that its successor wants to keep."),
     Mistake(
-        "catalog-pins-forgotten-unseen", "compactlib/catalog/sense/pins.py",
-        "                if found is None or self._holds(found, now):\n"
-        "                    return found\n",
-        "                if found is None:\n"
-        "                    return found\n",
+        "catalog-pins-forgotten-unseen", "compactlib/catalog/needs/pins.py",
+        "        now = self._clock.present()\n\n        def living(before: _Pins | None) -> _Pins | None:\n"
+        "            if before is None:\n                return None\n"
+        "            return _without(before, [owner for owner, pin in before.pins.items() if not self._holds(pin, now)])\n",
+        "        now = self._clock.present()\n"
+        "        gone = [pin.owner for pin in self.all() if not self._holds(pin, now)]\n\n"
+        "        def living(before: _Pins | None) -> _Pins | None:\n"
+        "            if before is None:\n                return None\n"
+        "            return _without(before, [owner for owner in gone if owner in before.pins])\n",
         (SCRIPTS + "[catalog-retaken-paused_owners]",),
         "A pin that was renewed while expired ones are forgotten is forgotten too."),
     Mistake(

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery, verification and reclaim of the update log, which share one reader.
+
+The log must hold a record for every version from its earliest to its latest, the first one a snapshot if it was ever
+cut, no other a snapshot, and none above; activation times ascend strictly. Recovery raises the first thing that
+contradicts this, so a shorter history is never taken for the whole; verification collects all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.catalog import keys
+from compactlib.catalog.errors import ObjectNotFound, RecordMissing
+from compactlib.catalog.history import RetainedVersions, is_far_above
+from compactlib.catalog.records import LEASES, PIECE, TERMS, TIMES, unseal
+from compactlib.catalog.schema import EMPTY, Catalog
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.update_log import LogState, UpdateLog
+from compactlib.errors import Busy, CorruptData, Unsupported
+from compactlib.kv import Delete
+from compactlib.kv.cell import Cell
+from compactlib.report import Finding, VerifyReport
+
+_MAX_READS = 100
+_RECLAIM_BATCH = 500
+Damage = CorruptData | Unsupported
+
+
+# ---------------------------------------------------------------------------------------------------------- the reader
+
+
+@attrs.frozen
+class Read:
+    """One version of the log, as it was read.
+
+    Attributes:
+        version: its number.
+        catalog: what the updates up to it lead to; `None` where something below or in it cannot be read. It changes
+            when the reader goes on.
+        payload: the update as it is stored; `None` of a snapshot.
+        size: bytes of key and record.
+        problem: what is wrong with it.
+    """
+
+    version: int
+    catalog: Catalog | None
+    payload: bytes | None = None
+    size: int = 0
+    problem: Damage | None = None
+
+
+def read_versions(log: UpdateLog, state: LogState) -> Iterator[Read]:
+    """Return every version from the earliest to the latest, and those above that should not be there.
+
+    Raises:
+        CorruptData: a key among them is no update's.
+    """
+    expected = state.earliest or 1
+    growing: Catalog | None = None if state.earliest else EMPTY.copy()
+    for version, key, record in log.entries(expected):
+        for missing in range(expected, min(version, state.latest + 1)):
+            growing = None
+            yield Read(missing, None, problem=_missing(missing))
+        expected = max(expected, version + 1)
+        size = len(key) + len(record)
+        if version > state.latest:
+            yield Read(version, None, size=size, problem=_damaged(version, f"{state.latest}, the latest version",
+                                                                  f"a record of version {version}"))
+            continue
+        try:
+            found = log.decode(version, key, record)
+            payload = None if isinstance(found, Catalog) else found[1]
+            if isinstance(found, Catalog) != (version == state.earliest):
+                what = ("a snapshot", "an update")
+                expects, finds = what if version == state.earliest else what[::-1]
+                raise _damaged(version, expects, finds)
+            if isinstance(found, Catalog):
+                growing = found
+            elif growing is not None:
+                if found[0].activation <= growing.activation:
+                    raise _damaged(version, f"an activation above {growing.activation}", str(found[0].activation))
+                try:
+                    growing.apply(found[0])
+                except ObjectNotFound as error:
+                    raise _damaged(version, f"changes of version {version - 1}", str(error)) from error
+        except (CorruptData, Unsupported) as error:
+            growing = None
+            yield Read(version, None, size=size, problem=error)
+        else:
+            yield Read(version, growing, payload, size)
+    for missing in range(expected, state.latest + 1):
+        yield Read(missing, None, problem=_missing(missing))
+
+
+def _missing(version: int) -> RecordMissing:
+    return RecordMissing(key=keys.update_key(version).decode(), version=version,
+                         expected=f"the record of version {version}")
+
+
+def _damaged(version: int, expected: str, found: str) -> CorruptData:
+    return CorruptData(path=keys.update_key(version).decode(), offset=12, expected=expected, found=found)
+
+
+# ------------------------------------------------------------------------------------------------------------ recovery
+
+
+def recover_history(log: UpdateLog) -> RetainedVersions:
+    """Return the history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
+
+    Others may append and cut at the same time: recovery then reads again.
+
+    Raises:
+        RecordMissing: a version, a mark or a piece of a snapshot is not there.
+        CorruptData: a record cannot be read, or contradicts another one.
+        Unsupported: a later release wrote a record.
+        Busy: the log was cut again and again while it was read.
+    """
+    for _ in range(_MAX_READS):
+        state = log.state()
+        try:
+            return _recovered(log, state)
+        except (CorruptData, Unsupported):
+            again = log.state()
+            if (again.earliest, again.latest) == (state.earliest, state.latest):
+                raise
+    raise Busy(f"the catalog's log was cut or grew {_MAX_READS} times while it was read; try when there is less load")
+
+
+def _recovered(log: UpdateLog, state: LogState) -> RetainedVersions:
+    first = EMPTY
+    updates: list[tuple[Timestamp, bytes]] = []
+    kept: list[Catalog] = []
+    for read in read_versions(log, state):
+        if read.problem is not None or read.catalog is None:
+            raise read.problem or AssertionError(f"version {read.version} has neither a catalog nor a problem")
+        if read.payload is None:
+            first = read.catalog.copy()
+            continue
+        updates.append((read.catalog.activation, read.payload))
+        last = kept[-1] if kept else first
+        if read.version == state.latest or is_far_above(last, read.catalog):
+            kept.append(read.catalog.copy())
+    return RetainedVersions.of(first, updates, kept)
+
+
+# -------------------------------------------------------------------------------------------------------- verification
+
+
+def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> VerifyReport:
+    """Read every record; `history` is what its owner has in memory, and is held against the log.
+
+    Others may append and cut at the same time: it then reads again.
+
+    Raises:
+        BudgetSpent: the budget ended.
+        Busy: the log was cut again and again while it was read.
+    """
+    for _ in range(_MAX_READS):
+        found = _Verification(log, budget)
+        state = found.versions(history)
+        if found.findings and state is not None:
+            again = log.state()
+            if (again.earliest, again.latest) != (state.earliest, state.latest):
+                continue
+        found.rest(state)
+        return VerifyReport(tuple(found.findings), found.records, found.bytes_read)
+    raise Busy(f"the catalog's log grew or was cut {_MAX_READS} times while it was read; try when there is less load")
+
+
+def _is_same(read: Read, history: RetainedVersions) -> bool:
+    """Return whether memory has the same version, which is retained."""
+    if read.payload is None or read.version == history.latest:
+        return read.catalog == history.catalog(read.version)
+    return not history.has(read.version - 1) or read.payload == history.payload(read.version)
+
+
+class _Verification:
+    """One pass over the log, and what it found."""
+
+    def __init__(self, log: UpdateLog, budget: Budget) -> None:
+        self.findings: list[Finding] = []
+        self.records = 0
+        self.bytes_read = 0
+        self._log = log
+        self._budget = budget
+
+    def versions(self, history: RetainedVersions) -> LogState | None:
+        """Read every version; returns what the marks say, `None` if they cannot be read."""
+        try:
+            state = self._log.state()
+            for read in read_versions(self._log, state):
+                self._count(read.size)
+                if read.problem is not None:
+                    self._note(read.problem)
+                elif history.has(read.version) and not _is_same(read, history):
+                    self.findings.append(Finding("order", keys.update_key(read.version).decode(),
+                                                 f"version {read.version} is another one in memory"))
+        except (CorruptData, Unsupported) as error:
+            self._note(error)
+            return None
+        for version in range(state.latest + 1, history.latest + 1):
+            self._note(_missing(version))
+        return state
+
+    def rest(self, state: LogState | None) -> None:
+        """Read what a cut has left behind, and everything else in the partition."""
+        try:
+            for key, size in garbage(self._log, self._budget):
+                self._count(size)
+                self.findings.append(Finding("leftover", key.decode("ascii", "backslashreplace"),
+                                             "it is no longer needed; reclaim() deletes it"))
+        except (CorruptData, Unsupported) as error:
+            self._note(error)
+        for prefix, check in ((keys.TERM, TERMS.unseal), (keys.COORDINATOR, LEASES.unseal),
+                              (keys.PUBLISHED, TIMES.unseal), (keys.PIECES, lambda key, data: unseal(key, data, PIECE)),
+                              (keys.PINS, None), (keys.MEMBERS, None), (keys.LOW_WATERMARK, None), (keys.FORMAT, None)):
+            with self._log.store.scan(self._log.partition, prefix=prefix) as entries:
+                for entry in entries:
+                    if entry.key == prefix or prefix.endswith(b"/"):
+                        self._count(len(entry.key) + len(entry.value))
+                        try:
+                            if check is None:
+                                Cell(self._log.store, self._log.partition, entry.key, _AnyValue()).value_of(entry.value)
+                            else:
+                                check(entry.key, entry.value)
+                        except (CorruptData, Unsupported) as error:
+                            self._note(error)
+
+    def _count(self, size: int) -> None:
+        self._budget.check()
+        self.records += 1
+        self.bytes_read += size
+
+    def _note(self, error: Damage) -> None:
+        kind = "missing" if isinstance(error, RecordMissing) else "damage"
+        place = str(getattr(error, "path", ""))
+        if str(error) not in {known.what for known in self.findings}:
+            self.findings.append(Finding(kind, place, str(error), error))
+
+
+class _AnyValue:
+    """The codec of a cell of which only the frame is checked."""
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes, place: str) -> bytes:
+        return data
+
+
+# ------------------------------------------------------------------------------------------------------------- reclaim
+
+
+def reclaim(log: UpdateLog, budget: Budget) -> Iterator[tuple[int, int]]:
+    """Delete what no snapshot and no version needs any more, a step at a time. Restartable at any step.
+
+    Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
+    earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
+    cut the log further, deletes nothing that is needed.
+
+    Returns:
+        After each step how many keys were deleted, and how many bytes of keys and records.
+
+    Raises:
+        RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
+        BudgetSpent: the budget ended; what was deleted until then is gone.
+    """
+    waste = list(garbage(log, budget))
+    step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
+    for at in range(0, len(waste), step):
+        budget.check()
+        gone = waste[at:at + step]
+        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in gone])
+        yield len(gone), sum(size for _, size in gone)
+
+
+def garbage(log: UpdateLog, budget: Budget) -> Iterator[tuple[bytes, int]]:
+    """Return the keys that `reclaim` would delete now, each with the bytes that it and its record take.
+
+    Raises:
+        RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
+    """
+    for _ in range(_MAX_READS):
+        earliest, _condition = log.earliest()
+        if not earliest:
+            return
+        try:
+            found = list(_garbage(log, earliest, budget))
+        except RecordMissing:
+            if log.earliest()[0] == earliest:
+                raise
+            continue
+        yield from found
+        return
+
+
+def _garbage(log: UpdateLog, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
+    used: set[bytes] | None = None
+    for version, key, record in log.entries(0, few=True):
+        budget.check()
+        if version >= earliest:
+            used = set(log.piece_keys(version, record)) if version == earliest else None
+            break
+        yield key, len(key) + len(record)
+    if used is None:
+        raise _missing(earliest)
+    with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
+        for entry in entries:
+            budget.check()
+            of_version = keys.version_of(entry.key, keys.PIECES)
+            # Above the earliest version another node may be writing a snapshot right now.
+            if of_version is not None and of_version <= earliest and entry.key not in used:
+                yield entry.key, len(entry.key) + len(entry.value)

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four commands that change the schema. A batch of them is one version, or none.
+
+>>> from compactlib.catalog.schema import EMPTY, Schema, Zone
+>>> batch = [Put(Schema("PUBLIC")), Put(Zone("Z", partitions=4)), Put(Schema("PUBLIC"), if_exists="keep")]
+>>> planned = plan_update(EMPTY, batch)
+>>> planned.applied, planned.next_id, len(planned.puts)
+((True, True, False), 2, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import attrs
+
+from compactlib.catalog.errors import CommandRefused
+from compactlib.catalog.schema import KINDS, NO_ID, Catalog, CatalogObject, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.values import MAX_PARTITIONS
+from compactlib.errors import InvalidInput
+
+MAX_COMMANDS = 10_000
+"""Commands in one batch."""
+MAX_NAME = 255
+"""Characters of a name."""
+Kind = Literal["schema", "zone", "table", "index"]
+
+
+class Draft:
+    """The catalog that a batch makes, as it stands after some of its commands."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog: Catalog = catalog.copy()
+        self._before = catalog
+        self._touched: dict[tuple[str, int], None] = {}
+
+    def put(self, one: CatalogObject) -> None:
+        """Add an object, or replace the one with its id; a new one gets the next id."""
+        if one.id == NO_ID:
+            one = attrs.evolve(one, id=self.catalog.next_id)
+            self.catalog.next_id += 1
+        self.catalog.put(one)
+        self._touched[KINDS[type(one)], one.id] = None
+
+    def drop(self, one: CatalogObject) -> None:
+        """Remove an object."""
+        kind = KINDS[type(one)]
+        self.catalog.drop(kind, one.id)
+        self._touched[kind, one.id] = None
+
+    def planned(self, applied: Sequence[bool]) -> PlannedUpdate:
+        """Return the difference that is left: what is put and dropped in one batch leaves none."""
+        puts, drops = [], []
+        for kind, object_id in self._touched:
+            before, after = (each._objects(kind).get(object_id) for each in (self._before, self.catalog))
+            if after is not None and after != before:
+                puts.append(after)
+            elif after is None and before is not None:
+                drops.append((kind, object_id))
+        order = list(KINDS)
+        puts.sort(key=lambda one: (order.index(type(one)), one.id))
+        # An index goes before its table, by which it is named.
+        drops.sort(key=lambda one: -list(KINDS.values()).index(one[0]))
+        return PlannedUpdate(puts=tuple(puts), drops=tuple(drops), applied=tuple(applied),
+                             next_id=self.catalog.next_id)
+
+
+class Command(Protocol):
+    """What a batch is made of; hosts may add their own."""
+
+    def apply(self, draft: Draft) -> bool:
+        """Change the draft; returns whether anything was to be changed.
+
+        Raises:
+            CommandRefused: the command does not fit the catalog; `refuse` makes one.
+        """
+
+
+@attrs.frozen(kw_only=True)
+class PlannedUpdate:
+    """What a batch of commands comes down to.
+
+    Attributes:
+        puts: objects that are new or changed.
+        drops: kinds and ids of the objects that are gone.
+        applied: one flag per command: whether it changed something.
+        next_id: the id after the last one given out.
+    """
+
+    puts: tuple[CatalogObject, ...]
+    drops: tuple[tuple[str, int], ...]
+    applied: tuple[bool, ...]
+    next_id: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no version is needed."""
+        return not self.puts and not self.drops
+
+
+def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
+    """Check a batch, each command against the catalog that those before it leave. O(objects + commands).
+
+    Raises:
+        CommandRefused: one does not fit; the batch is refused as a whole.
+        InvalidInput: there are more than `MAX_COMMANDS`.
+    """
+    if len(commands) > MAX_COMMANDS:
+        raise InvalidInput(f"{len(commands)} commands in one batch; the limit is {MAX_COMMANDS}: split it")
+    draft = Draft(catalog)
+    return draft.planned([command.apply(draft) for command in commands])
+
+
+def refuse(command: object, reason: str, draft: Draft) -> CommandRefused:
+    """Return the error of a command that does not fit."""
+    return CommandRefused(command=repr(command), reason=reason, version=draft.catalog.version)
+
+
+# ----------------------------------------------------------------------------------------------------- the commands
+
+
+@attrs.frozen
+class Put:
+    """Create an object, or replace the one of its name.
+
+    Attributes:
+        object: a `Schema`, `Zone`, `Table` or `Index`, without an id.
+        schema: the name of the schema, of a table and of an index.
+        zone: the name of the zone, of a table.
+        table: the name of the table, of an index.
+        if_exists: what to do if there is one of this name: `"refuse"`, `"keep"` it, or `"replace"` it under its id.
+    """
+
+    object: Schema | Zone | Table | Index
+    schema: str = attrs.field(default="", kw_only=True)
+    zone: str = attrs.field(default="", kw_only=True)
+    table: str = attrs.field(default="", kw_only=True)
+    if_exists: Literal["refuse", "keep", "replace"] = attrs.field(default="refuse", kw_only=True)
+
+    def apply(self, draft: Draft) -> bool:
+        one = self.object
+        _check_name(self, one.name, draft)
+        if isinstance(one, Zone) and not 1 <= one.partitions <= MAX_PARTITIONS:
+            raise refuse(self, f"{one.partitions} partitions; give 1 to {MAX_PARTITIONS}", draft)
+        if isinstance(one, Table):
+            one = attrs.evolve(one, schema_id=_found(self, "schema", self.schema, "", draft).id,
+                               zone_id=_found(self, "zone", self.zone, "", draft).id)
+        if isinstance(one, Index):
+            one = attrs.evolve(one, table_id=_found(self, "table", self.table, self.schema, draft).id)
+        known = _taken(one, self.schema, draft)
+        if known is None:
+            draft.put(attrs.evolve(one, id=NO_ID, created_at=0))
+            return True
+        if self.if_exists == "refuse" or type(known) is not type(one):
+            raise refuse(self, f"{KINDS[type(known)]} {one.name!r} exists", draft)
+        one = attrs.evolve(one, id=known.id, created_at=known.created_at, updated_at=known.updated_at)
+        if self.if_exists == "keep" or one == known:
+            return False
+        if isinstance(one, Table) and isinstance(known, Table) and one.schema_id != known.schema_id:
+            raise refuse(self, "a table stays in its schema", draft)
+        draft.put(one)
+        return True
+
+
+@attrs.frozen
+class Drop:
+    """Drop an object: a table with its indexes, a schema or a zone without tables.
+
+    Attributes:
+        kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
+        name: its name.
+        schema: the name of its schema, of a table and of an index.
+        if_exists: do nothing if there is none, instead of refusing.
+    """
+
+    kind: Kind
+    name: str
+    schema: str = attrs.field(default="", kw_only=True)
+    if_exists: bool = attrs.field(default=False, kw_only=True)
+
+    def apply(self, draft: Draft) -> bool:
+        found = _find(self.kind, self.name, self.schema, draft)
+        if found is None:
+            if self.if_exists:
+                return False
+            raise refuse(self, f"there is no {self.kind} {self.name!r}", draft)
+        if isinstance(found, Schema | Zone):
+            held = [table.name for table in draft.catalog.tables.values()
+                    if found.id in (table.schema_id, table.zone_id)]
+            if held:
+                raise refuse(self, f"{self.kind} {self.name!r} still has {len(held)} tables, {held[0]!r} among them",
+                             draft)
+        if isinstance(found, Table):
+            for index in [each for each in draft.catalog.indexes.values() if each.table_id == found.id]:
+                draft.drop(index)
+        draft.drop(found)
+        return True
+
+
+@attrs.frozen
+class Rename:
+    """Give an object another name.
+
+    Attributes:
+        kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
+        name: its name.
+        to: its next one.
+        schema: the name of its schema, of a table and of an index.
+    """
+
+    kind: Kind
+    name: str
+    to: str
+    schema: str = attrs.field(default="", kw_only=True)
+
+    def apply(self, draft: Draft) -> bool:
+        found = _found(self, self.kind, self.name, self.schema, draft)
+        _check_name(self, self.to, draft)
+        if self.to == self.name:
+            return False
+        renamed = attrs.evolve(found, name=self.to)
+        if _taken(renamed, self.schema, draft) is not None:
+            raise refuse(self, f"{self.to!r} exists", draft)
+        draft.put(renamed)
+        return True
+
+
+@attrs.frozen
+class SetIndexStatus:
+    """Say how far an index is built.
+
+    Attributes:
+        name: its name.
+        status: its next status.
+        schema: the name of its schema.
+    """
+
+    name: str
+    status: IndexStatus = attrs.field(converter=IndexStatus)
+    schema: str = attrs.field(default="", kw_only=True)
+
+    def apply(self, draft: Draft) -> bool:
+        found = _found(self, "index", self.name, self.schema, draft)
+        if found.status is self.status:
+            return False
+        draft.put(attrs.evolve(found, status=self.status))
+        return True
+
+
+def _check_name(command: object, name: str, draft: Draft) -> None:
+    if type(name) is not str or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise refuse(command, f"{str(name)[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
+
+
+def _find(kind: str, name: str, schema: str, draft: Draft) -> CatalogObject | None:
+    catalog = draft.catalog
+    match kind:
+        case "schema":
+            return catalog.find_schema(name)
+        case "zone":
+            return catalog.find_zone(name)
+        case "table":
+            return catalog.find_table(schema, name)
+        case "index":
+            return catalog.find_index(schema, name)
+        case _:
+            raise InvalidInput(f"{kind!r} is no kind of object; give one of {', '.join(KINDS.values())}")
+
+
+def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> Any:
+    found = _find(kind, name, schema, draft)
+    if found is None:
+        raise refuse(command, f"there is no {kind} {f'{schema}.' if schema else ''}{name}", draft)
+    return found
+
+
+def _taken(one: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
+    """Return who has the name: tables and indexes of a schema share one name space."""
+    if isinstance(one, Table | Index):
+        return _find("table", one.name, schema, draft) or _find("index", one.name, schema, draft)
+    return _find(KINDS[type(one)], one.name, "", draft)

@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`decide`: from what every node reported, a `CatalogView`, to the version up to which history may be cut; pure.
+
+The design names four restrictions. The catalog must not be cut
+
+1. above a version that an active transaction uses,
+2. above a version that a node may need to replay the Raft log of a partition,
+3. to a version in which an index is being built: the catalog's own indexes say so, by their status,
+4. above a version that a rebalance depends on.
+
+Restrictions 1, 2 and 4 are times that nodes report. The lowest time that anybody needs is the *bound*, and the version
+in force at the bound is the highest candidate, since it stays readable as the snapshot. And four things abort a cut to
+a candidate: the topology lacks a node that the candidate's tables need, a node lacks a partition that it must host, an
+index is being built (3), a rebalance may refer to the candidate (4).
+
+`limits_of` says what forbids one version. `decide` walks down from the bound to the first version without limits, so
+that an index build as the last change, or a table created a moment ago, does not stop everything. Right before a cut
+`limits_of` is asked again for its one target.
+
+Built for a thousand nodes and a thousand tables: a decision compares each node's bitmap of each table once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import attrs
+
+from compactlib.catalog.errors import TimeBeforeHistory
+from compactlib.catalog.history import RetainedVersions
+from compactlib.catalog.schema import Catalog
+from compactlib.catalog.timestamp import HIGHEST, Timestamp, show
+from compactlib.catalog.values import (
+    Assignments,
+    Culprit,
+    Factor,
+    Floor,
+    Need,
+    NodeReport,
+    Topology,
+    Unavailable,
+    partitions_of,
+)
+from compactlib.errors import InvalidInput
+from compactlib.kv import Condition
+from compactlib.report import Printed
+
+MAX_CULPRITS = 5
+"""How many culprits of one factor a decision names; the others are counted."""
+_MAX_REASONS = 3
+_ADVICE = {
+    Factor.ACTIVE_TRANSACTIONS: "end them, or wait",
+    Factor.RAFT_RECOVERY: "flush these partitions, remove those of dropped tables, or wait",
+    Factor.INDEX_BUILD: "wait until it is built, or drop the index",
+    Factor.REBALANCE: "wait until it is through",
+    Factor.LOW_WATERMARK: "wait until it is raised, or lower data_availability_seconds",
+    Factor.PIN: "release it, or wait until it expires",
+    Factor.MISSING_NODE: "start the node, or assign its partitions to others",
+    Factor.MISSING_PARTITION: "register the partition on its node, or assign it to another",
+    Factor.DROPPED_TABLE: "wait until the low watermark has passed the drop",
+    Factor.NO_ASSIGNMENTS: "look the assignments up again",
+    Factor.NO_ANSWER: "start these nodes, or take them out of the topology",
+    Factor.UNAVAILABLE: "wait until it is known; a low watermark is when it was raised once",
+}
+_Spread: TypeAlias = tuple[int, int]
+"""A zone's id and its number of partitions, as a catalog version has them."""
+
+
+# ------------------------------------------------------------------------------------------------- what is decided of
+
+
+@attrs.frozen(kw_only=True, repr=False, slots=False)
+class CatalogView(Printed):
+    """The catalog as a policy sees it: what is retained, and what the nodes still need of it.
+
+    Attributes:
+        reports: one per node that answered, the coordinator's own among them.
+        history: the retained catalog versions.
+        now: the coordinator's time; a table absent from the catalog active now counts as dropped.
+        low_watermark: the coordinator's; `None` before the first one, and then nothing is cut.
+        assignments: stable assignments of the zones.
+        topology: the nodes asked; nothing is cut while it has none.
+        needs: what is needed besides the reports: the lowest pin.
+        term: the coordinator's term; `None` without one.
+        conditions: states of keys that must still hold when history is cut: pins, membership, term.
+    """
+
+    reports: tuple[NodeReport, ...]
+    history: RetainedVersions
+    now: Timestamp
+    low_watermark: Timestamp | None
+    assignments: Assignments
+    topology: Topology
+    needs: tuple[Need, ...] = ()
+    term: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What is safe: the highest version that nobody's needs forbid, or why there is none; see `decide`."""
+        return decide(self)
+
+    @property
+    def needed(self) -> int | None:
+        """The version in force at the lowest time that any node needs; `None` if that is not known, or not retained."""
+        bound = self.decision.bound
+        return None if bound is None else version_at(self.history, bound)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one row a node that was asked, or that reported unasked."""
+        asked = {node.name for node in self.topology.nodes}
+        reports = {report.node.name: report for report in self.reports}
+        return [_row(name, reports.get(name), name in asked) for name in sorted(asked | reports.keys())]
+
+    def _summary(self) -> str:
+        return (f"versions {self.history.earliest} to {self.history.latest}, {len(self.reports)} reports of "
+                f"{len(self.topology.nodes)} nodes")
+
+
+def _row(name: str, report: NodeReport | None, asked: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"node": name, "asked": asked, "reported": report is not None, "needs_from": None, "why": ""}
+    if report is None:
+        return row
+    if report.unavailable:
+        return {**row, "why": f"{report.unavailable[0].factor}: {report.unavailable[0].reason}"}
+    lowest = min(report.floors, key=lambda floor: floor.time, default=None)
+    return row if lowest is None else {**row, "needs_from": lowest.time, "why": str(lowest.factor)}
+
+
+def version_at(history: RetainedVersions, time: Timestamp) -> int | None:
+    """Return the version in force at `time`; `None` if it is not retained."""
+    try:
+        return history.version_at(time)
+    except TimeBeforeHistory:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------ its result
+
+
+@attrs.frozen(kw_only=True)
+class Limit:
+    """One factor that keeps the target low.
+
+    Attributes:
+        factor: which.
+        allows: the highest version that this factor alone would allow; `None` if it allows none.
+        time: the time that it needs, if it is a matter of time.
+        culprits: what needs it, the first few.
+        more: how many culprits beyond those.
+    """
+
+    factor: Factor
+    allows: int | None
+    time: Timestamp | None = None
+    culprits: tuple[Culprit, ...] = ()
+    more: int = 0
+
+    def __str__(self) -> str:
+        at = "" if self.time is None else f" at {show(self.time)}"
+        who = "; ".join(map(str, self.culprits)) + (f" and {self.more} more" if self.more else "")
+        allows = "nothing" if self.allows is None else f"up to version {self.allows}"
+        return f"{self.factor}{at} allows {allows}" + (f" ({who})" if who else "")
+
+
+@attrs.frozen(kw_only=True)
+class Decision:
+    """Up to which version history may be cut, and why not further.
+
+    Attributes:
+        target: the version that may become the earliest one, as a snapshot; `None`: nothing may be cut.
+        earliest: the earliest version retained before.
+        latest: the latest version registered.
+        bound: the lowest time that any node needs; `None` if it is not known.
+        limits: every factor that allows less than could be cut if nothing were needed, the strongest first.
+    """
+
+    target: int | None
+    earliest: int
+    latest: int
+    bound: Timestamp | None = None
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """The limiting factors, the strongest first."""
+        return tuple(limit.factor for limit in self.limits)
+
+    def reason(self) -> str:
+        """Return one sentence: what holds the history, and what would end that."""
+        if not self.limits:
+            return f"history is as short as it can be: it begins at version {self.earliest}, which is in force"
+        return "; ".join([*map(str, self.limits[:_MAX_REASONS]), _ADVICE[self.limits[0].factor]])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one row a limit, with its culprits as text."""
+        return [{"factor": str(limit.factor), "allows": limit.allows, "time": limit.time,
+                 "culprits": "; ".join(map(str, limit.culprits)), "more": limit.more} for limit in self.limits]
+
+
+def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:
+    """Return the target up to which history may be cut, or why nothing can be.
+
+    Args:
+        view: what the nodes need.
+        at_most: the highest version that is wanted; default: the one in force now.
+
+    Raises:
+        InvalidInput: a node is in `reports` twice.
+
+    Cost: O(nodes x tables); linear in each.
+    """
+    history, evidence = view.history, _Evidence(view)
+    # Version 0 is in memory only: the log begins above it, and nothing lies below its first version.
+    lowest = max(history.earliest, 1)
+    wanted = version_at(history, view.now)
+    if wanted is not None and at_most is not None:
+        wanted = min(wanted, at_most)
+    bound = evidence.bound
+    decision = Decision(target=None, earliest=history.earliest, latest=history.latest, bound=bound)
+    if wanted is None or wanted <= lowest:
+        return decision
+    allowed = None if bound is None else version_at(history, bound)
+    ceiling = lowest if allowed is None else max(lowest, min(allowed, wanted))
+    target = evidence.highest(ceiling)
+    limits = {limit.factor: limit for limit in evidence.limits(wanted)}
+    for limit in evidence.limits(ceiling):
+        # What forbids nothing at the version that is wanted may forbid something at the one that the bound allows.
+        limits.setdefault(limit.factor, limit)
+    return attrs.evolve(decision, target=target if target > lowest else None,
+                        limits=tuple(sorted(limits.values(), key=_strength)))
+
+
+def limits_of(view: CatalogView, version: int) -> tuple[Limit, ...]:
+    """Return what forbids that history begins at this version, the strongest first; nothing if it may.
+
+    Raises:
+        CatalogVersionNotFound: the version is not retained.
+        InvalidInput: a node is in `reports` twice.
+    """
+    return tuple(sorted(_Evidence(view).limits(version), key=_strength))
+
+
+_ORDER = {factor: place for place, factor in enumerate(Factor)}
+
+
+def _strength(limit: Limit) -> tuple[int, Timestamp, int]:
+    """Sort the factor that allows least first; of equals, the one that needs the lower time."""
+    at = HIGHEST if limit.time is None else limit.time
+    return (-1 if limit.allows is None else limit.allows, at, _ORDER[limit.factor])
+
+
+# ----------------------------------------------------------------------------------------------------- its evidence
+
+
+class _Evidence:
+    """What the nodes said, prepared to be asked about one version after the other.
+
+    Attributes:
+        bound: the lowest time that anybody needs; `None` if it is not known.
+    """
+
+    def __init__(self, view: CatalogView) -> None:
+        self._history = view.history
+        reports: dict[str, NodeReport] = {}
+        for report in view.reports:
+            if reports.setdefault(report.node.name, report) is not report:
+                raise InvalidInput(f"node {report.node.name!r} reported twice in one round; give one report a node")
+        self._unknown = [_limit(factor, None, found) for factor, found in (
+            (Factor.NO_ANSWER, list(_silent(view, reports))),
+            (Factor.UNAVAILABLE, list(_waiting(view)))) if found]
+        self._floors: dict[Factor, list[Floor]] = defaultdict(list)
+        for floor in _floors(view):
+            self._floors[floor.factor].append(floor)
+        lowest = min((floor.time for floors in self._floors.values() for floor in floors), default=None)
+        self.bound: Timestamp | None = None if self._unknown else lowest
+        self._hosting = _Hosting(view, reports)
+
+    def limits(self, version: int) -> Iterator[Limit]:
+        """Return what forbids this version."""
+        catalog = self._history.catalog(version)
+        builds = [Culprit(index=index, table=table, owner=_status(catalog, index))
+                  for index, table in sorted(catalog.building.items())]
+        yield from self._unknown
+        for factor, floors in self._floors.items():
+            time = min(floor.time for floor in floors)
+            allows = version_at(self._history, time)
+            if allows is None or allows < version:
+                culprits = [floor.culprit for floor in floors if floor.time == time]
+                if factor is Factor.INDEX_BUILD:  # a source of the host's own
+                    culprits, builds = [*culprits, *builds], []
+                yield _limit(factor, allows, culprits, time=time)
+        if builds:
+            yield _limit(Factor.INDEX_BUILD, self._below(version, _being_built), builds)
+        self._hosting.read(catalog)
+        for factor, blocked in self._hosting.blocked.items():
+            if blocked.tables_of(catalog):
+                yield _limit(factor, self._below(version, blocked.tables_of), blocked.culprits, more=blocked.more)
+
+    def highest(self, version: int) -> int:
+        """Return the highest version, from this one down, that its own objects do not forbid, whatever time is needed.
+        """
+        def forbidding(catalog: Catalog) -> list[Timestamp]:
+            self._hosting.read(catalog)
+            tables = [each for blocked in self._hosting.blocked.values() for each in blocked.tables_of(catalog)]
+            return [*_being_built(catalog), *tables]
+
+        return self._below(version, forbidding)
+
+    def _below(self, version: int, forbidding: Callable[[Catalog], list[Timestamp]]) -> int:
+        """Return the highest version, from this one down, without objects that forbid it.
+
+        Args:
+            version: where to begin.
+            forbidding: returns when those objects of a catalog were created: all versions since then have them.
+        """
+        history = self._history
+        while version > history.earliest and (created := forbidding(history.catalog(version))):
+            made = version_at(history, min(created))
+            version = history.earliest if made is None else max(min(made, version) - 1, history.earliest)
+        return version
+
+
+def _being_built(catalog: Catalog) -> list[Timestamp]:
+    return [catalog.indexes[each].created_at for each in catalog.building]
+
+
+def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], *, time: Timestamp | None = None,
+           more: int = 0) -> Limit:
+    return Limit(factor=factor, allows=allows, time=time, culprits=tuple(culprits[:MAX_CULPRITS]),
+                 more=more + max(len(culprits) - MAX_CULPRITS, 0))
+
+
+def _silent(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
+    if not view.topology.nodes:
+        yield Culprit(owner="0 nodes are known; give view() the topology and the reports")
+    for node in sorted(view.topology.nodes):
+        report = reports.get(node.name)
+        if report is None:
+            yield Culprit(node=node.name, owner="did not answer")
+        elif report.node.incarnation != node.incarnation:
+            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation} and is "
+                                                f"{node.incarnation}")
+
+
+def _waiting(view: CatalogView) -> Iterator[Culprit]:
+    for report in view.reports:
+        for each in report.unavailable:
+            yield attrs.evolve(each.culprit, node=report.node.name, owner=f"{each.factor}: {each.reason}")
+    for need in view.needs:
+        if isinstance(need, Unavailable):
+            yield attrs.evolve(need.culprit, owner=f"{need.factor}: {need.reason}")
+    if view.low_watermark is None:
+        yield Culprit(owner=f"{Factor.LOW_WATERMARK}: the coordinator has none yet")
+
+
+def _floors(view: CatalogView) -> Iterator[Floor]:
+    if view.low_watermark is not None:
+        yield Floor(Factor.LOW_WATERMARK, view.low_watermark, Culprit(owner="of the coordinator"))
+    yield from (need for need in view.needs if isinstance(need, Floor))
+    for report in view.reports:
+        name = report.node.name
+        # The time that a round publishes bounds what partitions will need: it counts like a floor.
+        found = report.floor(Factor.ACTIVE_TRANSACTIONS)
+        if found is None or found.time > report.transactions_from:
+            yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from, Culprit(node=name))
+        for floor in report.floors:
+            yield attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=name))
+
+
+def _status(catalog: Catalog, index_id: int) -> str:
+    index = catalog.indexes.get(index_id)
+    return "" if index is None else f"index {index.name!r} is {index.status}"
+
+
+@attrs.define
+class _Blocked:
+    """What one factor forbids: every version that holds one of these tables, spread so.
+
+    Attributes:
+        tables: by table id, the spreads under which it is forbidden.
+        culprits: the first few.
+        more: how many others.
+    """
+
+    tables: dict[int, set[_Spread]] = attrs.field(factory=dict)
+    culprits: list[Culprit] = attrs.field(factory=list)
+    more: int = 0
+
+    def add(self, table: int, spread: _Spread, culprit: Culprit) -> None:
+        self.tables.setdefault(table, set()).add(spread)
+        if len(self.culprits) < MAX_CULPRITS:
+            self.culprits.append(culprit)
+        else:
+            self.more += 1
+
+    def tables_of(self, catalog: Catalog) -> list[Timestamp]:
+        """Return when the tables were created that the catalog holds of these. O(blocked tables)."""
+        tables = [table for each in self.tables if (table := catalog.tables.get(each)) is not None]
+        return [table.created_at for table in tables if _spread(catalog, table.zone_id) in self.tables[table.id]]
+
+
+class _Hosting:
+    """Looks for required (table, partition, node) triples that were not reported. Reads each table once."""
+
+    def __init__(self, view: CatalogView, reports: Mapping[str, NodeReport]) -> None:
+        self._hosted = {name: report.hosted for name, report in reports.items()}
+        self._members = {node.name for node in view.topology.nodes}
+        self._assignments = view.assignments
+        self._now = view.history.at(max(view.now, view.history.activation(view.history.earliest)))
+        # A dropped table that lives at the lowest watermark may still be read.
+        marks = [floor.time for report in reports.values() if (floor := report.floor(Factor.LOW_WATERMARK))]
+        marks += [] if view.low_watermark is None else [view.low_watermark]
+        version = version_at(view.history, min(marks)) if marks else None
+        self._at_watermark = None if version is None else view.history.catalog(version)
+        self._read: set[tuple[int, _Spread]] = set()
+        self.blocked: dict[Factor, _Blocked] = {factor: _Blocked() for factor in (
+            Factor.MISSING_NODE, Factor.MISSING_PARTITION, Factor.DROPPED_TABLE, Factor.NO_ASSIGNMENTS)}
+
+    def read(self, catalog: Catalog) -> None:
+        """Take in the tables of one version. O(tables, nodes x tables that were not read before)."""
+        required: dict[_Spread, list[int]] = defaultdict(list)
+        for table in catalog.tables.values():
+            spread = _spread(catalog, table.zone_id)
+            if (table.id, spread) in self._read:
+                continue
+            self._read.add((table.id, spread))
+            if table.id in self._now.tables:
+                required[spread].append(table.id)
+            elif self._at_watermark is None or table.id in self._at_watermark.tables:
+                self.blocked[Factor.DROPPED_TABLE].add(table.id, spread, Culprit(
+                    table=table.id, zone=table.zone_id, owner=f"table {table.name!r} was dropped"))
+        for spread, tables in required.items():
+            self._require(spread, tables)
+
+    def _require(self, spread: _Spread, tables: Sequence[int]) -> None:
+        """Look for the hosts of these tables of one zone."""
+        zone, partitions = spread
+        full = (1 << partitions) - 1
+        assigned = self._assignments.zones.get(zone)
+        unknown = full & ~(0 if assigned is None else assigned.assigned())
+        if assigned is None or unknown:
+            self._block(Factor.NO_ASSIGNMENTS, "", spread, [(table, unknown) for table in tables])
+            return
+        for name in sorted(assigned.masks):
+            needed = assigned.masks[name] & full
+            if not needed:
+                continue
+            if name not in self._members:
+                self._block(Factor.MISSING_NODE, name, spread, [(table, needed) for table in tables])
+            hosted = self._hosted.get(name)
+            if hosted is not None:
+                lacking = [(table, needed & ~hosted.get(table, 0)) for table in tables
+                           if needed & ~hosted.get(table, 0)]
+                self._block(Factor.MISSING_PARTITION, name, spread, lacking)
+
+    def _block(self, factor: Factor, node: str, spread: _Spread, lacking: Sequence[tuple[int, int]]) -> None:
+        for table, mask in lacking:
+            self.blocked[factor].add(table, spread, Culprit(node=node, table=table, zone=spread[0],
+                                                            partitions=tuple(partitions_of(mask))))
+
+
+def _spread(catalog: Catalog, zone_id: int) -> _Spread:
+    zone = catalog.zones.get(zone_id)
+    return zone_id, 0 if zone is None else zone.partitions

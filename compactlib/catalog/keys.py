@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of the catalog in its partition of the store; versions are decimal, so that keys order as versions do."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+FORMAT = b"format"
+LATEST = b"latest"
+EARLIEST = b"earliest"
+TERM = b"term"
+COORDINATOR = b"coordinator"
+MEMBERS = b"members"
+PINS = b"pins"
+UPDATES = b"update/"
+PIECES = b"piece/"
+LOW_WATERMARK = b"low_watermark/"
+PUBLISHED = b"published/"
+
+_DIGITS = 19
+
+
+def update_key(version: int) -> bytes:
+    """Return the key of a version's update, or of the snapshot that took its place."""
+    return UPDATES + b"%0*d" % (_DIGITS, version)
+
+
+def piece_key(version: int, writer: str, number: int) -> bytes:
+    """Return the key of a piece of a snapshot, private to one attempt to write it."""
+    return PIECES + b"%0*d/%s/%06d" % (_DIGITS, version, writer.encode("ascii"), number)
+
+
+def version_of(key: bytes, prefix: bytes = UPDATES) -> int | None:
+    """Return the version of an update's key, or of a piece's; `None` for another key."""
+    digits = key[len(prefix):len(prefix) + _DIGITS]
+    is_whole = prefix == PIECES or len(key) == len(prefix) + _DIGITS
+    return int(digits) if is_whole and len(digits) == _DIGITS and digits.isdigit() else None
+
+
+def published_prefix(node: str) -> bytes:
+    """Return what the keys of one node's published times begin with."""
+    return PUBLISHED + _quoted(node) + b"/"
+
+
+def published_key(node: str, table: int, partition: int) -> bytes:
+    """Return the key of a partition's published time on one node."""
+    return published_prefix(node) + b"%d/%d" % (table, partition)
+
+
+def published_place(key: bytes) -> tuple[int, int]:
+    """Return the table's id and the partition's number in the key of a published time."""
+    _, table, partition = key.rsplit(b"/", 2)
+    return int(table), int(partition)
+
+
+def low_watermark_key(node: str) -> bytes:
+    """Return the key of a node's low watermark."""
+    return LOW_WATERMARK + _quoted(node)
+
+
+def _quoted(name: str) -> bytes:
+    # A name with a slash must not reach into the keys of another.
+    return quote(name, safe="").encode()

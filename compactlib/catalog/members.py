@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Members`: which nodes there are, in one cell of the store; joining draws the next incarnation.
+
+The cell is a condition of each cut, so that nothing is cut by reports that a node which has joined since knows nothing
+of. A node that is gone stays a member until the host's word takes it out: until then nothing is cut, since its
+transactions may go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from compactlib.catalog import keys
+from compactlib.catalog.values import NodeId, Topology
+from compactlib.clock import Clock
+from compactlib.codec import JsonCodec
+from compactlib.kv import Condition, KVStore
+from compactlib.kv.cell import Cell
+
+
+class Membership(Protocol):
+    """Where a coordinator reads which nodes there are. `Members` is one; a host may have its own."""
+
+    def read(self) -> tuple[Topology, Sequence[Condition]]:
+        """Return the topology, with its epoch, from where the membership is decided: a local copy may be old.
+
+        Returns:
+            The topology, and states of keys of the log's store that hold as long as it does not change: none if it
+            does not lie there. Then no cut is refused for a node that joins in the very moment, and a node must begin
+            nothing for the clocks' greatest skew, and for as long as a cut may take, after it was admitted.
+        """
+
+
+@attrs.frozen
+class _Nodes:
+    """What the cell holds.
+
+    Attributes:
+        epoch: how many changes there have been; the highest incarnation that was ever drawn is not above it.
+        nodes: incarnation by name.
+    """
+
+    epoch: int = 0
+    nodes: Mapping[str, int] = attrs.field(factory=dict)
+
+
+class Members:
+    """The nodes of one catalog. Any thread and process may call it.
+
+    Args:
+        store: where the cell lies: that of the catalog's log.
+        partition: the store's partition: that of the log.
+        clock: waits between two tries of a change.
+    """
+
+    def __init__(self, store: KVStore, partition: bytes = b"catalog", *, clock: Clock | None = None) -> None:
+        self._cell = Cell[_Nodes](store, partition, keys.MEMBERS, JsonCodec(_Nodes), clock=clock)
+
+    def read(self) -> tuple[Topology, Sequence[Condition]]:
+        """Return the nodes, and the condition that they have not changed since. One request.
+
+        Raises:
+            CorruptData, Unsupported: the cell cannot be read.
+        """
+        state = self._cell.state()
+        found = state.value or _Nodes()
+        return Topology(frozenset(NodeId(*each) for each in found.nodes.items()), found.epoch), (state.condition,)
+
+    def join(self, name: str) -> NodeId:
+        """Add a node, or begin its next life; returns it with an incarnation that no life had before.
+
+        Raises:
+            Busy, OutcomeUnknown: as `Cell.update`.
+        """
+        def joined(before: _Nodes | None) -> _Nodes:
+            found = before or _Nodes()
+            return _Nodes(found.epoch + 1, {**found.nodes, name: found.epoch + 1})
+
+        after = self._cell.update(joined, operation=f"joining of node {name!r}").after or _Nodes()
+        return NodeId(name, after.nodes[name])
+
+    def leave(self, name: str) -> None:
+        """Take a node out; one that is no member is no error. Its word is the host's: it must have ended.
+
+        Raises:
+            Busy, OutcomeUnknown: as `Cell.update`.
+        """
+        def left(before: _Nodes | None) -> _Nodes | None:
+            if before is None or name not in before.nodes:
+                return before
+            return _Nodes(before.epoch + 1, {each: life for each, life in before.nodes.items() if each != name})
+
+        self._cell.update(left, operation=f"leaving of node {name!r}", may_repeat=True)

@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CatalogNode`: one node of a cluster, with its catalog, the sources of what it needs, its membership, its upkeep.
+
+    node = CatalogNode("n1", log, clock, database)
+    node.published.register(...)        # the partitions that it hosts
+    with node:                          # joins, and starts its one thread
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(node.coordinate(peers))      # runs rounds while it coordinates
+            ...                         # the host's own: serves report() and publish() to the coordinator
+
+Its thread follows the log, takes part in the election if it is to, raises the low watermark, and forgets what is needed
+no more. Rounds run in the host's event loop, since the calls to other nodes are the host's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, Self
+
+from compactlib.budget import Budget
+from compactlib.catalog.errors import ClockSkewExceeded, NotReady
+from compactlib.catalog.lease import Elected, LeaseElection
+from compactlib.catalog.members import Members, Membership
+from compactlib.catalog.needs.published import PublishedTimes
+from compactlib.catalog.needs.report import LocalNeeds, NeedSource
+from compactlib.catalog.needs.transactions import ActiveTransactions
+from compactlib.catalog.needs.watermark import LowWatermark
+from compactlib.catalog.plan import CatalogPolicy
+from compactlib.catalog.round import Peers, RoundReport, run_round
+from compactlib.catalog.service import CatalogService
+from compactlib.catalog.timestamp import HybridClock, Timestamp, show
+from compactlib.catalog.update_log import UpdateLog
+from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, ZoneResult
+from compactlib.contract import CommitFence
+from compactlib.errors import Busy, Stale
+from compactlib.runtime.observe import Observer, telling
+from compactlib.service import PeriodicService
+
+_LOGGER = logging.getLogger("compactlib.catalog")
+_MAX_REPORTS = 10
+
+
+class Database(Protocol):
+    """What a node asks of the database around it. Called in worker threads; may block, and may raise anything."""
+
+    def assignments(self) -> Assignments:
+        """Look up which nodes must host which partitions of all zones, from one moment, planned moves included."""
+
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
+        """Propose `time` in the logs of those of the zone's partitions that this node leads.
+
+        Every replica that applies the command calls `PublishedTimes.applied`; the time counts after a flush that began
+        later.
+
+        Returns:
+            In how many logs it was proposed.
+        """
+
+    def destroy(self, table: int, partition: int) -> None:
+        """Remove the data and the log of a partition that this node hosts, of a dropped table that nobody can read."""
+
+
+class CatalogNode:
+    """One node of a cluster. Any thread may call it.
+
+    Args:
+        name: this node's, which no other node has.
+        log: shared by all nodes.
+        clock: the node's clock; its skew is the cluster's limit.
+        database: the host.
+        lease_seconds: of the election over the log's store; `None`: the host calls `elected`.
+        data_availability_seconds: how long old data stays readable.
+        delay_seconds: see `CatalogService`.
+        sources: further needs: `RebalanceNeed`, the host's own.
+        membership: which nodes there are; default: a cell beside the log, which `join` and `leave` change. With one of
+            the host's own, `join` is given this node's present life.
+        follow_seconds: how often the log is read for what other nodes append.
+        upkeep_seconds: how often the low watermark is raised, and expired pins, destroyed partitions and leftovers of
+            cuts are forgotten.
+        policy: how much of the unneeded history is cut.
+        observer: notified of rounds (`catalog_round`), and as `CatalogService` says.
+
+    Attributes:
+        name, service, published: as their names say; `published` before the node has joined as well.
+        last_round: the report of the last round that this node ran.
+    """
+
+    def __init__(self, name: str, log: UpdateLog, clock: HybridClock, database: Database, *,
+                 lease_seconds: float | None = 15.0, data_availability_seconds: float = 600.0,
+                 delay_seconds: float = 0.5, sources: Sequence[NeedSource] = (), membership: Membership | None = None,
+                 follow_seconds: float = 0.1, upkeep_seconds: float = 60.0, policy: CatalogPolicy | None = None,
+                 observer: Observer | None = None) -> None:
+        self.name: str = name
+        self.service: CatalogService = CatalogService(log, clock, delay_seconds=delay_seconds, policy=policy,
+                                                      observer=observer)
+        self.published: PublishedTimes = PublishedTimes(log.store, name, log.partition, clock=clock.clock)
+        self.last_round: RoundReport | None = None
+        self._clock = clock
+        self._database = database
+        self._observer = telling(observer)
+        self._members = Members(log.store, log.partition, clock=clock.clock)
+        self._membership: Membership = self._members if membership is None else membership
+        history = self.service.history
+        self._watermark = LowWatermark(log.store, name, clock, data_availability_seconds=data_availability_seconds,
+                                       partition=log.partition, earliest=history.activation(history.earliest))
+        self._watermark.listen(lambda time: self._ring())
+        self._transactions = ActiveTransactions(lambda: self.service.history, clock)
+        self._sources = (self._watermark, *sources)
+        self._needs: LocalNeeds | None = None  # from the admission on
+        self._may_begin = False  # from when the clocks' greatest skew has passed since
+        self._reported: Timestamp = 0
+        self._coordinator: Elected | None = None
+        self._election = None if lease_seconds is None else LeaseElection(
+            log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
+        self._look_seconds = (lease_seconds or 15.0) / 3
+        self._upkeep_seconds = upkeep_seconds
+        self._looked = self._kept_up = self._epoch = -1.0
+        self._bells: set[Callable[[], object]] = set()
+        self._thread = PeriodicService(self._run_once, name=f"node {name} of the catalog", every_seconds=follow_seconds,
+                                       retry_seconds=follow_seconds, max_retry_seconds=10.0, clock=clock.clock)
+
+    # -- membership
+
+    def join(self, node: NodeId | None = None) -> NodeId:
+        """Become a member, in the next life of this node, and wait for the clocks' greatest skew.
+
+        Whoever handed a time out before does not know this node; by then no clock is behind such a time.
+
+        Args:
+            node: this life, where the host keeps the membership and has admitted it.
+
+        Raises:
+            ClockSkewExceeded: this node's clock is behind the log, or behind its own low watermark, by more than the
+                skew; it was not admitted.
+            Busy, OutcomeUnknown: as `Members.join`.
+        """
+        self.service.poll()
+        history = self.service.history
+        for time in (history.catalog(history.latest).commit, self._watermark.value.time or 0):
+            ahead = self._clock.ahead_ms(time)
+            if ahead > self._clock.max_skew_ms:
+                raise ClockSkewExceeded(time=time, ahead_ms=ahead, limit_ms=self._clock.max_skew_ms,
+                                        advice=f"node {self.name} is not admitted until its clock is right")
+        self._may_begin, self._reported = False, 0
+        joined = self._members.join(self.name) if node is None else node
+        self._needs = LocalNeeds(joined, lambda: self.service.history, transactions=self._transactions,
+                                 partitions=self.published, sources=self._sources)
+        self._clock.clock.sleep(self._clock.max_skew_ms / 1000)
+        self._may_begin = True
+        return joined
+
+    def leave(self, name: str | None = None) -> None:
+        """Take a node out of the membership kept beside the log: this one, or another one that has ended.
+
+        Until then nothing is cut, since its transactions may go on. Its word is the host's.
+
+        Raises:
+            Busy, OutcomeUnknown: as `Members.leave`.
+        """
+        if name is None or name == self.name:
+            self._may_begin, self._needs = False, None
+        self._members.leave(self.name if name is None else name)
+        self._ring()
+
+    @property
+    def id(self) -> NodeId | None:
+        """This node in its present life; `None` before it has joined."""
+        needs = self._needs
+        return None if needs is None else needs.node
+
+    @property
+    def transactions(self) -> ActiveTransactions:
+        """The active transactions.
+
+        Raises:
+            NotReady: the node has not joined, or the clocks' greatest skew has not passed since.
+        """
+        self._require_joined()
+        return self._transactions
+
+    @property
+    def watermark(self) -> LowWatermark:
+        """The low watermark, and its readers; raises as `transactions`."""
+        self._require_joined()
+        return self._watermark
+
+    def _require_joined(self) -> None:
+        if not self._may_begin:
+            raise NotReady(f"node {self.name} begins nothing before join() has returned, nor after it was taken out")
+
+    # -- what the coordinator asks
+
+    def report(self) -> NodeReport:
+        """Return what this node needs and hosts, for the coordinator's `Peers.report`.
+
+        Raises:
+            NotReady: the node has not joined.
+            Busy: versions came again and again while its sources were asked.
+            CompactlibError: the log cannot be read.
+        """
+        needs = self._needs
+        if needs is None:
+            raise NotReady(f"node {self.name} has not joined")
+        self.service.poll()
+        for _ in range(_MAX_REPORTS):
+            latest = self.service.history.latest
+            report = needs.report()
+            # What came meanwhile may be in force by now, and the sources were not asked about it.
+            self.service.poll()
+            if self.service.history.latest == latest:
+                self._reported = max(self._reported, report.transactions_from)
+                return report
+        raise Busy(f"the catalog grew {_MAX_REPORTS} times while this node's sources were asked; the next round asks "
+                   f"again")
+
+    def publish(self, time: Timestamp) -> Published:
+        """Propose a round's lowest time in the logs of the partitions that this node leads, for `Peers.publish`.
+
+        Zones fail apart. A time from before may come late, or again: a published time only rises.
+
+        Raises:
+            Stale: the time is above what this node has reported in this life, so it cannot come from its report.
+            TimeBeforeHistory: the time lies before the retained history.
+        """
+        if time > self._reported:
+            raise Stale(f"time {show(time)} is above {show(self._reported)}, which node {self.name} has reported last; "
+                        f"it is not published")
+        catalogs = self.service.history.between(time, self._clock.present())
+        partitions = {zone.id: zone.partitions for catalog in catalogs for zone in catalog.zones.values()}
+        results = []
+        for zone in sorted(partitions):
+            try:
+                results.append(ZoneResult(zone, self._database.publish(zone, partitions[zone], time)))
+            except Exception as error:
+                _LOGGER.warning("zone %d could not publish on node %s: %r", zone, self.name, error, exc_info=error)
+                results.append(ZoneResult(zone, error=f"{type(error).__name__}: {error}"))
+        return Published(tuple(results))
+
+    # -- coordinating
+
+    def elected(self, term: int, node: str) -> None:
+        """Take note of the host's election: `node` coordinates in `term`. A lower term than before changes nothing."""
+        known = self._coordinator
+        if known is None or term > known.term:
+            self._coordinator = Elected(term, node)
+            self._ring()
+
+    @property
+    def coordinator(self) -> Elected | None:
+        """Who coordinates, as far as this node knows."""
+        return self._coordinator
+
+    async def round(self, peers: Peers, *, seconds: float = 10.0, fence: CommitFence | None = None) -> RoundReport:
+        """Run one round now; see `run_round`.
+
+        Raises:
+            NotReady: this node does not coordinate, as far as it knows.
+        """
+        elected = self._coordinator
+        if elected is None or elected.node != self.name:
+            raise NotReady(f"node {self.name} does not coordinate; {elected} does" if elected else
+                           f"node {self.name} does not know who coordinates")
+        self.last_round = await run_round(
+            peers, self.service, self._membership, term=elected.term, assignments=self._database.assignments,
+            low_watermark=self._watermark.value.time, seconds=seconds, fence=fence)
+        self._observer.event("catalog_round", {"report": self.last_round})
+        return self.last_round
+
+    async def coordinate(self, peers: Peers, *, interval_seconds: float = 300.0, retry_seconds: float = 10.0,
+                         seconds: float = 10.0, fence: CommitFence | None = None) -> None:
+        """Run rounds while this node coordinates, until the caller is cancelled.
+
+        A round begins when this node was elected, when its low watermark has moved, when the membership has changed,
+        and after the interval. What asks for a round while one runs starts one more. What a round raises is logged and
+        kept (`last_error`), and a round that failed or was partial is repeated after `retry_seconds`.
+
+        Args:
+            peers: the host's two calls.
+            interval_seconds: between two rounds that nothing asked for.
+            retry_seconds: after a round that did not do all.
+            seconds: the deadline of each call.
+            fence: entered around each cut.
+        """
+        loop, wake = asyncio.get_running_loop(), asyncio.Event()
+
+        def ring() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(wake.set)
+
+        self._bells.add(ring)
+        try:
+            while True:
+                wake.clear()
+                pause = interval_seconds
+                if self._coordinator is not None and self._coordinator.node == self.name:
+                    try:
+                        report = await self.round(peers, seconds=seconds, fence=fence)
+                        pause = retry_seconds if report.is_partial else interval_seconds
+                    except Exception as error:
+                        self._thread.last_error, self._thread.failures = error, self._thread.failures + 1
+                        _LOGGER.warning("a round of node %s failed: %s", self.name, error, exc_info=error)
+                        pause = retry_seconds
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await wake.wait()
+        finally:
+            self._bells.discard(ring)
+
+    def _ring(self) -> None:
+        for bell in list(self._bells):
+            bell()
+
+    # -- its thread
+
+    def start(self) -> None:
+        """Join, unless the node has, and start the thread; `with` starts and stops.
+
+        Raises:
+            ClockSkewExceeded, Busy, OutcomeUnknown: as `join`.
+        """
+        if not self._may_begin:
+            self.join()
+        self._thread.start()
+
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """End the thread, and wait for that; the node stays a member, and can be started again.
+
+        Raises:
+            Busy: it has not ended in time.
+        """
+        self._thread.stop(wait_seconds=wait_seconds)
+
+    def run_pending(self) -> bool:
+        """Do what is due in the caller's thread, for hosts without threads; returns whether anything was."""
+        return self._thread.run_pending()
+
+    def wake(self) -> None:
+        """Read the log now: after a notification of the store, for instance."""
+        self._thread.wake()
+
+    def close(self) -> None:
+        """Stop, and close the catalog; the node stays a member until it, or another one, calls `leave`."""
+        self._thread.stop()
+        self.service.close()
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What the thread or a round raised last; it is logged, and the work is tried again."""
+        return self._thread.last_error
+
+    @property
+    def failures(self) -> int:
+        """How often that was."""
+        return self._thread.failures
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_once(self, budget: Budget) -> None:
+        now = self._clock.clock.monotonic()
+        work: list[Callable[[], object]] = [self.service.poll]
+        if self._looked < 0 or now - self._looked >= self._look_seconds:
+            self._looked = now
+            work += [self._look, self._read_membership]
+        if self._kept_up < 0 or now - self._kept_up >= self._upkeep_seconds:
+            self._kept_up = now
+            work += [self._watermark.advance, self.service.pins.forget_expired,
+                     self._destroy_unreadable, self._forget_removed, lambda: self.service.reclaim(budget=budget)]
+        errors: list[Exception] = []
+        for each in work:
+            try:
+                each()
+            except Exception as error:  # what fails, perhaps for ever, keeps none of the others
+                errors.append(error)
+        for other in errors[1:]:
+            _LOGGER.warning("node %s: %s", self.name, other, exc_info=other)
+        if errors:
+            raise errors[0]
+
+    def _look(self) -> None:
+        elected = None if self._election is None else self._election.look()
+        if elected is not None:
+            self.elected(elected.term, elected.node)
+
+    def _read_membership(self) -> None:
+        topology, _ = self._membership.read()
+        needs = self._needs
+        if needs is not None and self._may_begin and needs.node not in topology.nodes:
+            # Taken out by the host's word, perhaps while this process stood still.
+            self._may_begin, self._needs = False, None
+        if self._epoch not in (-1, topology.epoch):
+            self._ring()
+        self._epoch = topology.epoch
+
+    def _destroy_unreadable(self) -> None:
+        since = self._watermark.value.time
+        if since is None:
+            return
+        for table, partition, incarnation in self.published.unreadable(self.service.history, since):
+            self._database.destroy(table, partition)
+            self.published.remove(table, partition, incarnation)
+
+    def _forget_removed(self) -> None:
+        if len(self.published):
+            self.published.forget_removed(self.service.history, self._database.assignments())
+
+    def __repr__(self) -> str:
+        return f"<CatalogNode {self.id or self.name}: {self._thread!r}>"

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the catalog as bytes: magic, format version, type, payload, and a CRC that covers the key too.
+
+`docs/formats/catalog-log.md` describes them to the byte. A record that was moved to another key, cut, or changed in any
+bit is `CorruptData`; one that a later release wrote is `Unsupported`. What is changed as a whole by compare-and-set
+lies in a `Cell` instead, which has its own frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from compactlib.catalog.schema import Catalog, Index, Schema, Table, Zone
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.codec import JsonCodec
+from compactlib.errors import CorruptData
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+
+T = TypeVar("T")
+_FRAME = RecordFrame("catalog record", b"CLCT", 1, "<HHI")
+"""Type and length of the payload, then the payload; the CRC starts from that of the key."""
+UPDATE, SNAPSHOT, PIECE = 1, 2, 3
+"""Types of what lies under the keys of versions and of pieces; the payload of a piece is bytes, of the others JSON."""
+
+
+def seal(key: bytes, kind: int, payload: bytes) -> bytes:
+    """Return the record of this payload, for this key and no other."""
+    return _FRAME.encode(kind, len(payload), body=payload, salt=crc32(key))
+
+
+def unseal(key: bytes, record: bytes, *kinds: int) -> tuple[int, bytes]:
+    """Return the type and payload of a record, which must be of one of these types.
+
+    Raises:
+        CorruptData: not what `seal` wrote for this key.
+        Unsupported: a later release wrote it.
+    """
+    name = key.decode("ascii", "backslashreplace")
+    found, length, payload = _FRAME.decode(record, name, salt=crc32(key))
+    if found not in kinds or length != len(payload):
+        raise CorruptData(path=name, offset=6, found=f"type {found}, length {length}",
+                          expected=f"type {' or '.join(map(str, kinds))}, length {len(payload)}")
+    return found, payload
+
+
+class Record(Generic[T]):
+    """One type of records, of one attrs value each.
+
+    Args:
+        kind: the type's number.
+        of: the class of the values.
+    """
+
+    def __init__(self, kind: int, of: type[T]) -> None:
+        self._kind = kind
+        self._codec = JsonCodec[T](of)
+
+    def seal(self, key: bytes, value: T) -> bytes:
+        """Return the value's record, for this key."""
+        return seal(key, self._kind, self._codec.encode(value))
+
+    def unseal(self, key: bytes, record: bytes) -> T:
+        """Return the value of a record; see `unseal` above."""
+        return self._codec.decode(unseal(key, record, self._kind)[1], key.decode("ascii", "backslashreplace"))
+
+
+@attrs.frozen
+class Lease:
+    """Who coordinates.
+
+    Attributes:
+        term: of the takeover.
+        node: the holder's name.
+        life: a word of its own for each life of a node.
+        beat: how often that life has written it.
+    """
+
+    term: int
+    node: str
+    life: str
+    beat: int
+
+
+@attrs.frozen
+class Kept:
+    """The published time of a partition on a node.
+
+    Attributes:
+        incarnation: the life of the partition's data.
+        time: what it has published.
+    """
+
+    incarnation: int
+    time: Timestamp
+
+
+@attrs.frozen
+class Pieces:
+    """Where the pieces of a snapshot lie.
+
+    Attributes:
+        writer: the token in their keys.
+        count: how many.
+        size: bytes in all.
+        crc: CRC-32 of all.
+    """
+
+    writer: str
+    count: int
+    size: int
+    crc: int
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """A whole catalog.
+
+    Attributes:
+        version, commit, activation, next_id: those of the version, not of the time when the snapshot was written.
+        objects: everything in it, each after what it refers to.
+    """
+
+    version: int
+    commit: Timestamp
+    activation: Timestamp
+    next_id: int
+    objects: tuple[Schema | Zone | Table | Index, ...]
+
+
+LEASES = Record[Lease](4, Lease)
+TIMES = Record[Kept](5, Kept)
+TERMS = Record[int](6, int)
+SNAPSHOTS = Record[Pieces](SNAPSHOT, Pieces)
+_CATALOGS = JsonCodec[Snapshot](Snapshot)
+
+
+def encode_catalog(catalog: Catalog) -> bytes:
+    """Return the bytes of a snapshot."""
+    return _CATALOGS.encode(Snapshot(version=catalog.version, commit=catalog.commit, activation=catalog.activation,
+                                     next_id=catalog.next_id, objects=tuple(catalog.objects())))
+
+
+def decode_catalog(data: bytes, place: str) -> Catalog:
+    """Return the catalog of a snapshot.
+
+    Raises:
+        CorruptData: the bytes are none.
+    """
+    found: Any = _CATALOGS.decode(data, place)
+    made = Catalog(version=found.version, commit=found.commit, activation=found.activation, next_id=found.next_id)
+    for one in found.objects:
+        made.put(one)
+    return made

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hybrid logical timestamps: 48 bits of milliseconds, 16 bits of counter, in one integer that orders events.
+
+A timestamp is a plain `int`, so that it compares, packs and prints at no cost: `physical_ms << 16 | logical`. 0 means
+"no time"; the lowest time is 1.
+
+>>> commit = timestamp(1000, 5)
+>>> activation = add_ms(commit, 500)
+>>> activation, show(activation)
+(98304005, '1500+5')
+>>> show(ensured_activation(activation, max_skew_ms=500))
+'2001'
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from sys import float_info
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.catalog.errors import ClockSkewExceeded
+from compactlib.clock import Clock
+from compactlib.errors import InvalidInput
+
+Timestamp: TypeAlias = int
+"""A hybrid timestamp: `physical_ms << 16 | logical`, 1 .. 2**63 - 1."""
+
+LOGICAL_BITS = 16
+LOWEST: Timestamp = 1
+"""The lowest time, (0, 1)."""
+HIGHEST: Timestamp = (1 << 63) - 1
+"""The highest time; fits a signed 64-bit field."""
+
+_MAX_LOGICAL = (1 << LOGICAL_BITS) - 1
+_ROUNDING_SECONDS = 0.01
+_MAX_SECONDS = float_info.max / 1000
+
+
+def timestamp(physical_ms: int, logical: int = 0) -> Timestamp:
+    """Return the timestamp of these two parts.
+
+    Raises:
+        InvalidInput: a part is out of range, or both are 0.
+    """
+    if not 0 <= logical <= _MAX_LOGICAL:
+        raise InvalidInput(f"the logical part is {logical}; it must be between 0 and {_MAX_LOGICAL}")
+    return checked_timestamp((physical_ms << LOGICAL_BITS) | logical)
+
+
+def checked_timestamp(value: int) -> Timestamp:
+    """Return `value`, which must be a timestamp.
+
+    Raises:
+        InvalidInput: it is no integer from 1 to 2**63 - 1.
+    """
+    if type(value) is not int or not LOWEST <= value <= HIGHEST:
+        raise InvalidInput(f"{value!r} is no timestamp; one is an integer from {LOWEST} to {HIGHEST}")
+    return value
+
+
+def physical_ms(time: Timestamp) -> int:
+    """Return the milliseconds since the epoch."""
+    return time >> LOGICAL_BITS
+
+
+def from_seconds(seconds: float) -> Timestamp:
+    """Return the first timestamp of the millisecond in which `seconds` since the epoch lie; the epoch itself gives 1.
+
+    Raises:
+        InvalidInput: not finite, negative, or beyond the year 6000.
+    """
+    if not abs(seconds) <= _MAX_SECONDS or seconds < 0:
+        raise InvalidInput(f"{seconds!r} is no time since the epoch; give seconds >= 0")
+    return checked_timestamp(max(int(seconds * 1000) << LOGICAL_BITS, LOWEST))
+
+
+def to_seconds(time: Timestamp) -> float:
+    """Return the seconds since the epoch, without the counter."""
+    return (time >> LOGICAL_BITS) / 1000
+
+
+def add_ms(time: Timestamp, milliseconds: int) -> Timestamp:
+    """Return `time` moved by `milliseconds`, negative ones backwards; the counter stays.
+
+    Raises:
+        InvalidInput: the result is no timestamp.
+    """
+    return checked_timestamp(time + (milliseconds << LOGICAL_BITS))
+
+
+def ensured_activation(activation: Timestamp, *, max_skew_ms: int) -> Timestamp:
+    """Return from when on every node agrees that what is active at `activation` is active, whatever its clock's skew.
+    """
+    time = add_ms(activation, max_skew_ms)
+    return time if not time & _MAX_LOGICAL else ((time >> LOGICAL_BITS) + 1) << LOGICAL_BITS
+
+
+def milliseconds(seconds: float, *, name: str) -> int:
+    """Return a duration as whole milliseconds, rounded up; `name` is the argument's, for the message.
+
+    Raises:
+        InvalidInput: not finite or negative.
+    """
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise InvalidInput(f"{name} is {seconds!r}; give seconds >= 0")
+    return math.ceil(round(seconds * 1000, 6))
+
+
+def show(time: Timestamp) -> str:
+    """Return a timestamp as people read it: milliseconds, and the counter if there is one."""
+    counter = time & _MAX_LOGICAL
+    return f"{physical_ms(time)}+{counter}" if counter else str(physical_ms(time))
+
+
+@attrs.frozen
+class Moment:
+    """A timestamp that was drawn, and when that was by the monotonic clock.
+
+    Attributes:
+        time: the timestamp.
+        tick: monotonic seconds.
+    """
+
+    time: Timestamp
+    tick: float
+
+
+class HybridClock:
+    """Gives timestamps that ascend strictly, also when the physical clock jumps back. Any thread may call it.
+
+    Nothing corrects a physical clock that is wrong. A node whose clock is behind the log by more than the skew is not
+    admitted (`CatalogNode.join`).
+
+    Args:
+        clock: where physical time comes from.
+        max_skew_seconds: how far the clocks of two nodes may differ, and an observed timestamp may run ahead.
+
+    Attributes:
+        clock: as given.
+        max_skew_ms: the skew.
+
+    Raises:
+        InvalidInput: the skew is negative or not finite.
+    """
+
+    def __init__(self, clock: Clock, *, max_skew_seconds: float = 0.5) -> None:
+        self.clock: Clock = clock
+        self.max_skew_ms: int = milliseconds(max_skew_seconds, name="max_skew_seconds")
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now(self) -> Timestamp:
+        """Draw the next timestamp: the physical clock's, or one more than the last if that is not above it. O(1)."""
+        physical = self._physical()
+        with self._lock:
+            self._last = physical if physical > self._last else self._last + 1
+            return self._last
+
+    def draw(self) -> Moment:
+        """Draw the next timestamp, with the monotonic time for `wait_until`."""
+        return Moment(self.now(), self.clock.monotonic())
+
+    def present(self) -> Timestamp:
+        """Return the time to look things up at; every later timestamp is at or above it."""
+        return max(self._physical(), self._last)
+
+    def ahead_ms(self, time: Timestamp) -> int:
+        """Return by how many milliseconds a timestamp runs ahead of the physical clock; negative if it lies behind."""
+        return physical_ms(time) - physical_ms(self._physical())
+
+    def observe(self, time: Timestamp) -> Timestamp:
+        """Take over a timestamp received from elsewhere, and draw one above it.
+
+        Raises:
+            InvalidInput: `time` is no timestamp.
+            ClockSkewExceeded: it runs ahead by more than the skew; the clock did not move.
+        """
+        ahead = self.ahead_ms(checked_timestamp(time))
+        if ahead > self.max_skew_ms:
+            raise ClockSkewExceeded(time=time, ahead_ms=ahead, limit_ms=self.max_skew_ms)
+        with self._lock:
+            self._last = max(self._last, time)
+        return self.now()
+
+    def wait_until(self, time: Timestamp, drawn: Moment) -> None:
+        """Sleep until the physical clock is at or above `time`, or as much time has passed as lay between.
+
+        Args:
+            time: what to wait for.
+            drawn: an earlier moment: a physical clock that jumped back since does not prolong the wait.
+        """
+        # A little more, so that rounding does not end it before the physical clock is there.
+        end = drawn.tick + (physical_ms(time) - physical_ms(drawn.time)) / 1000 + _ROUNDING_SECONDS
+        while (short := min(self.ahead_ms(time) / 1000, end - self.clock.monotonic())) > 0:
+            self.clock.sleep(short)
+
+    def _physical(self) -> Timestamp:
+        return max(int(self.clock.now() * 1000) << LOGICAL_BITS, LOWEST)
+
+    def __repr__(self) -> str:
+        return f"HybridClock(last={show(self._last)})"

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A catalog's node: joining and leaving, following the log, upkeep, and when it runs rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from compactlib.catalog import (
+    Assignments,
+    CatalogNode,
+    Drop,
+    HybridClock,
+    Members,
+    NodeId,
+    NodeReport,
+    Published,
+    Put,
+    RoundReport,
+    Schema,
+    Table,
+    UpdateLog,
+    Zone,
+    ZoneAssignments,
+)
+from compactlib.catalog.errors import ClockSkewExceeded, NotReady
+from compactlib.clock import ManualClock
+from compactlib.errors import Stale
+from compactlib.kv import KVStore, MemoryStore, StoreFailed
+from compactlib.testing import Request, StoreInFront
+from tests.harness.catalog_cluster import Cluster
+
+
+class Database:
+    """The database around a node that is alone."""
+
+    def __init__(self) -> None:
+        self.destroyed: list[tuple[int, int]] = []
+
+    def assignments(self) -> Assignments:
+        return Assignments({1: ZoneAssignments.everywhere(["A"], 2)})
+
+    def publish(self, zone: int, partitions: int, time: int) -> int:
+        return partitions
+
+    def destroy(self, table: int, partition: int) -> None:
+        self.destroyed.append((table, partition))
+
+
+def node_on(store: KVStore, clock: ManualClock, name: str = "A", **options: Any) -> CatalogNode:
+    log = UpdateLog(store, rng=Random(name), clock=clock)
+    options.setdefault("lease_seconds", None)
+    return CatalogNode(name, log, HybridClock(clock), options.pop("database", Database()), **options)
+
+
+class Refusing:
+    """A step that refuses each request while it is to, and notes that it did."""
+
+    def __init__(self) -> None:
+        self.refuses, self.has_refused = threading.Event(), threading.Event()
+
+    def __call__(self, request: Request, act: Any) -> Any:
+        if self.refuses.is_set():
+            self.has_refused.set()
+            raise StoreFailed(operation=request.kind, path="a store under test", detail="refused")
+        return act()
+
+
+# ------------------------------------------------------------------------------------------------ joining and leaving
+
+
+def test_node_begins_nothing_before_it_has_joined() -> None:
+    node = node_on(MemoryStore(), ManualClock(1000.0))
+    for refused in (lambda: node.transactions, lambda: node.watermark, node.report):
+        with pytest.raises(NotReady):
+            refused()
+    assert node.join() == NodeId("A", 1)
+    assert node.transactions.begin().version == 0
+    assert node.report().node == NodeId("A", 1)
+    node.close()
+
+
+def test_node_joins_after_the_greatest_skew_of_the_clocks() -> None:
+    """A time that somebody handed out before does not lie above any transaction of the node."""
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    node, before = node_on(store, clock), clock.monotonic()
+    node.join()
+    assert clock.monotonic() - before >= 0.5
+    node.close()
+
+
+def test_each_life_has_an_incarnation_of_its_own() -> None:
+    store = MemoryStore()
+    members = Members(store)
+    assert [members.join("A"), members.join("B"), members.join("A")] == [NodeId("A", 1), NodeId("B", 2), NodeId("A", 3)]
+    members.leave("A")
+    assert members.join("A") == NodeId("A", 5)
+    assert members.read()[0].nodes == {NodeId("A", 5), NodeId("B", 2)}
+
+
+def test_node_whose_clock_is_behind_the_log_is_not_admitted() -> None:
+    store = MemoryStore()
+    ahead = node_on(store, ManualClock(5000.0))
+    ahead.service.execute([Put(Schema("S"))], wait=False)
+    behind = node_on(store, ManualClock(4000.0), "B")
+    with pytest.raises(ClockSkewExceeded, match="B is not admitted"):
+        behind.join()
+    assert not Members(store).read()[0].nodes
+
+
+def test_node_that_was_taken_out_begins_nothing_more() -> None:
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    stopped, other = node_on(store, clock), node_on(store, clock, "B")
+    stopped.join()
+    other.join()
+    other.leave("A")
+    clock.advance(60.0)
+    stopped.run_pending()
+    for refused in (lambda: stopped.transactions, lambda: stopped.watermark, stopped.report):
+        with pytest.raises(NotReady):
+            refused()
+    assert stopped.join() == NodeId("A", 4)
+
+
+def test_node_refuses_a_time_above_its_own_report() -> None:
+    clock = ManualClock(1000.0)
+    node = node_on(MemoryStore(), clock)
+    node.join()
+    with pytest.raises(Stale):
+        node.publish(1)
+    reported = node.report().transactions_from
+    assert node.publish(reported) == Published()
+    with pytest.raises(Stale):
+        node.publish(reported + 1)
+
+
+# ------------------------------------------------------------------------------------------------------- its thread
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_node_takes_in_what_others_write(is_refused: bool) -> None:
+    """Also once a store that was away for a while is there again."""
+    store, clock, refusing = MemoryStore(), ManualClock(1_000.0), Refusing()
+    writer = node_on(store, clock, "B")
+    with node_on(StoreInFront(store, refusing), clock, follow_seconds=0.001) as reader:
+        for number in range(1, 4):
+            if is_refused:
+                refusing.has_refused.clear()
+                refusing.refuses.set()
+            writer.service.execute([Put(Schema(f"S{number}"))], wait=False)
+            if is_refused:
+                reader.wake()
+                assert refusing.has_refused.wait(30)
+                assert reader.service.history.latest == number - 1
+                refusing.refuses.clear()
+            clock.advance(20.0)
+            reader.wake()
+            assert reader.service.wait_ready(number, 30).version == number
+    writer.close()
+
+
+def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
+    store, clock = MemoryStore(), ManualClock(1_000_000.0)
+    node = node_on(store, clock)
+    node.service.execute([Put(Schema("S"))], wait=False)
+    node.join()
+    pins, history, low = node.service.pins, node.service.history, node.watermark
+    raised = list[int]()
+    low.listen(raised.append)
+    pins.pin("short", 1, history, ttl_seconds=100.0)
+    pins.pin("long", 1, history, ttl_seconds=10_000.0)
+    seen = list[int]()
+    for _ in range(20):
+        node.run_pending()
+        assert low.value.time is not None
+        seen.append(low.value.time)
+        clock.advance(60.0)
+    assert node.failures == 0
+    assert seen == sorted(set(seen)) == raised
+    assert {pin.owner for pin in pins.all()} == {"long"}
+    # What a reader holds is not passed, and the rise comes once it has let go.
+    low.lock("reader", seen[-1])
+    clock.advance(60.0)
+    node.run_pending()
+    assert low.value.time == seen[-1]
+    low.unlock("reader")
+    assert (low.value.time or 0) > seen[-1]
+    again = node_on(store, clock)
+    again.join()
+    assert again.watermark.value == low.value
+
+
+def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
+    clock, database = ManualClock(1_000_000.0), Database()
+    node = node_on(MemoryStore(), clock, database=database, data_availability_seconds=10.0)
+    node.service.execute([Put(Schema("S")), Put(Zone("Z", 2)), Put(Table("T"), schema="S", zone="Z")], wait=False)
+    table = node.service.catalog(1).find_table("S", "T")
+    assert table is not None
+    node.published.register(table.id, 1, incarnation=1, created_at=table.created_at)
+    node.join()
+    clock.advance(60.0)
+    node.run_pending()
+    assert database.destroyed == []
+    node.service.execute([Drop("table", "T", schema="S")], wait=False)
+    clock.advance(5.0)
+    for _ in range(2):
+        node.run_pending()
+        clock.advance(60.0)
+    assert database.destroyed == [(table.id, 1)]
+    assert len(node.published) == 0
+
+
+def test_nodes_elect_one_and_replace_it() -> None:
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    nodes = [node_on(store, clock, name, lease_seconds=9.0) for name in "ABC"]
+
+    def look(among: list[CatalogNode]) -> None:
+        for node in among:
+            node.run_pending()
+        clock.advance(3.0)
+
+    look(nodes)
+    look(nodes)
+    assert {node.coordinator and (node.coordinator.term, node.coordinator.node) for node in nodes} == {(1, "A")}
+    for _ in range(6):
+        look(nodes[1:])
+    assert {node.coordinator and (node.coordinator.term, node.coordinator.node) for node in nodes[1:]} == {(2, "B")}
+    look(nodes)
+    assert nodes[0].coordinator == nodes[1].coordinator
+
+
+# ------------------------------------------------------------------------------------------------- when rounds are run
+
+
+async def turns_of_the_loop() -> None:
+    """Let the event loop do whatever it has to do."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+class Watched(Cluster):
+    """Lets a test wait for calls of the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports = 0
+        self.may_report = asyncio.Event()
+        self.may_report.set()
+
+    async def report(self, node: NodeId) -> NodeReport:
+        self.reports += 1
+        await self.may_report.wait()
+        return await super().report(node)
+
+    def coordinating(self, story: Callable[[], Awaitable[None]], **how: float) -> None:
+        """Run a story beside a node that coordinates when it is elected."""
+        async def run() -> None:
+            self.may_report = asyncio.Event()
+            self.may_report.set()
+            task = asyncio.create_task(self.nodes["A"].coordinate(self, **how))
+            try:
+                async with asyncio.timeout(60):
+                    await story()
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(run())
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        while not is_true():
+            await asyncio.sleep(0)
+
+    @property
+    def last(self) -> RoundReport | None:
+        return self.nodes["A"].last_round
+
+
+def test_round_is_run_when_the_node_is_elected_and_when_its_watermark_moves() -> None:
+    cluster = Watched()
+
+    async def story() -> None:
+        node = cluster.nodes["A"]
+        cluster.grow(4)
+        cluster.settle()  # moves the watermark before anybody is elected
+        await turns_of_the_loop()
+        assert cluster.reports == 0
+        node.elected(1, "A")
+        await cluster.until(lambda: cluster.last is not None)
+        assert cluster.is_shortest()
+        cluster.grow(6)
+        cluster.settle()
+        await cluster.until(lambda: cluster.service.history.earliest == 6)
+        node.elected(2, "B")
+        reports = cluster.reports
+        cluster.settle()
+        await turns_of_the_loop()
+        assert cluster.reports == reports
+
+    cluster.coordinating(story)
+
+
+def test_what_asks_for_a_round_while_one_runs_starts_one_more() -> None:
+    cluster = Watched()
+
+    async def story() -> None:
+        cluster.grow(4)
+        cluster.may_report.clear()
+        cluster.nodes["A"].elected(1, "A")
+        await cluster.until(lambda: cluster.reports == 3)
+        for _ in range(3):
+            cluster.wall.advance(60.0)
+            cluster.nodes["A"].watermark.advance()
+        cluster.may_report.set()
+        await cluster.until(lambda: cluster.reports == 6)
+        await turns_of_the_loop()
+        assert cluster.reports == 6
+
+    cluster.coordinating(story)
+
+
+def test_round_that_failed_is_repeated_after_a_while() -> None:
+    cluster = Watched()
+
+    async def story() -> None:
+        cluster.grow(4)
+        cluster.settle()
+
+        def fail() -> None:
+            raise ValueError("no assignments today")
+
+        cluster.on["assignments"] = fail
+        cluster.nodes["A"].elected(1, "A")
+        await cluster.until(lambda: cluster.last is not None)
+        assert "no assignments today" in str(cluster.nodes["A"].last_error)
+        assert cluster.is_shortest()
+
+    cluster.coordinating(story, retry_seconds=0.01)
+
+
+def test_only_the_coordinator_runs_rounds() -> None:
+    cluster = Cluster()
+    with pytest.raises(NotReady):
+        asyncio.run(cluster.nodes["B"].round(cluster))
+    cluster.nodes["B"].elected(1, "A")
+    with pytest.raises(NotReady):
+        asyncio.run(cluster.nodes["B"].round(cluster))
