@@ -14,11 +14,11 @@ from typing import Any
 
 from compactlib.outcome import Done, Failed
 from compactlib.staging import RecordNotFound
+from compactlib.staging.commit import CommitRequest, commit
 from compactlib.staging.errors import BeingCollected
-from compactlib.staging.operations.commit import CommitRequest, commit
-from compactlib.staging.operations.listing import ListRequest
-from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
-from compactlib.staging.operations.results import NoChanges
+from compactlib.staging.listing import ListRequest
+from compactlib.staging.reads import diff_uncommitted, get, list_branch
+from compactlib.staging.results import NoChanges
 from tests.staging.branch_world import DIRTY, KEYS, MAIN, Contents, K, World, cache_of
 from tests.tools.interleave.history import ABSENT, HistoryOperation
 

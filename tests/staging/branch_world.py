@@ -16,22 +16,22 @@ from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
 from compactlib.runtime import Observer
 from compactlib.staging import CommittedRanges, Record, StagingOptions
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.compaction.reclaim.garbage import collect_garbage
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.commit import CommitRequest, commit
+from compactlib.staging.conditional import write_if
+from compactlib.staging.context import StagingContext
+from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed, RecordNotFound
-from compactlib.staging.model.names import BRANCHES, CommitId
-from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.operations.commit import CommitRequest, commit
-from compactlib.staging.operations.conditional import write_if
-from compactlib.staging.operations.diff_cache import DiffCache
-from compactlib.staging.operations.head import HeadBuilder, discard_and_move, move_head
-from compactlib.staging.operations.listing import ListRequest
-from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
-from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
-from compactlib.staging.operations.write import delete_many, put_many
-from compactlib.staging.records.context import StagingContext
-from compactlib.staging.records.events import StagingEvents
-from compactlib.staging.records.record import BranchRecord, decode_branch_record
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.garbage import collect_garbage
+from compactlib.staging.head import HeadBuilder, discard_and_move, move_head
+from compactlib.staging.listing import ListRequest
+from compactlib.staging.names import BRANCHES, CommitId
+from compactlib.staging.reads import diff_uncommitted, get, list_branch
+from compactlib.staging.record import BranchRecord, decode_branch_record
+from compactlib.staging.reset import reset, reset_key, reset_prefix
+from compactlib.staging.values import MetaRangeId
+from compactlib.staging.writes import delete_many, put_many
 from tests.staging.world import compact_now
 from tests.tools.interleave.history import ABSENT, History, HistoryOperation
 from tests.tools.interleave.stage import Stage

@@ -17,18 +17,18 @@ from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, TellingObserver
 from compactlib.runtime.ownership import Ownership, Run
-from compactlib.staging.compaction.commit import Compactor
+from compactlib.staging.branches import FoundBranch
+from compactlib.staging.compaction.compactor import Compactor
 from compactlib.staging.compaction.look import look
 from compactlib.staging.compaction.metrics import report_compaction
 from compactlib.staging.compaction.outcome import CompactionOutcome, PutOff, outcome_name
 from compactlib.staging.compaction.plan import StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.compaction.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.compaction.rewrite import RewriteStores
+from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, OutdatedPlan
-from compactlib.staging.records.branch_store import FoundBranch
-from compactlib.staging.records.context import StagingContext
-from compactlib.staging.records.events import TellingEvents
-from compactlib.staging.records.status import RepositoryStatus
+from compactlib.staging.events import TellingEvents
+from compactlib.staging.status import RepositoryStatus
 
 _NO_ROOM_SECONDS = 60.0
 """When to look for room again."""

@@ -317,25 +317,25 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
-        "staging-collected-commit-kept", "compactlib/staging/operations/commit.py",
+        "staging-collected-commit-kept", "compactlib/staging/commit.py",
         "            self._context.committed.claim(built.applied.metarange_id)\n",
         "            pass\n",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/operations/commit.py",
+        "staging-seal-loses-the-token", "compactlib/staging/commit.py",
         "        return record.sealed_with(context.tokens.issue(branch))\n",
         "        return attrs.evolve(record, staging_token=context.tokens.issue(branch))\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
-        "staging-collection-unfenced", "compactlib/staging/compaction/reclaim/garbage.py",
+        "staging-collection-unfenced", "compactlib/staging/garbage.py",
         "fenced=next(looks) > 0)",
         "fenced=False)",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
     Mistake(
-        "staging-branch-record-unconditional", "compactlib/staging/records/branch_store.py",
+        "staging-branch-record-unconditional", "compactlib/staging/branches.py",
         "encode_branch_record(record), found.predicate)\n"
         "        self._events",
         "encode_branch_record(record), self.read(found.branch).predicate)\n"

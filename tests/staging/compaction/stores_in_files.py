@@ -14,8 +14,8 @@ from compactlib.clock import SystemClock
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.staging import CommittedRanges
-from compactlib.staging.model.names import repository_partition
-from compactlib.staging.records.tokens import StagingTokens
+from compactlib.staging.names import repository_partition
+from compactlib.staging.tokens import StagingTokens
 
 
 @attrs.frozen

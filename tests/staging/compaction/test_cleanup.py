@@ -14,9 +14,9 @@ from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Budget, RecordingObserver
 from compactlib.staging import Record
-from compactlib.staging.compaction.reclaim.cleanup import CleanupStats, TokenCleaner
-from compactlib.staging.model.names import StagingToken, token_partition
-from compactlib.staging.records.staged import Staged
+from compactlib.staging.cleanup import CleanupStats, TokenCleaner
+from compactlib.staging.names import StagingToken, token_partition
+from compactlib.staging.staged import Staged
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World
 

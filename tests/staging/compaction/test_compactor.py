@@ -26,7 +26,7 @@ from compactlib.staging import (
     TombstoneCostPolicy,
 )
 from compactlib.staging.compaction.outcome import LostRace
-from compactlib.staging.records.record import MAX_SEALED_TOKENS
+from compactlib.staging.record import MAX_SEALED_TOKENS
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.compaction.stores_in_files import FileStores
 from tests.staging.compaction.test_vectors_compaction import compacted, seen, sigma, values

@@ -19,9 +19,9 @@ from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import RecordingObserver
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, SplitRule, StagingOptions
-from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.model.names import CommitId
+from compactlib.staging.garbage import collect_garbage, live_metaranges
+from compactlib.staging.names import CommitId
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import World, changes
@@ -232,7 +232,7 @@ def test_what_a_collected_commit_changed_is_refused_by_one_name_whatever_is_in_m
 
 def test_who_only_looks_whether_the_records_are_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above can fail."""
-    monkeypatch.setattr("compactlib.staging.committed.committed_ranges.CommittedRanges.claim",
+    monkeypatch.setattr("compactlib.staging.ranges.committed.CommittedRanges.claim",
                         lambda self, metarange_id: self.ranges_of(metarange_id))
     with pytest.raises(MetaRangeNotFound):
         test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(again)

@@ -11,7 +11,7 @@ from compactlib.errors import InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.staging import AlwaysPolicy, Branch, SplitRule, StagingOptions
 from compactlib.staging.compaction.outcome import CompactionStats
-from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
+from compactlib.staging.garbage import collect_garbage, live_metaranges
 from tests.staging.world import NOW, World
 
 

@@ -36,9 +36,9 @@ from compactlib.staging import (
 )
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.compaction.outcome import LostRace, PutOff
-from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
-from compactlib.staging.records.events import StagingEvents
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.reclaim import StagingReclaimReport
+from compactlib.staging.record import BranchRecord
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import NOW, World

@@ -14,9 +14,9 @@ from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS
 from compactlib.staging import BranchNotFound, StagingOptions
 from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys
-from compactlib.staging.model.names import CommitId, branch_key, repository_partition
-from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.operations.listing import MAX_LIST_LIMIT
+from compactlib.staging.listing import MAX_LIST_LIMIT
+from compactlib.staging.names import CommitId, branch_key, repository_partition
+from compactlib.staging.values import MetaRangeId
 from tests.staging.world import World, diff, head_contents, missing
 
 PARTITION = repository_partition("main")

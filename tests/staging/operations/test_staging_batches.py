@@ -16,8 +16,8 @@ from compactlib.kv import KVStore, MemoryStore, MeteredStore, OutcomeUnknown, Sl
 from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done
 from compactlib.runtime import RecordingObserver
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.model.names import StagingToken
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.names import StagingToken
 from tests.harness.backends import BACKENDS
 from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation
 from tests.staging.world import World

@@ -12,10 +12,10 @@ import pytest
 from compactlib.kv import EXISTS
 from compactlib.staging import Branch, BranchNotFound, PreconditionFailed, RecordNotFound
 from compactlib.staging.errors import BranchExists
-from compactlib.staging.model.names import CommitId
-from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.records.events import StagingEvents
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.names import CommitId
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.values import MetaRangeId
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, record
 

@@ -19,7 +19,7 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, Repository, StagingOptions
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.cleanup import TokenCleaner
 from tests.staging.world import NOW
 from tests.tools.interleave.explore import explore_schedules, sample_schedules
 from tests.tools.interleave.stage import Stage

@@ -15,7 +15,7 @@ from compactlib.outcome import Done
 from compactlib.runtime import RecordingObserver
 from compactlib.staging import Branch, Repository, StagingOptions
 from compactlib.staging.errors import BranchExists, TooManySealed, TooManyTries
-from compactlib.staging.records.record import MAX_SEALED_TOKENS
+from compactlib.staging.record import MAX_SEALED_TOKENS
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, contents, diff, head_contents, missing, record

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Branch, CommittedRanges, DirtyBranch, Record, Repository, SplitRule, StagingOptions
-from compactlib.staging.operations.diff_cache import DiffCache
+from compactlib.staging.diff_cache import DiffCache
 from tests.staging.committed.plain_sets import differences
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import World

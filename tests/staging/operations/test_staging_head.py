@@ -10,9 +10,9 @@ import pytest
 
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import Branch, DirtyBranch, MergeConflict
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.errors import MetaRangeNotFound
-from compactlib.staging.operations.results import CommitStats, NoChanges
+from compactlib.staging.results import CommitStats, NoChanges
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, head_contents

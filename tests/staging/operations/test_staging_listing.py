@@ -10,7 +10,7 @@ import pytest
 from compactlib.staging import (
     StagingOptions,
 )
-from compactlib.staging.operations.listing import upper_bound
+from compactlib.staging.listing import upper_bound
 from tests.staging.world import World, diff
 
 

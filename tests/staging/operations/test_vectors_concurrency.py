@@ -17,11 +17,11 @@ from compactlib.kv import KVStore, MemoryStore, StoreFailed
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import Branch, BranchNotFound, CommittedRanges, DirtyBranch, Repository, StagingOptions
+from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.compaction.outcome import LostRace
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.errors import TooManyTries
-from compactlib.staging.model.names import token_partition
-from compactlib.staging.operations.results import AlreadyCommitted, NoChanges
+from compactlib.staging.names import token_partition
+from compactlib.staging.results import AlreadyCommitted, NoChanges
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import actors_of, world_of

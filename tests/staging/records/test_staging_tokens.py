@@ -16,11 +16,11 @@ from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import Record
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.model.names import StagingToken, repository_partition
-from compactlib.staging.records.layers import MergedTokens
-from compactlib.staging.records.staged import Staged
-from compactlib.staging.records.tokens import StagingTokens
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.layers import MergedTokens
+from compactlib.staging.names import StagingToken, repository_partition
+from compactlib.staging.staged import Staged
+from compactlib.staging.tokens import StagingTokens
 from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault
 from tests.staging.world import World, record
 

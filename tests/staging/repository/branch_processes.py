@@ -26,7 +26,7 @@ from compactlib.staging import (
     Repository,
     StagingOptions,
 )
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.cleanup import TokenCleaner
 from tests.staging.world import NOW
 
 WRITERS = 3

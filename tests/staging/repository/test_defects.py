@@ -15,8 +15,8 @@ from compactlib.errors import StorageError
 from compactlib.kv import MemoryStore, StoreFailed
 from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, PreconditionFailed, Record, RecordNotFound
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.operations.results import NoChanges
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.results import NoChanges
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma
 

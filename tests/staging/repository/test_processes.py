@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.outcome import Failed
 from compactlib.staging import Repository
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.cleanup import TokenCleaner
 from tests.harness.kv.postgres_server import postgres
 from tests.staging.repository.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
 

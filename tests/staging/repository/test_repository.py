@@ -34,7 +34,7 @@ from compactlib.staging import (
     StagingWorker,
 )
 from compactlib.staging.errors import OutdatedPlan
-from compactlib.staging.records.events import StagingEvents
+from compactlib.staging.events import StagingEvents
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import NOW, World, contents
 

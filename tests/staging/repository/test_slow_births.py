@@ -13,8 +13,8 @@ import pytest
 from compactlib.kv import MemoryStore
 from compactlib.kv.store import KVLimits
 from compactlib.staging import Repository, StagingOptions
-from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.staging.model.names import branch_key
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.names import branch_key
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World, contents
 
