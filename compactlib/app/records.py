@@ -96,7 +96,7 @@ class RepositoryAt(KVStoreAt):
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
                  "compacted_at": each.compaction_started_at, "version": each.version} for each in survey.branches]
         data = {"path": self.path, "repository": survey.repository, "branches": survey.to_dicts(),
-                "registered_tokens": survey.registered_tokens, "dropped_tokens": survey.dropped_tokens}
+                "dropped_tokens": survey.dropped_tokens}
         return Answer(data, (Table.from_dicts(rows, title=f"{self.path}: {survey.table().title}"),))
 
     def planned(self) -> StagingPlan:

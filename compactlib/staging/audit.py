@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from compactlib.errors import AuditFailed
 from compactlib.staging.context import StagingContext
@@ -29,15 +29,15 @@ def contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
     names; or a commit's generation is not one more than its parents'.
     """
     owners: dict[StagingToken, str] = {}
-    marks = _Marks(context)
+    marked = _marked(context)
     for found in context.branches.list():
         record = found.record
         while True:
-            if _problem(context, marks, found.branch, record) is None:
+            if _problem(context, marked, record) is None:
                 break
             # Perhaps only because it moved since the marks were read.
-            marks = _Marks(context)
-            problem = _problem(context, marks, found.branch, record)
+            marked = _marked(context)
+            problem = _problem(context, marked, record)
             if problem is None:
                 break
             now = _present(context, found.branch)
@@ -61,20 +61,9 @@ def contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
             yield f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}"
 
 
-class _Marks:
-    """The tokens of the register, and those that were dropped, each with its branch, as they are now."""
-
-    def __init__(self, context: StagingContext) -> None:
-        self.registered = {(mark.branch, mark.token) for mark in context.tokens.registered()}
-        self.dropped = {(mark.branch, mark.token) for mark in context.tokens.dropped()}
-
-
-def _problem(context: StagingContext, marks: _Marks, branch: str, record: BranchRecord) -> str | None:
+def _problem(context: StagingContext, marked: Set[StagingToken], record: BranchRecord) -> str | None:
     record.audit()
-    unknown = [token for token in record.tokens if (branch, token) not in marks.registered]
-    if unknown and context.branches.creates_in_one_step:
-        return f"tokens that are not in the register: {unknown}"
-    gone = [token for token in record.tokens if (branch, token) in marks.dropped]
+    gone = [token for token in record.tokens if token in marked]
     if gone:
         return f"tokens that were dropped: {gone}"
     try:
@@ -83,6 +72,10 @@ def _problem(context: StagingContext, marks: _Marks, branch: str, record: Branch
     except (CommitNotFound, MetaRangeNotFound) as error:
         return str(error)
     return None
+
+
+def _marked(context: StagingContext) -> set[StagingToken]:
+    return {token for mark in context.tokens.marks() if not mark.is_prepared for token in mark.tokens}
 
 
 def _present(context: StagingContext, branch: str) -> BranchRecord | None:

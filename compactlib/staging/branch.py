@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from compactlib.kv.store import Exists
 from compactlib.runtime.budget import Budget
-from compactlib.staging import commit as commit_module, conditional, head, reads as read, reset, writes as write
-from compactlib.staging.commit import CommitOutcome, CommitRequest
+from compactlib.staging import commit as commits, head, reads, writes
+from compactlib.staging.commit import CommitOutcome
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.context import StagingContext
-from compactlib.staging.diff_cache import DiffCache
-from compactlib.staging.head import HeadBuilder, MoveOutcome, NextHead
+from compactlib.staging.head import HeadBuilder, Move, MoveOutcome, NextHead, ResetOutcome
 from compactlib.staging.listing import ListRequest
 from compactlib.staging.names import CommitId, branch_key
 from compactlib.staging.pages import DiffPage, Listed, ListPage
 from compactlib.staging.reads import CommittedView
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.refs import commit_of, resolve, resolve_present
-from compactlib.staging.reset import ResetOutcome
 from compactlib.staging.status import BranchStatus
 from compactlib.staging.values import Difference, MergeStrategy, MetaRangeId, Record, check_key
 
@@ -32,17 +30,15 @@ class Branch:
 
     Args:
         context: the stores of the repository.
-        cache: differences between HEAD and compacted metaranges.
         name: the branch's name.
 
     Raises:
         InvalidInput: it is no name of a branch.
     """
 
-    def __init__(self, context: StagingContext, cache: DiffCache, name: str) -> None:
+    def __init__(self, context: StagingContext, name: str) -> None:
         branch_key(name)
         self._context = context
-        self._cache = cache
         self._name = name
 
     @property
@@ -60,32 +56,25 @@ class Branch:
     def get(self, key: bytes) -> Record:
         """The record of a key: committed, compacted or staged, whichever is newest.
 
-        Costs a request for the branch, one per token down to the key, at most one range, and one for the branch again.
+        Costs a request for the branch, one for the staging token, one for all sealed ones, at most one range, and one
+        for the branch again.
 
         Raises:
             RecordNotFound: there is none.
             TooManyTries: the branch changed under every try.
         """
-        return read.get(self._context, self._name, key)
+        return reads.get(self._context, self._name, key)
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that have one, each as it is at some moment of the call.
 
-        Where the store reads as many keys in one request: one for the staging token, one for what is not there in every
-        ten sealed tokens, the ranges, and two for the branch.
+        Costs one request for the staging token, one for what is not there in every ten sealed tokens, the ranges, and
+        two for the branch; more where the store reads fewer keys in one request.
 
         Raises:
             TooManyKeys: more than 1000 were given.
         """
-        return read.get_many(self._context, self._name, keys)
-
-    def get_uncommitted(self, key: bytes) -> Record:
-        """The record of a key, if it differs from what HEAD has.
-
-        Raises:
-            RecordNotFound: there is none, or HEAD has the same.
-        """
-        return read.get_uncommitted(self._context, self._name, key)
+        return reads.get_many(self._context, self._name, keys)
 
     def head(self) -> CommittedView:
         """HEAD as it is now: its records, without anything uncommitted. It does not follow the branch."""
@@ -106,7 +95,7 @@ class Branch:
         Raises:
             InvalidInput: `limit` is out of its range.
         """
-        return read.list_branch(self._context, self._name, ListRequest(
+        return reads.list_branch(self._context, self._name, ListRequest(
             prefix=prefix, delimiter=delimiter, after=after, limit=limit,
             max_scanned=self._context.options.max_scanned))
 
@@ -128,7 +117,7 @@ class Branch:
             after: begin behind this key.
             limit: how many differences, 1 to 10,000.
         """
-        return read.diff_uncommitted(self._context, self._name, self._cache, prefix=prefix, after=after, limit=limit)
+        return reads.diff_uncommitted(self._context, self._name, prefix=prefix, after=after, limit=limit)
 
     def differences(self, *, prefix: bytes = b"", page_limit: int = 1000) -> Iterator[Difference]:
         """All that is uncommitted, page after page."""
@@ -142,7 +131,7 @@ class Branch:
 
     def is_dirty(self) -> bool:
         """Whether anything is uncommitted. Stops at the first difference."""
-        return read.is_dirty(self._context, self._name, self._cache)
+        return reads.is_dirty(self._context, self._name)
 
     # --- writes
 
@@ -154,19 +143,18 @@ class Branch:
             OutcomeUnknown: the store gave no answer; the value may be visible, or become so later.
         """
         check_key(key)
-        write.put_many(self._context, self._name, {key: data})
+        writes.put_many(self._context, self._name, {key: data})
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """Write up to 1000 records and acknowledge them together. They do not become visible in one step.
 
-        Costs three requests where the store takes as many keys in one, else one for each full load, and two.
+        Costs three requests; more where the store takes fewer keys in one.
 
         Raises:
             TooManyKeys: more were given; nothing was written.
-            PartlyWritten: the store failed between two loads; its `written` names the keys that the branch has. Make
-                the same call again.
+            OutcomeUnknown: the store failed; some may be written. Make the same call again.
         """
-        write.put_many(self._context, self._name, items)
+        writes.put_many(self._context, self._name, items)
 
     def put_if(self, key: bytes, data: bytes, expected: Record | Exists | None) -> None:
         """Write a record if the key is in this state: a record (by identity), `EXISTS`, or `None` for "no record".
@@ -175,7 +163,7 @@ class Branch:
             PreconditionFailed: it is not; nothing was written.
             OutcomeUnknown: the store gave no answer, and what happened cannot be seen any more.
         """
-        conditional.write_if(self._context, self._name, key, write.record_of(data), expected)
+        writes.write_if(self._context, self._name, key, writes.record_of(data), expected)
 
     def update(self, key: bytes, change: Callable[[Record | None], bytes | None]) -> None:
         """Make a key's new data of its record, in one step against others who do so, `put_if` or `delete_if`.
@@ -184,24 +172,24 @@ class Branch:
             key: which key.
             change: given the record, or `None`, gives the new data, or `None` to leave it. May be called several times.
         """
-        conditional.update(self._context, self._name, key, change)
+        writes.update(self._context, self._name, key, change)
 
     def delete(self, key: bytes) -> None:
         """Delete a key; one that does not exist is no error, and writes nothing if nothing is known of it."""
-        write.delete_many(self._context, self._name, (key,))
+        writes.delete_many(self._context, self._name, (key,))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
         """Delete up to 1000 keys and acknowledge them together. Costs two or three requests more than `put_many`.
 
         Raises:
             TooManyKeys: more were given; nothing was deleted.
-            PartlyWritten: as `put_many`.
+            OutcomeUnknown: as `put_many`.
         """
-        write.delete_many(self._context, self._name, keys)
+        writes.delete_many(self._context, self._name, keys)
 
     def delete_if(self, key: bytes, expected: Record | Exists) -> None:
         """Delete a key if it is in this state; as `put_if`."""
-        conditional.write_if(self._context, self._name, key, None, expected)
+        writes.write_if(self._context, self._name, key, None, expected)
 
     # --- commits and HEAD
 
@@ -213,8 +201,8 @@ class Branch:
             TooManyTries: others changed the branch under every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD stays.
         """
-        return commit_module.commit(self._context, self._name, CommitRequest(
-            message=message, metadata=metadata or {}, allow_empty=allow_empty, budget=budget))
+        return commits.commit(self._context, self._name, message, metadata=metadata, allow_empty=allow_empty,
+                              budget=budget)
 
     def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
               strategy: MergeStrategy = "fail") -> MoveOutcome:
@@ -227,8 +215,8 @@ class Branch:
             MetaRangeNotFound: no branch has reached a commit that is needed for long, and its records were collected.
             BeingCollected: they are being collected at this moment.
         """
-        builder = HeadBuilder(self._context, message=message or f"merge {source} into {self._name}", metadata=metadata,
-                              strategy=strategy)
+        builder = HeadBuilder(context=self._context, message=message or f"merge {source} into {self._name}",
+                              metadata=metadata, strategy=strategy)
         return self._move(builder.merge(resolve(self._context, source)), "merge")
 
     def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
@@ -238,9 +226,9 @@ class Branch:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        builder = HeadBuilder(self._context, message=message or f"revert {commit}", metadata=metadata,
+        builder = HeadBuilder(context=self._context, message=message or f"revert {commit}", metadata=metadata,
                               strategy=strategy)
-        return self._move(builder.revert(commit_of(self._context, commit)), "revert")
+        return self._move(builder.replay(commit_of(self._context, commit), backwards=True), "revert")
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> MoveOutcome:
@@ -249,9 +237,9 @@ class Branch:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        builder = HeadBuilder(self._context, message=message or f"cherry-pick {commit}", metadata=metadata,
+        builder = HeadBuilder(context=self._context, message=message or f"cherry-pick {commit}", metadata=metadata,
                               strategy=strategy)
-        return self._move(builder.cherry_pick(commit_of(self._context, commit)), "cherry_pick")
+        return self._move(builder.replay(commit_of(self._context, commit)), "cherry_pick")
 
     def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
                          metadata: Mapping[str, str] | None = None) -> MoveOutcome:
@@ -262,7 +250,7 @@ class Branch:
             MetaRangeNotFound: there is no such metarange.
             RangeNotFound: one of its ranges is gone: what it was made of had been collected, or was not copied.
         """
-        builder = HeadBuilder(self._context, message=message, metadata=metadata)
+        builder = HeadBuilder(context=self._context, message=message, metadata=metadata)
         return self._move(builder.metarange(metarange_id), "commit_metarange")
 
     def hard_reset(self, ref: str, *, discard: bool = False) -> MoveOutcome:
@@ -278,27 +266,27 @@ class Branch:
             MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
         """
 
-        def next_head(_: CommitId | None) -> CommitId | None:
-            return resolve_present(self._context, ref)
+        def next_head(_: CommitId | None) -> Move:
+            return Move(resolve_present(self._context, ref))
 
         if discard:
             return head.discard_and_move(self._context, self._name, next_head)
-        return head.move_head(self._context, self._name, self._cache, next_head, operation="hard_reset",
+        return head.move_head(self._context, self._name, next_head, operation="hard_reset",
                               makes_commits=False)
 
     # --- resets
 
     def reset(self) -> ResetOutcome:
         """Throw away everything uncommitted, in one step."""
-        return reset.reset(self._context, self._name)
+        return head.reset(self._context, self._name)
 
     def reset_key(self, key: bytes) -> ResetOutcome:
         """Make one key what it is in HEAD."""
-        return reset.reset_key(self._context, self._name, key)
+        return writes.reset_key(self._context, self._name, key)
 
     def reset_prefix(self, prefix: bytes) -> ResetOutcome:
         """Make all keys that begin so what they are in HEAD, in one step; `b""` is `reset`."""
-        return reset.reset_prefix(self._context, self._name, prefix, self._cache)
+        return head.reset_prefix(self._context, self._name, prefix)
 
     # --- about the branch
 
@@ -316,7 +304,7 @@ class Branch:
         return ((commit_id, copied(commit)) for commit_id, commit in history)
 
     def _move(self, next_head: NextHead, operation: str) -> MoveOutcome:
-        return head.move_head(self._context, self._name, self._cache, next_head, operation=operation)
+        return head.move_head(self._context, self._name, next_head, operation=operation)
 
     def __repr__(self) -> str:
         return f"Branch({self._name!r} of {self._context.repository!r})"

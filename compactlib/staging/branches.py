@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only."""
+"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only.
+
+A change that takes tokens out of a record writes their drop mark in the same step: see `tokens`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, StorageError
-from compactlib.kv import Condition, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.batches import get_many
-from compactlib.kv.cell import Found, Retries, Swap, swap
+from compactlib.kv.cell import Attempt, Fate, Found, Retries, Swap, swap
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Address, Predicate
 from compactlib.runtime.look import look_until_seen
@@ -31,6 +34,7 @@ from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import BRANCHES, branch_key
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
+from compactlib.staging.tokens import StagingTokens
 
 T = TypeVar("T")
 
@@ -57,20 +61,25 @@ class BranchUpdate:
     Attributes:
         before: the record that was changed.
         after: what it was changed to; the same as `before` if nothing was written.
-        tries: how many compare-and-sets it took.
     """
 
     before: BranchRecord
     after: BranchRecord
-    tries: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the record was written."""
+        return self.after.version != self.before.version
 
 
 _MAX_DECODED = 1000
 _BATCH = 1000
 
 Change = Callable[[BranchRecord], BranchRecord | None]
-"""Makes the next record of the present one, `None` for "leave it". May be called several times; what it raises ends the
+"""Makes the next record of the present one, `None` to leave it. May be called several times; what it raises ends the
 update. It need not count the version."""
+Also = Callable[[BranchRecord], Iterable[Condition | Put | Delete]]
+"""Given the next record: what is done in the same step."""
 
 
 class Backoff:
@@ -99,16 +108,18 @@ class BranchStore:
     Args:
         store: where.
         partition: the repository's.
+        tokens: writes the marks of dropped tokens.
         options: how often to try, and how long to wait in between.
         clock: waits.
         random: draws the waits.
         events: notified of each record that is written, and of branches that are not there.
     """
 
-    def __init__(self, store: KVStore, partition: bytes, options: StagingOptions, clock: Clock, random: random.Random,
-                 events: StagingEvents) -> None:
+    def __init__(self, store: KVStore, partition: bytes, tokens: StagingTokens, options: StagingOptions, clock: Clock,
+                 random: random.Random, events: StagingEvents) -> None:
         self._store = store
         self._partition = partition
+        self._tokens = tokens
         self._options = options
         self._clock = clock
         self._random = random
@@ -116,24 +127,24 @@ class BranchStore:
         self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
 
     def backoff(self) -> Backoff:
-        """The waits of one call."""
+        """Return the waits of one call."""
         return Backoff(self._options, self._clock, self._random)
 
     def read(self, branch: str) -> FoundBranch:
-        """The record of a branch, as it is now. One read.
+        """Return the record of a branch, as it is now. One read.
 
         Raises:
             BranchNotFound: there is no such branch.
             InvalidInput: it is no name of a branch.
         """
-        cell = self._cell(branch)
-        return self._found_in(branch, get_many(self._store, [cell]))
+        return self._found_in(branch, get_many(self._store, [self.cell(branch)]))
 
-    def _cell(self, branch: str) -> Address:
+    def cell(self, branch: str) -> Address:
+        """Return where the record of a branch is."""
         return self._partition, branch_key(branch)
 
     def _found_in(self, branch: str, found: Found) -> FoundBranch:
-        cell = self._cell(branch)
+        cell = self.cell(branch)
         if cell not in found:
             self._events.branch_deleted(branch)
             raise BranchNotFound(branch=branch)
@@ -145,15 +156,15 @@ class BranchStore:
 
         Args:
             branch: the branch's name.
-            read: reads through a state; gives the result, and whether it holds as it is, without a second look. What it
-                raises goes through, but not the absence of a file that the branch meanwhile names no longer.
+            read: reads through a state; returns the result, and whether it holds without a second look. What it raises
+                goes through, but not the absence of a file that the branch meanwhile names no longer.
             operation: for errors.
 
         Returns:
             The result, the state that it was read through, and the newest one that was seen.
 
         Raises:
-            BranchNotFound: there is no such branch, or no longer.
+            BranchNotFound: there is no such branch.
             TooManyTries: the layers were replaced under every try.
         """
         found = self.read(branch)
@@ -176,26 +187,15 @@ class BranchStore:
             backoff.wait()
         raise TooManyTries(operation=operation, branch=branch, tries=tries)
 
-    def create(self, branch: str, record: BranchRecord, entry: Put | None = None) -> None:
-        """Write the first record of a branch. One write, two on a store that changes fewer than three cells in one.
-
-        Args:
-            branch: the branch's name.
-            record: the record.
-            entry: enters the record's token in the register, in the same step or after it: a sweep that finds the token
-                there finds it in the record, too. If it fails then, the next sweep enters it.
+    def create(self, branch: str, record: BranchRecord) -> None:
+        """Write the first record of a branch. One write.
 
         Raises:
             BranchExists: there is a branch of this name.
             OutcomeUnknown: no answer came, and the outcome of the write cannot be seen.
         """
-        key = branch_key(branch)
-        value = encode_branch_record(record)
         try:
-            if entry is None or not self.creates_in_one_step:
-                self._store.set_if(self._partition, key, value, None)
-            else:
-                self._store.transact([Condition(self._partition, key, None)], [Put(self._partition, key, value), entry])
+            self._store.set_if(*self.cell(branch), encode_branch_record(record), None)
         except PredicateFailed:
             raise BranchExists(branch=branch) from None
         except OutcomeUnknown as error:
@@ -204,30 +204,22 @@ class BranchStore:
                 raise
             if seen.record != record:
                 raise BranchExists(branch=branch) from error
-        if entry is not None and not self.creates_in_one_step:
-            with contextlib.suppress(CompactlibError):
-                self._store.set(entry.partition, entry.key, entry.value)
         self._events.record_written(branch, record)
 
-    @property
-    def creates_in_one_step(self) -> bool:
-        """Whether the store takes a condition, a record, and its token's entry in the register together."""
-        return self._store.limits.max_transact >= 3
-
     def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
-        """Write the next record, if the branch is as it was found; gives it with its version. One write.
+        """Write the next record, which drops no token, if the branch is as it was found; returns it. One write.
 
         Raises:
             PredicateFailed: another writer changed or deleted the branch; nothing was written.
-            OutcomeUnknown: no answer came; `update` and `landed` find out.
+            OutcomeUnknown: no answer came; `seen_after` finds out.
         """
         record = attrs.evolve(record, version=found.record.version + 1)
-        self._store.set_if(self._partition, branch_key(found.branch), encode_branch_record(record), found.predicate)
+        self._store.set_if(*self.cell(found.branch), encode_branch_record(record), found.predicate)
         self._events.record_written(found.branch, record)
         return record
 
     def seen_after(self, branch: str, unknown: OutcomeUnknown) -> FoundBranch | None:
-        """The branch as it is after a write of its record that got no answer, read again and again; `None`: no branch.
+        """Read a branch after a write that got no answer, again and again; `None`: no branch.
 
         Raises:
             OutcomeUnknown: `unknown`: it could not be read.
@@ -241,58 +233,90 @@ class BranchStore:
         return look_until_seen(look, unknown, clock=self._clock, rng=self._random)
 
     def unchanged(self, found: FoundBranch) -> Condition:
-        """The condition of a `transact` that the branch is as it was found."""
-        return Condition(self._partition, branch_key(found.branch), found.predicate)
+        """Return the condition of a `transact` that the branch is as it was found."""
+        return Condition(*self.cell(found.branch), found.predicate)
 
-    def update(self, branch: str, change: Change, *, operation: str = "update", knows_own: bool = True,
-               ) -> BranchUpdate:
-        """Change the record of a branch against others who do the same, with waits in between.
+    def update(self, branch: str, change: Change, *, operation: str = "update", idempotent: bool = True,
+               also: Also | None = None) -> BranchUpdate:
+        """Change the record of a branch against others who do the same, and mark the tokens that it drops, in one step.
 
         Args:
             branch: the branch's name.
             change: makes the next record.
             operation: for errors.
-            knows_own: whether `change` recognizes what it has made of a record (a token, a commit), or may be made
-                twice: then it is asked again where the outcome of an unanswered write cannot be known.
+            idempotent: whether `change` may be made twice, or recognizes what it has made of a record (a token, a
+                commit): then it is retried where the outcome of an unanswered write cannot be known.
+            also: what is done in the same step.
 
         Raises:
             BranchNotFound: there is no such branch, or no longer.
+            PredicateFailed: a condition of `also` does not hold.
             TooManyTries: others were faster too many times.
             OutcomeUnknown: a try got no answer, and its outcome could not be seen.
         """
-        tries = 0
-
         def decide(cells: Found) -> Swap[BranchUpdate]:
-            nonlocal tries
             found = self._found_in(branch, cells)
             record = self._asked(change, found)
             if record is None:
                 # "Nothing to do" was perhaps read from tokens that were emptied meanwhile, and holds only if the branch
                 # still names them: no compare-and-set says so here.
                 self._require_unchanged(found)
-                return Swap(BranchUpdate(found.record, found.record, tries))
-            tries += 1
+                return Swap(BranchUpdate(found.record, found.record))
             after = attrs.evolve(record, version=found.record.version + 1)
-            return Swap(BranchUpdate(found.record, after, tries), {self._cell(branch): encode_branch_record(after)})
+            return self._swap_to(found, after, BranchUpdate(found.record, after), () if also is None else also(after))
 
-        done = self._swap(branch, decide, operation, may_repeat=knows_own)
-        if done.after != done.before:
+        done = self._swap(branch, decide, operation, idempotent=idempotent)
+        if done.is_written:
             self._events.record_written(branch, done.after)
         return done
 
-    def _swap(self, branch: str, decide: Callable[[Found], Swap[T]], operation: str, *, may_repeat: bool) -> T:
+    def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> None:
+        """Delete the record of a branch, and mark its tokens, in one step.
+
+        Args:
+            branch: which branch.
+            expected: is asked about the record that will be deleted; what it raises ends the call.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            TooManyTries: others were faster too many times.
+            OutcomeUnknown: a try got no answer, and its outcome could not be seen. If the branch has another
+                record then, it may have been made anew, and is left alone.
+        """
+        def decide(cells: Found) -> Swap[None]:
+            found = self._found_in(branch, cells)
+            expected(found.record)
+            return self._swap_to(found, None, None, ())
+
+        self._swap(branch, decide, "delete", idempotent=False)
+
+    def _swap_to(self, found: FoundBranch, after: BranchRecord | None, result: T,
+                 also: Iterable[Condition | Put | Delete]) -> Swap[T]:
+        kept = set[str]() if after is None else set(after.tokens)
+        dropped = [token for token in found.record.tokens if token not in kept]
+        writes: dict[Address, bytes | None] = {
+            self.cell(found.branch): None if after is None else encode_branch_record(after)}
+        conditions = []
+        for part in (*also, *([self._tokens.mark(found.branch, dropped)] if dropped else ())):
+            if isinstance(part, Condition):
+                conditions.append(part)
+            else:
+                writes[part.partition, part.key] = part.value if isinstance(part, Put) else None
+        return Swap(result, writes, conditions)
+
+    def _swap(self, branch: str, decide: Callable[[Found], Swap[T]], operation: str, *, idempotent: bool) -> T:
         options = self._options
         retries = Retries(options.max_update_tries, options.first_backoff_seconds, options.max_backoff_seconds)
         try:
-            return swap(self._store, [self._cell(branch)], decide, operation=f"{operation} of branch {branch!r}",
-                        may_repeat=may_repeat, retries=retries, clock=self._clock, rng=self._random)
+            return swap(self._store, [self.cell(branch)], decide, operation=f"{operation} of branch {branch!r}",
+                        may_repeat=idempotent, judge=_by_record, retries=retries, clock=self._clock, rng=self._random)
         except Busy as error:
             if type(error) is not Busy:
                 raise
             raise TooManyTries(operation=operation, branch=branch, tries=options.max_update_tries) from error
 
     def _asked(self, change: Change, found: FoundBranch) -> BranchRecord | None:
-        """What `change` makes of the record; `None` for "leave it".
+        """Return what `change` makes of the record; `None` to leave it.
 
         Raises:
             PredicateFailed: it refused, but the record is another one by now: what it read may have been half cleaned
@@ -309,15 +333,14 @@ class BranchStore:
 
     def _require_unchanged(self, found: FoundBranch) -> None:
         if self.read(found.branch).record != found.record:
-            partition, key = self._cell(found.branch)
+            partition, key = self.cell(found.branch)
             raise PredicateFailed(partition=partition, key=key)
 
     def fence(self, found: Iterable[FoundBranch]) -> Iterator[FoundBranch]:
-        """Make sure that no change of these branches can be made any more that was begun before they were read.
+        """Invalidate updates in flight: rewrite each record, so that compare-and-sets begun earlier fail.
 
-        A writer about to write a record has read it before; so it is written anew as it is, unless it was changed
-        or deleted meanwhile, which does the same. One write for all, where that takes them and nobody changes one of
-        them at that moment; else one each.
+        One write for many, where the store takes them and none is changed at that moment; else one each. A branch that
+        another writer changed or deleted meanwhile needs no write.
 
         Returns:
             The branches as they are then; those that are gone are left out.
@@ -336,15 +359,13 @@ class BranchStore:
 
     def _fence_together(self, part: Sequence[FoundBranch]) -> list[FoundBranch]:
         fenced = [attrs.evolve(one, record=attrs.evolve(one.record, version=one.record.version + 1)) for one in part]
-        self._store.transact(
-            [Condition(self._partition, branch_key(one.branch), one.predicate) for one in part],
-            [Put(self._partition, branch_key(one.branch), encode_branch_record(one.record)) for one in fenced])
+        self._store.transact([self.unchanged(one) for one in part],
+                             [Put(*self.cell(one.branch), encode_branch_record(one.record)) for one in fenced])
         for one in fenced:
             self._events.record_written(one.branch, one.record)
         return fenced
 
     def _fence(self, found: FoundBranch) -> FoundBranch | None:
-        """The branch as it is once it was written anew; `None`: it is gone."""
         try:
             return FoundBranch(found.branch, self.try_update(found, found.record), found.predicate)
         except PredicateFailed:
@@ -358,28 +379,8 @@ class BranchStore:
                 raise
             return seen
 
-    def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> BranchRecord:
-        """Delete the record of a branch; returns the last one, whose tokens have no owner now.
-
-        Args:
-            branch: which branch.
-            expected: is asked about the record that will be deleted; what it raises ends the call.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            TooManyTries: others were faster too many times.
-            OutcomeUnknown: a try got no answer, and its outcome could not be seen. If the branch has another
-                record then, it may have been made anew, and is left alone.
-        """
-        def decide(cells: Found) -> Swap[BranchRecord]:
-            found = self._found_in(branch, cells)
-            expected(found.record)
-            return Swap(found.record, {self._cell(branch): None})
-
-        return self._swap(branch, decide, "delete", may_repeat=False)
-
     def list(self, prefix: str = "") -> Iterator[FoundBranch]:
-        """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
+        """Return every branch, in order of the names' bytes; not one state of all, but each as it is in its turn."""
         # What is not valid Unicode begins no name.
         with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
             for entry in entries:
@@ -387,7 +388,7 @@ class BranchStore:
                                   decode_branch_record(entry.value, self._place(entry.key)), entry.predicate)
 
     def _decode(self, key: bytes, value: bytes) -> BranchRecord:
-        """Decode a record, unless its bytes are those of the last time: most reads look twice at one record."""
+        """Decode a record, unless its bytes are those of the last time: most operations read one record twice."""
         kept = self._decoded.get(key)
         if kept is not None and kept[0] == value:
             return kept[1]
@@ -399,3 +400,13 @@ class BranchStore:
 
     def _place(self, key: bytes) -> str:
         return f"key {key!r} of partition {self._partition!r}"
+
+
+def _by_record(attempt: Attempt[T], found: Found) -> Fate:
+    """Judge an unanswered write by the record alone: the cleanup may have removed the drop mark already."""
+    cell, = attempt.cells
+    now = found[cell].value if cell in found else None
+    if now == attempt.swap.writes[cell]:
+        return Fate.HAPPENED
+    is_as_before = cell in found and found[cell].predicate == attempt.found[cell].predicate
+    return Fate.PENDING if is_as_before else Fate.UNKNOWN

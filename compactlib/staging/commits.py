@@ -21,8 +21,6 @@ from compactlib.staging.stored import Fields, frame_of, pack, unpack
 from compactlib.staging.values import MetaRangeId
 
 _FRAME: Final = frame_of(b"CLCOMMIT")
-_FEW: Final = 16
-"""Commits that are read one by one before all are read."""
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -198,25 +196,23 @@ class CommitStore:
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
 
     def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
-        """Some commits and all their ancestors, each once, in no order.
-
-        One read for each of the first few that are not in memory; then one scan of all commits, since only a commit
-        names the ones before it. Memory for their ids, and for the stored form of all if there is a scan.
+        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits.
 
         Raises:
             CommitNotFound, CorruptData: as `get`.
         """
         waiting, seen = list(heads), set(heads)
-        few, stored = _FEW, dict[bytes, bytes]()
+        if not waiting:
+            return
+        with self._store.scan(self._partition, prefix=COMMITS) as entries:
+            stored = {entry.key: entry.value for entry in entries}
         while waiting:
             commit_id = waiting.pop()
-            commit, key = self._cache.get(commit_id), commit_key(commit_id)
-            if commit is None:
-                few -= 1
-                if few == 0:
-                    with self._store.scan(self._partition, prefix=COMMITS) as entries:
-                        stored = {entry.key: entry.value for entry in entries}
-                commit = self.checked(commit_id, stored.pop(key), key) if key in stored else self.get(commit_id)
+            key = commit_key(commit_id)
+            if key not in stored:
+                commit = self.get(commit_id)  # made since
+            else:
+                commit = self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
             yield commit_id, commit
             fresh = set(commit.parents) - seen
             seen |= fresh

@@ -12,10 +12,10 @@ from typing import Protocol, Self
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.staging.layers import MergedTokens
 from compactlib.staging.pages import Listed, ListPage
 from compactlib.staging.ranges.cursor import RangeScan
 from compactlib.staging.staged import Staged
+from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Record
 from compactlib.staging.view import BranchView
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where things lie in the key-value store, and which names are allowed (docs/formats/staging-records.md).
 
-One partition per repository holds its identity, branches, commits, the register of staging tokens and the marks of
-dropped ones. The
-staged entries of one token are a partition of their own, so that writers of different branches never share one.
+One partition per repository holds its identity, branches, commits, and the marks of dropped tokens. The staged entries
+of one token are a partition of their own, so that writers of different branches never share one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ MAX_BRANCH_BYTES = 255
 
 BRANCHES = b"branches/"
 COMMITS = b"commits/"
-TOKENS = b"tokens/"
 DROPPED = b"dropped/"
 IDENTITY = b"identity"
 
@@ -78,16 +76,6 @@ def branch_key(branch: str) -> bytes:
 def commit_key(commit_id: CommitId) -> bytes:
     """The key of a commit."""
     return COMMITS + commit_id.encode("ascii")
-
-
-def token_key(token: StagingToken) -> bytes:
-    """The key of a token in the register of all tokens that were ever handed out and not yet cleaned up."""
-    return TOKENS + token.encode("ascii")
-
-
-def dropped_key(token: StagingToken) -> bytes:
-    """The key of the mark of a token that no branch record names any more."""
-    return DROPPED + token.encode("ascii")
 
 
 def token_partition(token: StagingToken) -> bytes:

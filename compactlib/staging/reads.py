@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from compactlib.staging.context import StagingContext
-from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
 from compactlib.staging.listing import ListRequest, list_committed, list_page, upper_bound
 from compactlib.staging.names import CommitId
@@ -57,24 +56,6 @@ def get_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> dic
     return consistently(context, branch, read)
 
 
-def get_uncommitted(context: StagingContext, branch: str, key: bytes) -> Record:
-    """The record of a key, if HEAD has another one or none.
-
-    Raises:
-        RecordNotFound: the branch has none, or the same as HEAD.
-    """
-    check_key(key)
-
-    def read(view: BranchView) -> tuple[Record | None, bool]:
-        found = view.find(key).record
-        return found if Difference.between(key, context.committed.get(view.head, key), found) else None, False
-
-    record = consistently(context, branch, read)
-    if record is None:
-        raise RecordNotFound(ref=branch, key=key)
-    return record
-
-
 def list_branch(context: StagingContext, branch: str, request: ListRequest) -> ListPage:
     """One page of a listing."""
 
@@ -87,7 +68,7 @@ def list_branch(context: StagingContext, branch: str, request: ListRequest) -> L
     return page
 
 
-def diff_uncommitted(context: StagingContext, branch: str, cache: DiffCache, *, prefix: bytes, after: bytes | None,
+def diff_uncommitted(context: StagingContext, branch: str, *, prefix: bytes, after: bytes | None,
                      limit: int) -> DiffPage:
     """One page of what differs from HEAD; see `compactlib.staging.uncommitted`.
 
@@ -97,18 +78,18 @@ def diff_uncommitted(context: StagingContext, branch: str, cache: DiffCache, *, 
     request = ListRequest(prefix=prefix, after=after, limit=limit, max_scanned=context.options.max_scanned)
 
     def read(view: BranchView) -> tuple[DiffPage, bool]:
-        return diff_page(view, cache, request), False
+        return diff_page(view, request), False
 
     return consistently(context, branch, read)
 
 
-def diff_page(view: BranchView, cache: DiffCache, request: ListRequest) -> DiffPage:
+def diff_page(view: BranchView, request: ListRequest) -> DiffPage:
     """One page of what differs from HEAD, as the layers of a view show it."""
     start = request.start()
     assert start is not None, "without a delimiter every key has one above it"
     differences: list[Difference] = []
     last: bytes | None = None
-    keys = uncommitted_keys(view, cache, start, prefix=request.prefix, page_size=request.limit + 1)
+    keys = uncommitted_keys(view, start, prefix=request.prefix, page_size=request.limit + 1)
     scanned = 0
     for key, difference in keys:
         if len(differences) == request.limit or scanned == request.max_scanned:
@@ -120,9 +101,9 @@ def diff_page(view: BranchView, cache: DiffCache, request: ListRequest) -> DiffP
     return DiffPage(differences=tuple(differences), next_after=None, scanned=scanned)
 
 
-def is_dirty(context: StagingContext, branch: str, cache: DiffCache) -> bool:
+def is_dirty(context: StagingContext, branch: str) -> bool:
     """Whether anything differs from HEAD. May read all staged entries."""
-    return consistently(context, branch, lambda view: (first_uncommitted(view, cache) is not None, False))
+    return consistently(context, branch, lambda view: (first_uncommitted(view) is not None, False))
 
 
 def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:

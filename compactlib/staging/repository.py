@@ -27,7 +27,6 @@ from compactlib.staging.compaction.policies import StagingPolicy
 from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.compaction.run import Compactions
 from compactlib.staging.context import StagingContext
-from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import CommitId, StagingToken, branch_key
@@ -88,7 +87,6 @@ class Repository(Closing):
         if not create and next(iter(self._context.branches.list()), None) is None:
             raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; check which store and "
                            f"name are meant, or open it with create=True to begin one")
-        self._cache = DiffCache(committed, self._context.options.diff_cache_bytes)
         self._compactions = Compactions(self._context, policy=policy, stores=stores)
         if self._context.options.owns_ranges:
             # While there are no ranges yet, they become this repository's; whoever is refused can see it in the status.
@@ -186,7 +184,7 @@ class Repository(Closing):
                                          observer=observer, fence=fence)
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[StagingReclaimReport] | Skipped | Failed:
-        """Free what can no longer be read: entries of tokens that were dropped, tokens that were forgotten, ranges.
+        """Free what can no longer be read: entries of tokens that were dropped, and ranges.
 
         A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
         entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
@@ -207,7 +205,11 @@ class Repository(Closing):
             if run is None:
                 self._compactions.require_open()
                 return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
-            return reclaim(self._context, run.budget)
+            try:
+                report = reclaim(self._context, run.budget)
+            except CompactlibError as error:
+                return Failed(error, "partly")
+            return Skipped(report.why) if report.is_empty else Done(report)
 
     def adopt_ranges(self) -> None:
         """Make the ranges of this object store or prefix this repository's, for `reclaim` to collect. For operators.
@@ -272,13 +274,13 @@ class Repository(Closing):
         Raises:
             InvalidInput: it is no name of a branch.
         """
-        return Branch(self._context, self._cache, name)
+        return Branch(self._context, name)
 
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """Make a branch at the HEAD of another one, or at a commit; without a source it is empty.
 
-        What is uncommitted on the source stays there. Costs a write, two where the store cannot change three cells in
-        one step, a read of the source, and three requests to the object store, whatever the size.
+        What is uncommitted on the source stays there. Costs a write, a read of the source, and three requests to the
+        object store, whatever the size.
 
         Raises:
             BranchExists: there is a branch of this name.
@@ -292,7 +294,7 @@ class Repository(Closing):
         began, began_at = context.clock.monotonic(), context.clock.now()
         commit_id = None if source is None else resolve_present(context, source)
         record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
-        context.branches.create(name, record, context.tokens.entry(record.staging_token, name))
+        context.branches.create(name, record)
         # By both clocks: the steady one may stand still with a suspended machine, and the other one may be set back.
         if max(context.clock.monotonic() - began, context.clock.now() - began_at) > _LONG_SECONDS:
             self._look_again(record, name)
@@ -321,8 +323,7 @@ class Repository(Closing):
             PreconditionFailed: the branch has another record; nothing was deleted.
             TooManyTries: others changed the branch under every try.
         """
-        record = self._context.branches.delete(name, _expecting(name, expected))
-        self._context.drop_tokens(name, record, None)
+        self._context.branches.delete(name, _expecting(name, expected))
         self._context.events.branch_deleted(name)
 
     def branches(self, prefix: str = "") -> Iterator[Branch]:
@@ -380,8 +381,7 @@ class Repository(Closing):
         return RepositorySurvey(
             repository=context.repository,
             branches=tuple(BranchStatus.of(context, found.branch, found.record) for found in context.branches.list()),
-            registered_tokens=sum(1 for _ in context.tokens.registered()),
-            dropped_tokens=sum(1 for _ in context.tokens.dropped()))
+            dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
 
     def _name_of(self, branch: str | Branch) -> str:
         """The name of a branch that was given by name or by handle."""

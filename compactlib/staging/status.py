@@ -94,13 +94,11 @@ class RepositorySurvey(Printed):
     Attributes:
         repository: its name.
         branches: its branches.
-        registered_tokens: staging tokens handed out and not yet cleaned up.
         dropped_tokens: those that wait for cleanup.
     """
 
     repository: str
     branches: tuple[BranchStatus, ...]
-    registered_tokens: int
     dropped_tokens: int
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -108,5 +106,4 @@ class RepositorySurvey(Printed):
         return [row for branch in self.branches for row in branch.to_dicts()]
 
     def _summary(self) -> str:
-        return (f"{self.repository}: {len(self.branches)} branches, {self.registered_tokens} tokens, "
-                f"{self.dropped_tokens} of them dropped")
+        return f"{self.repository}: {len(self.branches)} branches, {self.dropped_tokens} dropped tokens"

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingTokens`: the staged entries of tokens, each token a partition of the key-value store.
+"""`StagingTokens`: the staged entries of tokens, each token a partition of the key-value store; and the drop marks.
 
-A token is drawn at random, entered in the repository's register, used by one branch, and dropped; it never comes back.
-The register is what the sweep for orphans reads: a token that is in it and in no branch record is of no use any more.
-Dropping marks a token; physical removal is the cleanup's, after a grace period.
+A token is drawn at random, named by one branch record, and dropped; it never comes back. The step that takes tokens out
+of a record writes one *drop mark* with their names, so that there is no moment in which a token is in neither. The
+cleanup removes their entries after a grace period, and then the mark.
+
+A reset of a prefix fills a token before a record names it. It first writes a mark that says so (`is_prepared`), and the
+step that names the token deletes the mark, on the condition that it is unchanged. The cleanup *claims* such a mark
+before it empties the token: it rewrites it as that of a dropped one, and then no record can name the token any more.
+
+1. A token that a record names has no mark, but for a late write (`mark_late`) to a token that was dropped meanwhile.
+2. A token that no record names has a mark, or holds nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
+import heapq
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,24 +26,15 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put
+from compactlib.kv import KeyNotFound, KVStore, PredicateFailed, Put
 from compactlib.kv.batches import change_many, get_many
-from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Predicate
-from compactlib.staging.names import (
-    DROPPED,
-    TOKENS,
-    StagingToken,
-    dropped_key,
-    token_key,
-    token_partition,
-)
+from compactlib.staging.names import DROPPED, StagingToken, token_partition
 from compactlib.staging.staged import Staged, decode_staged, encode_staged
-from compactlib.staging.stored import Fields, frame_of, pack, unpack
-from compactlib.staging.values import Record
+from compactlib.staging.stored import Fields, pack, unpack
+from compactlib.staging.values import Change, Record
 
-_REGISTER: Final = frame_of(b"CLTOKEN\0")
-_DROPPED: Final = frame_of(b"CLDROPPD")
+_MARK: Final = RecordFrame("drop mark", b"CLDROPPD", 2, "<H2xI")
 
 
 @attrs.frozen
@@ -53,32 +51,36 @@ class FoundStaged:
 
 
 @attrs.frozen
-class TokenMark:
-    """A token in the register, or in the list of dropped ones.
+class DropMark:
+    """Tokens that no branch record names.
 
     Attributes:
-        token: which token.
-        branch: whose it was.
-        at: when it was entered or dropped, in seconds since the epoch, by the clock of the process that did it.
-        predicate: of the mark's cell in the key-value store.
+        key: of the mark's cell.
+        branch: whose they were.
+        tokens: their names.
+        at: when the mark was written, in seconds since the epoch, by the clock of the process that did it.
+        is_prepared: whether a record may yet name the one token.
+        predicate: of the mark's cell.
     """
 
-    token: StagingToken
+    key: bytes
     branch: str
+    tokens: tuple[StagingToken, ...]
     at: float
+    is_prepared: bool
     predicate: Predicate
 
 
 class StagingTokens:
-    """Staged entries of tokens, the register of tokens, and the marks of dropped ones. Threads may share it.
+    """Staged entries of tokens, and drop marks. Threads may share it.
 
     Every method raises what the key-value store raises, and `CorruptData` or `Unsupported` for what cannot be read.
 
     Args:
         store: where.
-        partition: the repository's, for register and marks.
-        random: draws tokens and write ids; must not repeat in any process (`random.SystemRandom()`).
-        clock: dates register and marks.
+        partition: the repository's, for the marks.
+        random: draws tokens, marks and write ids; must not repeat in any process (`random.SystemRandom()`).
+        clock: dates the marks.
     """
 
     def __init__(self, store: KVStore, partition: bytes, random: random.Random, clock: Clock) -> None:
@@ -87,97 +89,75 @@ class StagingTokens:
         self._random = random
         self._clock = clock
 
-    # --- tokens
-
     def draw(self) -> StagingToken:
-        """A token that was never used, not in the register. No request. For branch records, see `issue`."""
+        """Return a token that was never used. No request."""
         return StagingToken(f"stg-{self._random.getrandbits(128):032x}")
 
     def draw_write_id(self) -> bytes:
-        """8 random bytes, never all zeros. No request."""
+        """Return 8 random bytes, never all zeros. No request."""
         return self._random.randrange(1, 1 << 64).to_bytes(8, "little")
 
-    def issue(self, branch: str) -> StagingToken:
-        """A new token, entered in the register so that a branch record may name it. One write.
+    # --- drop marks
 
-        For one compare-and-set only: a token that a record may have named once must not come back in another one.
+    def mark(self, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool = False) -> Put:
+        """Return the write of a new mark, for the step that drops these tokens. No request."""
+        return self._mark(DROPPED + b"%016x" % self._random.getrandbits(64), branch, tokens, is_prepared=is_prepared)
+
+    def mark_prepared(self, branch: str, token: StagingToken) -> DropMark | None:
+        """Write the mark of a token that is filled before a record names it; `None` if it was claimed at once.
+
+        Two requests.
         """
-        token = self.draw()
-        self.enter(token, branch)
-        return token
+        put = self.mark(branch, [token], is_prepared=True)
+        self._store.set(put.partition, put.key, put.value)
+        try:
+            found = self._store.get(put.partition, put.key)
+        except KeyNotFound:
+            return None
+        mark = self._decoded(put.key, found.value, found.predicate)
+        return mark if mark.is_prepared else None
 
-    def enter(self, token: StagingToken, branch: str) -> None:
-        """Enter a token in the register. One write; again does no harm."""
-        entry = self.entry(token, branch)
-        self._store.set(entry.partition, entry.key, entry.value)
+    def mark_late(self, branch: str, token: StagingToken) -> None:
+        """Mark a dropped token into which an entry was written late: the cleanup may be over. One write."""
+        put = self.mark(branch, [token])
+        self._store.set(put.partition, put.key, put.value)
 
-    def entry(self, token: StagingToken, branch: str) -> Put:
-        """What enters a token in the register, for a `transact`. No request."""
-        return Put(self._partition, token_key(token), self._mark(_REGISTER, branch))
+    def marks(self) -> Iterator[DropMark]:
+        """Return every mark."""
+        with self._store.scan(self._partition, prefix=DROPPED) as entries:
+            for entry in entries:
+                yield self._decoded(entry.key, entry.value, entry.predicate)
 
-    def knows(self, token: StagingToken) -> bool:
-        """Whether the token is one of this repository that was not cleaned up yet. One or two reads."""
-        for key in token_key(token), dropped_key(token):
-            with contextlib.suppress(KeyNotFound):
-                self._store.get(self._partition, key)
-                return True
-        return False
+    def claim(self, mark: DropMark) -> bool:
+        """Rewrite a prepared mark as that of a dropped token; returns whether it was still there. One write."""
+        put = self._mark(mark.key, mark.branch, mark.tokens, is_prepared=False)
+        try:
+            self._store.set_if(put.partition, put.key, put.value, mark.predicate)
+        except PredicateFailed:
+            return False
+        return True
 
-    def registered(self) -> Iterator[TokenMark]:
-        """Every token of the register, in order."""
-        return self._marks(TOKENS, _REGISTER)
+    def forget(self, marks: Iterable[DropMark]) -> None:
+        """Remove marks whose tokens are empty. One write for all, where the store takes so many."""
+        change_many(self._store, self._partition, dict.fromkeys(mark.key for mark in marks))
 
-    def mark_dropped(self, dropped: Mapping[StagingToken, str]) -> None:
-        """Say that no branch record names these tokens, each of a branch, any more. One write for all, where the store
-        can; again does no harm.
-        """
-        change_many(self._store, self._partition, {
-            dropped_key(token): self._mark(_DROPPED, branch) for token, branch in dropped.items()})
+    def _mark(self, key: bytes, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool) -> Put:
+        return Put(self._partition, key, pack(_MARK, {
+            "branch": branch, "tokens": list(tokens), "at_ms": round(self._clock.now() * 1000),
+            "is_prepared": is_prepared}))
 
-    def dropped(self) -> Iterator[TokenMark]:
-        """Every mark of a dropped token, in order."""
-        return self._marks(DROPPED, _DROPPED)
-
-    def unmark_dropped(self, mark: TokenMark) -> None:
-        """Take back the mark of a token, unless it was marked anew. One write."""
-        with contextlib.suppress(PredicateFailed):
-            self._store.delete_if(self._partition, dropped_key(mark.token), mark.predicate)
-
-    def date_anew(self, mark: TokenMark, *, is_dropped: bool) -> None:
-        """Give a mark, or an entry of the register, the present time, unless another writer wrote it. One write."""
-        key, frame = ((dropped_key, _DROPPED) if is_dropped else (token_key, _REGISTER))
-        with contextlib.suppress(PredicateFailed):
-            self._store.set_if(self._partition, key(mark.token), self._mark(frame, mark.branch), mark.predicate)
-
-    def forget(self, tokens: Iterable[StagingToken]) -> None:
-        """Remove tokens from the register, each before its mark: after their entries were removed. One write for all,
-        where the store can.
-        """
-        change_many(self._store, self._partition, {
-            key: None for token in tokens for key in (token_key(token), dropped_key(token))})
-
-    def forget_emptied(self, marks: Sequence[TokenMark]) -> None:
-        """Remove tokens whose entries were removed from the register, then their marks, unless one was marked anew:
-        something was written to it meanwhile. One write for many, where the store can.
-        """
-        partition, at_once = self._partition, self._store.limits.max_transact // 3
-        for at in range(0, len(marks), max(1, at_once)):
-            part = marks[at:at + max(1, at_once)]
-            if at_once:
-                with contextlib.suppress(PredicateFailed, TooLarge):
-                    self._store.transact(
-                        [Condition(partition, dropped_key(mark.token), mark.predicate) for mark in part],
-                        deletes=[Delete(partition, key(mark.token)) for mark in part
-                                 for key in (token_key, dropped_key)])
-                    continue
-            change_many(self._store, partition, {token_key(mark.token): None for mark in part})
-            for mark in part:
-                self.unmark_dropped(mark)
+    def _decoded(self, key: bytes, value: bytes, predicate: Predicate) -> DropMark:
+        place = f"key {key!r} of partition {self._partition!r}"
+        fields = Fields(unpack(_MARK, value, place), place)
+        mark = DropMark(key, fields.take("branch", str), tuple(map(StagingToken, fields.take_texts("tokens"))),
+                        fields.take("at_ms", int) / 1000, fields.take("is_prepared", bool), predicate)
+        fields.end()
+        return mark
 
     # --- entries
 
     def get(self, token: StagingToken, key: bytes) -> FoundStaged | None:
-        """The entry of a key, tombstones included; `None` if there is none. One read."""
+        """Return the entry of a key, tombstones included; `None` if there is none. One read."""
         partition = token_partition(token)
         try:
             found = self._store.get(partition, key)
@@ -187,45 +167,24 @@ class StagingTokens:
 
     def get_many(self, tokens: Sequence[StagingToken], keys: Sequence[bytes],
                  ) -> dict[tuple[StagingToken, bytes], FoundStaged]:
-        """The entries of keys in any of these tokens, tombstones included. One read for all, where the store can."""
+        """Return the entries of keys in any of these tokens, tombstones included. One read for as many as it takes."""
         cells = {(token_partition(token), key): (token, key) for token in tokens for key in keys}
         return {cells[cell]: FoundStaged(decode_staged(found.value, _place(*cells[cell])), found.predicate)
                 for cell, found in get_many(self._store, cells).items()}
 
-    @property
-    def reads_many(self) -> bool:
-        """Whether `get_many` is fewer reads than there are entries."""
-        return self._store.limits.max_get_many > 1
-
     def set_many(self, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
-        """Write entries, whatever was there. One write for all, where the store can.
+        """Write entries, whatever was there. One write for as many as it takes.
 
         Raises:
             InvalidInput: the identity of a record is not bytes; nothing was written.
-            PartlyWritten: it ended after the first of several writes.
+            OutcomeUnknown: it ended after the first of several writes.
         """
         cells = {key: _encoded(key, staged) for key, staged in entries.items()}
         change_many(self._store, token_partition(token), cells)
 
-    def set(self, token: StagingToken, key: bytes, staged: Staged) -> None:
-        """Write an entry, whatever was there. One write.
-
-        Raises:
-            InvalidInput: the identity of the record is not bytes; the old entry stays.
-        """
-        self._store.set(token_partition(token), key, _encoded(key, staged))
-
-    def set_if(self, token: StagingToken, key: bytes, staged: Staged, predicate: Predicate | None) -> None:
-        """Write an entry if its cell is in the expected state; as `KVStore.set_if`. One write.
-
-        Raises:
-            PredicateFailed: it is not; nothing was written.
-        """
-        self._store.set_if(token_partition(token), key, _encoded(key, staged), predicate)
-
     def scan(self, token: StagingToken, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
              ) -> StagedScan:
-        """The entries of a token from the first key >= `start` on, in order, tombstones included."""
+        """Return the entries of a token from the first key >= `start` on, in order, tombstones included."""
         return StagedScan(self._store, token, start, prefix, page_size)
 
     def is_empty(self, token: StagingToken) -> bool:
@@ -234,31 +193,12 @@ class StagingTokens:
             return next(entries, None) is None
 
     def remove_some(self, token: StagingToken, limit: int) -> int:
-        """Remove the first entries, at most `limit`; gives how many there were. One write for all, where the store can.
-
-        May be interrupted and called again. Of a token in use only the cleanup may ask for it.
-
-        Raises:
-            PartlyWritten: it ended after the first of several writes.
-        """
+        """Remove the first entries, at most `limit`; returns how many there were. For the cleanup of dropped tokens."""
         partition = token_partition(token)
         with self._store.scan(partition, keys_only=True) as entries:
             keys = [entry.key for entry in islice(entries, limit)]
         change_many(self._store, partition, dict.fromkeys(keys))
         return len(keys)
-
-    def _mark(self, frame: RecordFrame, branch: str) -> bytes:
-        return pack(frame, {"branch": branch, "at_ms": round(self._clock.now() * 1000)})
-
-    def _marks(self, prefix: bytes, frame: RecordFrame) -> Iterator[TokenMark]:
-        with self._store.scan(self._partition, prefix=prefix) as entries:
-            for entry in entries:
-                place = f"key {entry.key!r} of partition {self._partition!r}"
-                fields = Fields(unpack(frame, entry.value, place), place)
-                mark = TokenMark(StagingToken(entry.key[len(prefix):].decode("ascii", "replace")),
-                                 fields.take("branch", str), fields.take("at_ms", int) / 1000, entry.predicate)
-                fields.end()
-                yield mark
 
 
 class StagedScan:
@@ -278,6 +218,71 @@ class StagedScan:
     def seek(self, key: bytes) -> None:
         """Go on with the first key >= `key`."""
         self._entries.seek(key)
+
+
+class MergedTokens:
+    """The newest entry of every key of some tokens, in order of the keys; can seek. For one thread.
+
+    O(log tokens) for an entry. What a store raises goes through, and never ends the stream early: the next call goes on
+    with the same entry.
+
+    Args:
+        tokens: where the entries are.
+        newest_first: which tokens.
+        start: begin at the first key >= `start`.
+        prefix: only keys that begin so.
+        page_size: how many entries to ask each token for at first.
+
+    Attributes:
+        scanned: how many entries were read so far, those that a newer one hides included.
+    """
+
+    def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
+                 prefix: bytes = b"", page_size: int | None = None) -> None:
+        self.scanned: int = 0
+        self._scans: list[StagedScan] = [tokens.scan(token, start, prefix=prefix, page_size=page_size)
+                                         for token in newest_first]
+        self._heap: list[tuple[bytes, int, Staged]] = []
+        self._filled = 0  # how many tokens are in the heap, if they hold anything more
+        self._given: bytes | None = None  # the last key: its entries are passed over first
+
+    def __iter__(self) -> Iterator[tuple[bytes, Staged]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, Staged]:
+        while self._filled < len(self._scans):
+            entry = next(self._scans[self._filled], None)
+            if entry is not None:
+                heapq.heappush(self._heap, (entry[0], self._filled, entry[1]))
+                self.scanned += 1
+            self._filled += 1
+        while self._heap and self._heap[0][0] == self._given:
+            self._advance(self._heap[0][1])
+        if not self._heap:
+            raise StopIteration
+        self._given, _, staged = self._heap[0]
+        return self._given, staged
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key`."""
+        for scan in self._scans:
+            scan.seek(key)
+        self._heap, self._filled, self._given = [], 0, None
+
+    def _advance(self, layer: int) -> None:
+        """Replace the head of the heap, which is of this layer, by the layer's next entry."""
+        entry = next(self._scans[layer], None)
+        if entry is None:
+            heapq.heappop(self._heap)
+        else:
+            self.scanned += 1
+            heapq.heapreplace(self._heap, (entry[0], layer, entry[1]))
+
+
+def changes_of(tokens: StagingTokens, newest_first: Sequence[StagingToken]) -> Iterator[tuple[bytes, Change]]:
+    """Return what some tokens together change, as `CommittedRanges.apply` takes it: one change per key, in order."""
+    for key, staged in MergedTokens(tokens, newest_first):
+        yield key, staged.record
 
 
 def _encoded(key: bytes, staged: Staged) -> bytes:

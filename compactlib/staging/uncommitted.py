@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compactlib.staging.diff_cache import DiffCache
-from compactlib.staging.layers import MergedTokens
 from compactlib.staging.listing import upper_bound
 from compactlib.staging.staged import Staged
+from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Difference
 from compactlib.staging.view import BranchView
 
 
-def uncommitted_keys(view: BranchView, cache: DiffCache, start: bytes = b"", *, prefix: bytes = b"",
+def uncommitted_keys(view: BranchView, start: bytes = b"", *, prefix: bytes = b"",
                      page_size: int | None = None, include_staging: bool = True,
                      ) -> Iterator[tuple[bytes, Difference | None]]:
     """Every key that might differ, in order, with its difference or `None`.
 
     Args:
         view: the branch.
-        cache: gives the differences between HEAD and the compacted metarange.
         start: begin at the first key >= `start`.
         prefix: only keys that begin so.
         page_size: how many entries to ask each token for at first.
@@ -34,7 +32,7 @@ def uncommitted_keys(view: BranchView, cache: DiffCache, start: bytes = b"", *, 
     start = max(start, prefix)
     tokens = view.record.tokens if include_staging else view.record.sealed_tokens
     staged = MergedTokens(view.context.tokens, tokens, start, prefix=prefix, page_size=page_size)
-    compacted = _compacted(view, cache, start, prefix)
+    compacted = _compacted(view, start, prefix)
     entry, difference = next(staged, None), next(compacted, None)
     while entry is not None or difference is not None:
         if entry is None or (difference is not None and difference.key < entry[0]):
@@ -51,9 +49,9 @@ def uncommitted_keys(view: BranchView, cache: DiffCache, start: bytes = b"", *, 
         entry = next(staged, None)
 
 
-def first_uncommitted(view: BranchView, cache: DiffCache, *, include_staging: bool = True) -> Difference | None:
+def first_uncommitted(view: BranchView, *, include_staging: bool = True) -> Difference | None:
     """The first difference between a branch and its HEAD; `None` if there is none. May read all staged entries."""
-    found = uncommitted_keys(view, cache, page_size=1, include_staging=include_staging)
+    found = uncommitted_keys(view, page_size=1, include_staging=include_staging)
     return next((difference for _, difference in found if difference is not None), None)
 
 
@@ -61,8 +59,8 @@ def _of_staged(view: BranchView, key: bytes, staged: Staged) -> Difference | Non
     return Difference.between(key, view.context.committed.get(view.head, key), staged.record)
 
 
-def _compacted(view: BranchView, cache: DiffCache, start: bytes, prefix: bytes) -> Iterator[Difference]:
+def _compacted(view: BranchView, start: bytes, prefix: bytes) -> Iterator[Difference]:
     compacted = view.record.compacted_metarange_id
     if compacted is None:
         return
-    yield from cache.diff(view.head, compacted, start, upper_bound(prefix))
+    yield from view.context.differences.diff(view.head, compacted, start, upper_bound(prefix))

@@ -91,10 +91,10 @@ class World:
         """A branch in this state; `sealed` newest first."""
         tokens = self.context.tokens
         layers = [staged or {}, *sealed]
-        issued = [tokens.issue(name) for _ in layers]
+        issued = [tokens.draw() for _ in layers]
         for token, layer in zip(issued, layers, strict=True):
             for key, change in changes(layer):
-                tokens.set(token, key, Staged(change))
+                tokens.set_many(token, {key: Staged(change)})
         self.context.branches.create(name, BranchRecord(
             commit_id=None if head is None else self.make_commit(head), staging_token=issued[0],
             sealed_tokens=tuple(issued[1:]),

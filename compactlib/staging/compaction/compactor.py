@@ -5,13 +5,13 @@
 2. *Rewrite.* All sealed tokens are applied to the base: the compacted metarange if there is one, else HEAD's.
 3. *Swap.* If HEAD, the compacted metarange and the sealed tokens are still those of step 1, the record names the result
    instead. If the result equals HEAD, it names none.
-4. *Reclaim.* The tokens are marked; the cleanup removes them after a grace period.
+4. *Reclaim.* The swap has marked the tokens; the cleanup removes them after a grace period.
 
 Readers see the same before and after each step (G3). A write is acknowledged only if the token it went into was still
 the staging token afterwards; so whatever is acknowledged was in a sealed token before step 2 began, or went into a
-newer one. A crash after step 1 costs one sealed token more, after step 2 a metarange without a reference, after step 3
-tokens that the sweep finds. The compaction yields to every other change: a commit, a reset, a move of HEAD or
-another compaction in between makes it lose; it costs other writers at most one more try.
+newer one. A crash after step 1 costs one sealed token more, after step 2 a metarange without a reference. The
+compaction yields to every other change: a commit, a reset, a move of HEAD or another compaction in between makes it
+lose; it costs other writers at most one more try.
 
 Comparing the sealed tokens alone in step 3 is not enough, although the published design asks for no more: a hard reset
 may move HEAD and leave them as they were.
@@ -108,14 +108,11 @@ class Compactor:
             fresh = None
             wanted = attrs.evolve(record, compaction_started_at=now)
         else:
-            fresh = context.tokens.issue(found.branch)
+            fresh = context.tokens.draw()
             wanted = attrs.evolve(record.sealed_with(fresh), compaction_started_at=now)
         try:
             return context.branches.try_update(found, wanted)
         except PredicateFailed:
-            if fresh is not None:
-                # It has no reference, and never will have one.
-                context.tokens.forget([fresh])
             return None
         except OutcomeUnknown as error:
             seen = context.branches.seen_after(found.branch, error)
@@ -150,10 +147,9 @@ class Compactor:
         except CompactlibError as error:
             if update is None:
                 raise
-            # The fence let the swap happen and refuses now. It stands; the sweep finds the tokens that it replaced.
+            # The fence let the swap happen and refuses now. It stands.
             context.events.compacted(branch, update.after)
             return Failed(error, "partly")
-        context.drop_tokens(branch, update.before, update.after)
         context.events.compacted(branch, update.after)
         return Done(CompactionStats(
             branch=branch, metarange_id=result, sealed_before=len(sealed.sealed_tokens),

@@ -17,10 +17,9 @@ import attrs
 from compactlib.clock import SystemClock
 from compactlib.kv import KVStore
 from compactlib.rewrite import Attempt, RewriteResult
-from compactlib.staging.layers import changes_of
 from compactlib.staging.names import StagingToken, repository_partition
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.tokens import StagingTokens, changes_of
 from compactlib.staging.values import Applied, MetaRangeId
 
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.outcome import Failed
 from compactlib.staging import Repository
-from compactlib.staging.cleanup import TokenCleaner
+from tests.harness.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
 from tests.harness.kv.postgres_server import postgres
-from tests.staging.repository.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
 
 
 def run_eight(folder: Path, store: str, rounds: int) -> None:
@@ -21,7 +19,7 @@ def run_eight(folder: Path, store: str, rounds: int) -> None:
     kv, repo = open_repository(folder, store)
     repo.create_branch("main").put(b"first", b"1")
     repo.branch("main").commit("first")
-    command = [sys.executable, "-m", "tests.staging.repository.branch_processes", str(folder), store]
+    command = [sys.executable, "-m", "tests.harness.branch_processes", str(folder), store]
     running = [subprocess.Popen([*command, role, str(number), str(rounds)], stderr=subprocess.PIPE)
                for role, number in ROLES]
     told = [process.communicate()[1].decode() for process in running]
@@ -41,11 +39,8 @@ def check_end(repo: Repository, page: Page) -> None:
     main.commit("at the end")
     assert {key: record.data for key, record in main.head().records()} == held
     assert not main.is_dirty()
-    cleaner = TokenCleaner(repo.context, grace_seconds=0, orphan_seconds=0)
-    for outcome in (cleaner.sweep(), cleaner.run()):
-        assert not isinstance(outcome, Failed), outcome
-    named = {token for found in repo.context.branches.list() for token in found.record.tokens}
-    assert {mark.token for mark in repo.context.tokens.registered()} == named
+    repo.reclaim()
+    assert repo.survey().dropped_tokens == 0
 
 
 def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ from compactlib.staging import (
     Repository,
     StagingOptions,
 )
-from compactlib.staging.cleanup import TokenCleaner
-from tests.staging.world import NOW
+from tests.harness.staging_world import NOW
 
 WRITERS = 3
 KEYS_EACH = 4
@@ -38,7 +37,8 @@ ROLES = (*(("writer", number) for number in range(WRITERS)), ("reader", 0), ("re
 
 _BEGUN, _ACKNOWLEDGED, _ENDED = 0, KEYS, 2 * KEYS
 _SLOTS = 2 * KEYS + WRITERS
-_OPTIONS = StagingOptions(max_write_tries=200, max_read_tries=200, max_update_tries=200, max_backoff_seconds=0.1)
+_OPTIONS = StagingOptions(max_write_tries=200, max_read_tries=200, max_update_tries=200, max_backoff_seconds=0.1,
+                          grace_seconds=0)
 
 
 class Page:
@@ -150,7 +150,6 @@ def take_part(folder: Path, store: str, role: str, number: int, rounds: int) -> 
     kv, repo = open_repository(folder, store)
     main = repo.branch("main")
     chance = random.Random(number)
-    cleaner = TokenCleaner(repo.context, grace_seconds=0)
     if role == "writer":
         write(main, page, number, rounds)
     while not page.writers_ended:
@@ -162,7 +161,7 @@ def take_part(folder: Path, store: str, role: str, number: int, rounds: int) -> 
         elif role == "compactor":
             until_done(lambda: repo.compact(policy=NOW))
         elif role == "cleaner":
-            until_done(cleaner.run)
+            until_done(repo.reclaim)
             until_done(lambda: main.put(b"r/%d" % chance.randrange(3), b"x"))
             until_done(lambda: main.reset_prefix(b"r/"))
         else:

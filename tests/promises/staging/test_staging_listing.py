@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from typing import cast
 
-import pytest
-
 from compactlib.staging import (
     StagingOptions,
 )
-from compactlib.staging.listing import upper_bound
-from tests.staging.world import World, diff
+from tests.harness.staging_world import StagingWorld as World, diff
 
 
 def test_pages_go_on_where_the_last_one_ended() -> None:
@@ -58,12 +55,9 @@ def test_a_diff_looks_at_a_bounded_number_of_keys() -> None:
     assert diff(main) == []
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 500, 16 << 20], ids=["no cache", "too small", "large"])
-def test_pages_of_a_diff_over_a_compaction(cache_bytes: int) -> None:
-    """Whether the difference between HEAD and the compacted metarange is kept or read each time is not seen."""
-    world = World(options=StagingOptions(diff_cache_bytes=cache_bytes))
-    main = world.branch({"a": "1", "b": "2", "c": "3"}, compacted={"a": "9", "c": "3", "d": "4", "e": "5"},
-                        staged={"c": None, "d": None})
+def test_pages_of_a_diff_over_a_compaction() -> None:
+    main = World().branch({"a": "1", "b": "2", "c": "3"}, compacted={"a": "9", "c": "3", "d": "4", "e": "5"},
+                          staged={"c": None, "d": None})
     for _ in range(2):
         pages, after = [], cast("bytes | None", None)
         while True:
@@ -94,13 +88,6 @@ def test_a_page_does_not_end_between_a_deleted_common_prefix_and_the_keys_below_
     main = world.branch({"a/": "", "a/1": "1", "b": "2", "c/": "", "d": "3"}, staged={"a/": None, "c/": None})
     assert [one.key for one in main.entries(delimiter=b"/")] == [b"a/", b"b", b"d"]
     assert [one.key for one in main.entries()] == [b"a/1", b"b", b"d"]
-
-
-@pytest.mark.parametrize(("prefix", "bound"), [
-    (b"a", b"b"), (b"a\xff", b"b"), (b"\x00", b"\x01"), (b"\xff", None), (b"\xff\xff", None), (b"", None),
-])
-def test_the_key_above_a_prefix(prefix: bytes, bound: bytes | None) -> None:
-    assert upper_bound(prefix) == bound
 
 
 def test_listing_keys_of_0xff_with_a_delimiter_of_0xff() -> None:
