@@ -58,10 +58,10 @@ from compactlib.spark import (
 )
 from compactlib.staging import CommittedRanges, ParquetFormat
 from compactlib.staging.compaction.rewrite import CompactTokens
-from compactlib.staging.model.names import repository_partition, token_partition
+from compactlib.staging.names import repository_partition, token_partition
 from compactlib.staging.policy import StagingToken
-from compactlib.staging.records.staged import Staged, encode_staged
-from compactlib.staging.records.tokens import StagingTokens
+from compactlib.staging.staged import Staged, encode_staged
+from compactlib.staging.tokens import StagingTokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,15 +33,9 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.staging.committed.committed_ranges import CommittedRanges as CommittedRanges
-    from compactlib.staging.committed.formats.parquet import ParquetFormat as ParquetFormat
-    from compactlib.staging.committed.formats.plain_format import PlainFormat as PlainFormat
-    from compactlib.staging.committed.formats.rows import (
-        ChangeBatch as ChangeBatch,
-        RangeFormat as RangeFormat,
-        Rows as Rows,
-    )
-    from compactlib.staging.committed.formats.split import SplitRule as SplitRule
+    from compactlib.staging.branch import Branch as Branch
+    from compactlib.staging.commit import CommitOutcome as CommitOutcome
+    from compactlib.staging.commits import Commit as Commit
     from compactlib.staging.compaction.merge_in_parts import MergeInParts as MergeInParts
     from compactlib.staging.compaction.outcome import CompactionOutcome as CompactionOutcome
     from compactlib.staging.compaction.plan import (
@@ -55,13 +49,13 @@ if TYPE_CHECKING:
         TombstoneCostPolicy as TombstoneCostPolicy,
     )
     from compactlib.staging.compaction.rewrite import StoresForWorkers as StoresForWorkers
-    from compactlib.staging.compaction.sense import CompactionSensor as CompactionSensor
     from compactlib.staging.compaction.sense_policies import (
         AnyOf as AnyOf,
         DeletesPolicy as DeletesPolicy,
         ListingCostPolicy as ListingCostPolicy,
         SealedTokensPolicy as SealedTokensPolicy,
     )
+    from compactlib.staging.compaction.sensor import CompactionSensor as CompactionSensor
     from compactlib.staging.errors import (
         BranchNotFound as BranchNotFound,
         DirtyBranch as DirtyBranch,
@@ -69,37 +63,43 @@ if TYPE_CHECKING:
         PreconditionFailed as PreconditionFailed,
         RecordNotFound as RecordNotFound,
     )
-    from compactlib.staging.model.names import CommitId as CommitId, repository_in as repository_in
-    from compactlib.staging.model.values import Record as Record
-    from compactlib.staging.operations.branch import Branch as Branch
-    from compactlib.staging.operations.commit import CommitOutcome as CommitOutcome
-    from compactlib.staging.operations.head import MoveOutcome as MoveOutcome
+    from compactlib.staging.head import MoveOutcome as MoveOutcome
+    from compactlib.staging.names import CommitId as CommitId, repository_in as repository_in
     from compactlib.staging.options import StagingOptions as StagingOptions
-    from compactlib.staging.records.commits import Commit as Commit
-    from compactlib.staging.repository.repository import Repository as Repository
-    from compactlib.staging.repository.worker import StagingWorker as StagingWorker
+    from compactlib.staging.ranges.committed import CommittedRanges as CommittedRanges
+    from compactlib.staging.ranges.parquet import ParquetFormat as ParquetFormat
+    from compactlib.staging.ranges.plain import PlainFormat as PlainFormat
+    from compactlib.staging.ranges.rows import (
+        ChangeBatch as ChangeBatch,
+        RangeFormat as RangeFormat,
+        Rows as Rows,
+    )
+    from compactlib.staging.ranges.split import SplitRule as SplitRule
+    from compactlib.staging.repository import Repository as Repository
+    from compactlib.staging.values import Record as Record
+    from compactlib.staging.worker import StagingWorker as StagingWorker
 else:
     offer(__name__, {
-        "compactlib.staging.committed.committed_ranges": "CommittedRanges",
-        "compactlib.staging.committed.formats.parquet": "ParquetFormat",
-        "compactlib.staging.committed.formats.plain_format": "PlainFormat",
-        "compactlib.staging.committed.formats.rows": "ChangeBatch RangeFormat Rows",
-        "compactlib.staging.committed.formats.split": "SplitRule",
+        "compactlib.staging.ranges.committed": "CommittedRanges",
+        "compactlib.staging.ranges.parquet": "ParquetFormat",
+        "compactlib.staging.ranges.plain": "PlainFormat",
+        "compactlib.staging.ranges.rows": "ChangeBatch RangeFormat Rows",
+        "compactlib.staging.ranges.split": "SplitRule",
         "compactlib.staging.compaction.merge_in_parts": "MergeInParts",
         "compactlib.staging.compaction.outcome": "CompactionOutcome",
         "compactlib.staging.compaction.plan": "StagingChoice StagingPlan StagingView",
         "compactlib.staging.compaction.policies": "AlwaysPolicy StagingPolicy TombstoneCostPolicy",
         "compactlib.staging.compaction.rewrite": "StoresForWorkers",
-        "compactlib.staging.compaction.sense": "CompactionSensor",
+        "compactlib.staging.compaction.sensor": "CompactionSensor",
         "compactlib.staging.compaction.sense_policies": "AnyOf DeletesPolicy ListingCostPolicy SealedTokensPolicy",
         "compactlib.staging.errors": "BranchNotFound DirtyBranch MergeConflict PreconditionFailed RecordNotFound",
-        "compactlib.staging.model.names": "CommitId repository_in",
-        "compactlib.staging.model.values": "Record",
-        "compactlib.staging.operations.branch": "Branch",
-        "compactlib.staging.operations.commit": "CommitOutcome",
-        "compactlib.staging.operations.head": "MoveOutcome",
+        "compactlib.staging.names": "CommitId repository_in",
+        "compactlib.staging.values": "Record",
+        "compactlib.staging.branch": "Branch",
+        "compactlib.staging.commit": "CommitOutcome",
+        "compactlib.staging.head": "MoveOutcome",
         "compactlib.staging.options": "StagingOptions",
-        "compactlib.staging.records.commits": "Commit",
-        "compactlib.staging.repository.repository": "Repository",
-        "compactlib.staging.repository.worker": "StagingWorker",
+        "compactlib.staging.commits": "Commit",
+        "compactlib.staging.repository": "Repository",
+        "compactlib.staging.worker": "StagingWorker",
     })

@@ -41,13 +41,10 @@ class StagingOptions:
             half of it and all of it. 0: no waits.
         max_backoff_seconds: where the doubling ends.
         max_scanned: how many staged and committed entries one page of a listing or diff looks at before it ends early.
-        diff_cache_bytes: how much memory the differences between HEAD and compacted metaranges may take.
         on_new_sealed: `"abort"`: a compaction yields to a writer that sealed a token meanwhile, most likely a
             commit, which does what a compaction does. `"keep"`: it leaves the new tokens in front of the result.
         grace_seconds: how long `reclaim` leaves the entries of a dropped token; must exceed the longest read, so that
             none has to start over for this.
-        orphan_seconds: how old a token is before `reclaim` takes it for forgotten; must exceed the time that a writer
-            of a branch record may take between two of its steps.
         owns_ranges: whether the ranges (all of the object store, or of the prefix in it) are this repository's alone:
             only then does `reclaim` collect those that are not needed.
         range_grace_seconds: how old a range is before it may be collected; must exceed the longest commit, compaction
@@ -63,9 +60,7 @@ class StagingOptions:
     first_backoff_seconds: float = attrs.field(default=0.005, validator=_is_seconds)
     max_backoff_seconds: float = attrs.field(default=5.0, validator=_is_seconds)
     max_scanned: int = attrs.field(default=100_000, validator=is_whole(1))
-    diff_cache_bytes: int = attrs.field(default=16 << 20, validator=is_whole())
     on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
     grace_seconds: float = attrs.field(default=3600.0, validator=_is_seconds)
-    orphan_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)
     owns_ranges: bool = False
     range_grace_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)

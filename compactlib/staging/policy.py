@@ -10,8 +10,8 @@ from __future__ import annotations
 from compactlib.staging.compaction.plan import CLEAN, StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.compaction.policies import DEFAULT_WINDOW_SECONDS, StagingPolicy, window_gate
 from compactlib.staging.compaction.sense_policies import BranchPressure, SensePolicy
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.names import StagingToken
+from compactlib.staging.record import BranchRecord
 
 __all__ = [
     "BranchPressure", "BranchRecord", "CLEAN", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice",

@@ -7,7 +7,6 @@
     merge main dev    hard_reset main dev [discard]         put_if main a 9 [7]   (if it is 7, or absent)
     create dev main   drop dev             clean            time +301
     show main                       what is there now, how much is sealed, what is compacted, and HEAD
-    store plain                     before everything else: the store has no `transact`
 
 An actor is another process, which may be stopped on its way:
 
@@ -25,10 +24,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import attrs
-
 from compactlib.errors import CompactlibError
-from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.staging import Record
 from tests.harness.faulty_store import FaultyStore
@@ -123,12 +119,6 @@ class Story:
             return [type(error).__name__]
 
     # ----------------------------------------------------------------------------------------------- commands
-
-    def _store(self, world: World, kind: str) -> Iterator[str]:
-        assert kind == "plain"
-        limits = attrs.evolve(MemoryStore().limits, max_transact=0)
-        self._world = World(MemoryStore(limits=limits), seed=next(self._seeds))
-        yield from ()
 
     def _branch(self, world: World, name: str, *words: str) -> Iterator[str]:
         layers: dict[str, list[dict[str, str | None]]] = {"head": [], "staged": [], "sealed": [], "compacted": []}
@@ -228,7 +218,7 @@ def _stop_at(words: list[str]) -> Callable[[Any], bool]:
         nonlocal left
         is_entry = operation.partition.startswith(b"stg-")
         matches: bool = {
-            "record": operation.key.startswith(b"branches/") and operation.name == "set_if",
+            "record": operation.key.startswith(b"branches/") and operation.name in ("set_if", "transact"),
             # A conditional write is a transaction, known by its first cell: the branch record.
             "write": operation.name == "transact" or (is_entry and operation.changes
                                                       and operation.key == rest[0].encode()),

@@ -78,14 +78,14 @@ class StagingWorld:
     make_store: Callable[[], KVStore] = staticmethod(MemoryStore)
 
     def __init__(self, store: KVStore | None = None, objects: ObjectStore | None = None, *, seed: int = 1,
-                 rule: SplitRule | None = None) -> None:
+                 rule: SplitRule | None = None, options: StagingOptions | None = None) -> None:
         self.clock = ManualClock(1_000_000.0)
         self._sealing = self._has_sealed = False
         self.store = FaultyStore(type(self).make_store() if store is None else store, self._fault)
         self.hooks = HookedObjects(MemoryObjects(clock=self.clock) if objects is None else objects)
         self.objects = cast("ObjectStore", self.hooks)
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
-        self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed))
+        self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed), options=options)
 
     def metarange(self, state: State) -> Any:
         """The identity of committed content."""
@@ -149,8 +149,8 @@ class StagingWorld:
         other.reclaim()
 
     def token_reads(self) -> int:
-        """How many single entries of tokens were asked for since the last call."""
-        reads = sum(operation.name == "get" and operation.partition.startswith(b"stg-")
+        """How many requests for entries of tokens there were since the last call."""
+        reads = sum(operation.name in ("get", "get_many") and operation.partition.startswith(b"stg-")
                     for operation in self.store.operations)
         self.store.operations.clear()
         return reads

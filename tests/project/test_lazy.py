@@ -44,8 +44,8 @@ UNUSED = {
     "from compactlib.blobstore import BlobStore": {"compactlib.runtime.services.manager",
                                                    "compactlib.blobstore.compaction.plan.policies"},
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},
-    "from compactlib.staging import Repository": {"compactlib.staging.repository.worker",
-                                                  "compactlib.staging.compaction.sense"},
+    "from compactlib.staging import Repository": {"compactlib.staging.worker",
+                                                  "compactlib.staging.compaction.sensor"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.transport.node_service", "ssl"},
 }
 # A start of the console script costs what its command needs: a kind of store is imported when a path is of that kind.

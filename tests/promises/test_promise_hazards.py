@@ -37,7 +37,7 @@ DRIVERS: Mapping[str, Driver[Any]] = {
     "local_objects": LocalObjectsDriver(),
     "kv_sqlite": SqliteDriver(),
     "repository_memory": RepositoryDriver("memory"),
-    "repository_cells": RepositoryDriver("cells"),
+    "repository_values": RepositoryDriver("values"),
     "repository_sqlite": RepositoryDriver("sqlite"),
     "repository_folder": RepositoryDriver("folder"),
 }
@@ -55,7 +55,7 @@ _OWNED_FOLDER = frozenset({"paused_owners", "lost_answers"})
 HAVE_READERS = frozenset({"segment_log", "blob_store"})
 """Stores that others may read while they are open."""
 
-SAME_REPOSITORY = frozenset({"repository_memory", "repository_cells", "repository_sqlite"})
+SAME_REPOSITORY = frozenset({"repository_memory", "repository_values", "repository_sqlite"})
 """`repository_folder` over other stores, some of which have hazards of their own: tried half as often every day."""
 
 NOWHERE: Mapping[str, frozenset[str]] = {
@@ -84,7 +84,7 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     "repository_sqlite": _POWER | _ALONE | {"older_files"},
     # Nothing is on a disk, and a fork has its own copy of what is in memory.
     "repository_memory": _POWER | _PUT_BACK | _FULL_DISK | {"forks"},
-    "repository_cells": _POWER | _PUT_BACK | _FULL_DISK | {"forks"},
+    "repository_values": _POWER | _PUT_BACK | _FULL_DISK | {"forks"},
     # A fork has its own copy of the branches, which are in memory.
     "repository_folder": frozenset({"forks"}),
 }

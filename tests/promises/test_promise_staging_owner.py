@@ -247,7 +247,7 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
 
 def test_reclaim_keeps_staged_entries_of_a_repository_beside(world: World) -> None:
     """In the same key-value store: tokens that it does not know are another's."""
-    options = StagingOptions(owns_ranges=True, grace_seconds=0, orphan_seconds=0, first_backoff_seconds=0)
+    options = StagingOptions(owns_ranges=True, grace_seconds=0, first_backoff_seconds=0)
     prod = filled(world.open(options=options))
     prod.branch("main").put(b"staged", b"1")
     beside = world.open(options=options, repository="beside")

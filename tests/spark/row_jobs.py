@@ -20,7 +20,7 @@ from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
-from compactlib.staging.model.values import Change
+from compactlib.staging.values import Change
 from tests.spark.block_files import LocalBlocks
 
 RULE = SplitRule(raggedness=60)

@@ -25,13 +25,13 @@ from compactlib.staging import (
 )
 from compactlib.staging.compaction.outcome import CompactionOutcome
 from compactlib.staging.compaction.run import Compactions
-from compactlib.staging.model.names import CommitId
-from compactlib.staging.model.values import Change, Difference, MetaRangeId
-from compactlib.staging.operations.results import CommitStats
-from compactlib.staging.records.context import StagingContext
-from compactlib.staging.records.events import StagingEvents
-from compactlib.staging.records.record import BranchRecord
-from compactlib.staging.records.staged import Staged
+from compactlib.staging.context import StagingContext
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.names import CommitId
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.results import CommitStats
+from compactlib.staging.staged import Staged
+from compactlib.staging.values import Change, Difference, MetaRangeId
 from tests.harness.faulty_store import FaultyStore
 
 State = Mapping[str, str | None]
@@ -91,10 +91,10 @@ class World:
         """A branch in this state; `sealed` newest first."""
         tokens = self.context.tokens
         layers = [staged or {}, *sealed]
-        issued = [tokens.issue(name) for _ in layers]
+        issued = [tokens.draw() for _ in layers]
         for token, layer in zip(issued, layers, strict=True):
             for key, change in changes(layer):
-                tokens.set(token, key, Staged(change))
+                tokens.set_many(token, {key: Staged(change)})
         self.context.branches.create(name, BranchRecord(
             commit_id=None if head is None else self.make_commit(head), staging_token=issued[0],
             sealed_tokens=tuple(issued[1:]),

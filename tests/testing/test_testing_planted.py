@@ -28,9 +28,9 @@ from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
 from compactlib.runtime.observe import telling
 from compactlib.staging import PlainFormat, Record
-from compactlib.staging.committed.formats.plain_format import PlainRows
-from compactlib.staging.committed.formats.rows import ChangeBatch, Merged, Rows
-from compactlib.staging.model.values import RangeId
+from compactlib.staging.ranges.plain import PlainRows
+from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows
+from compactlib.staging.values import RangeId
 from compactlib.testing import (
     ExecutorConformance,
     FenceConformance,

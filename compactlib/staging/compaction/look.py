@@ -11,14 +11,14 @@ from bisect import bisect_left
 from itertools import islice
 
 from compactlib.runtime.budget import Budget
-from compactlib.staging.committed.formats.split import record_bytes
-from compactlib.staging.committed.ranges.range_cursor import RangeScan
+from compactlib.staging.branches import FoundBranch
 from compactlib.staging.compaction.plan import StagingView
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.branch_store import FoundBranch
-from compactlib.staging.records.context import StagingContext
-from compactlib.staging.records.layers import MergedTokens
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.context import StagingContext
+from compactlib.staging.names import StagingToken
+from compactlib.staging.ranges.cursor import RangeScan
+from compactlib.staging.ranges.split import record_bytes
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.tokens import MergedTokens
 
 _ENTRIES_BETWEEN_CHECKS = 1000
 _QUICK_LOOK_ENTRIES = 1000

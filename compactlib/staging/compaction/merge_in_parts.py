@@ -25,18 +25,18 @@ from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, delete_many, read_checked
 from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime import Budget, Observer
-from compactlib.staging.committed.apply import Apply
-from compactlib.staging.committed.change_reader import ChangeReader
-from compactlib.staging.committed.committed_ranges import CommittedRanges
-from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat
-from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.committed.ranges.range_files import INCOMING, RangeFiles
-from compactlib.staging.committed.ranges.range_stitch import stitch
-from compactlib.staging.committed.ranges.range_writer import ClosedRange
 from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
-from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry
-from compactlib.staging.records.tokens import StagingTokens
+from compactlib.staging.ranges.apply import Apply
+from compactlib.staging.ranges.changes import ChangeReader
+from compactlib.staging.ranges.committed import CommittedRanges
+from compactlib.staging.ranges.files import INCOMING, RangeFiles
+from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
+from compactlib.staging.ranges.split import SplitRule
+from compactlib.staging.ranges.stitch import stitch
+from compactlib.staging.ranges.writer import ClosedRange
+from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
 _MOST_SAMPLES: Final = 10_000
 _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)

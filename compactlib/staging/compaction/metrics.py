@@ -27,8 +27,8 @@ from compactlib.outcome import Done, Failed
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.store_numbers import Moved, StoreNumbers
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
-from compactlib.staging.records.events import StagingEvents, telling_events
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.events import StagingEvents, telling_events
+from compactlib.staging.record import BranchRecord
 
 _MAX_BRANCHES = 10_000
 

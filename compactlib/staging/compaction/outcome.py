@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.staging.model.values import Applied, MetaRangeId
+from compactlib.staging.values import Applied, MetaRangeId
 
 
 @attrs.frozen(kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from compactlib.report import PolicyRecord, Printed
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.record import BranchRecord
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -17,11 +17,10 @@ import attrs
 from compactlib.clock import SystemClock
 from compactlib.kv import KVStore
 from compactlib.rewrite import Attempt, RewriteResult
-from compactlib.staging.committed.committed_ranges import CommittedRanges
-from compactlib.staging.model.names import StagingToken, repository_partition
-from compactlib.staging.model.values import Applied, MetaRangeId
-from compactlib.staging.records.layers import changes_of
-from compactlib.staging.records.tokens import StagingTokens
+from compactlib.staging.names import StagingToken, repository_partition
+from compactlib.staging.ranges.committed import CommittedRanges
+from compactlib.staging.tokens import StagingTokens, changes_of
+from compactlib.staging.values import Applied, MetaRangeId
 
 
 class RewriteStores(Protocol):

@@ -17,18 +17,18 @@ from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, TellingObserver
 from compactlib.runtime.ownership import Ownership, Run
-from compactlib.staging.compaction.commit import Compactor
+from compactlib.staging.branches import FoundBranch
+from compactlib.staging.compaction.compactor import Compactor
 from compactlib.staging.compaction.look import look
 from compactlib.staging.compaction.metrics import report_compaction
 from compactlib.staging.compaction.outcome import CompactionOutcome, PutOff, outcome_name
 from compactlib.staging.compaction.plan import StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.compaction.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.compaction.rewrite import RewriteStores
-from compactlib.staging.errors import BranchNotFound, CommitNotFound, OutdatedPlan
-from compactlib.staging.records.branch_store import FoundBranch
-from compactlib.staging.records.context import StagingContext
-from compactlib.staging.records.events import TellingEvents
-from compactlib.staging.records.status import RepositoryStatus
+from compactlib.staging.context import StagingContext
+from compactlib.staging.errors import BranchNotFound, OutdatedPlan
+from compactlib.staging.events import TellingEvents
+from compactlib.staging.status import RepositoryStatus
 
 _NO_ROOM_SECONDS = 60.0
 """When to look for room again."""
@@ -198,40 +198,21 @@ class Compactions:
 
         Raises:
             OutdatedPlan: it has others.
-            InvalidInput: it never had them: the plan is of a repository of the same name in another store.
         """
         planned = plan.view.record
         try:
             found = self._context.branches.read(branch)
         except BranchNotFound:
-            self._require_known(plan)
             raise OutdatedPlan(branch=branch, detail="the branch was deleted") from None
         record = found.record
         if record.has_layers_of(planned):
             return found
-        if record.version <= planned.version or planned.commit_id is not None:
-            self._require_known(plan)
         changed = [what for what, before, now in (
             ("HEAD", planned.commit_id, record.commit_id),
             ("the compacted metarange", planned.compacted_metarange_id, record.compacted_metarange_id),
             ("the start of the last compaction", planned.compaction_started_at, record.compaction_started_at),
             ("its tokens", planned.tokens, record.tokens)) if before != now]
         raise OutdatedPlan(branch=branch, detail=f"{', '.join(changed)} changed meanwhile")
-
-    def _require_known(self, plan: StagingPlan) -> None:
-        """Whether the plan was made here: its token is in the register until long after, its commit for ever."""
-        planned, context = plan.view.record, self._context
-        if context.tokens.knows(planned.staging_token):
-            return
-        if planned.commit_id is not None:
-            try:
-                context.commits.get(planned.commit_id)
-            except CommitNotFound:
-                pass
-            else:
-                return
-        raise InvalidInput(f"the plan is for a branch {plan.view.branch!r} that this repository never had: it is one "
-                           f"of another store, or of a branch that was deleted long ago; make one with plan()")
 
 
 def _held_back(plan: StagingPlan) -> Skipped:

@@ -41,7 +41,7 @@ KEYS = (b"a", b"a/1", b"a/2", b"b", b"b/1", b"\0", b"\xff", b"\xff\xff")
 WEEK = 7 * 86_400.0
 _DAMAGED = "damaged"
 
-Where: TypeAlias = Literal["memory", "cells", "sqlite", "folder"]
+Where: TypeAlias = Literal["memory", "values", "sqlite", "folder"]
 
 
 @attrs.frozen
@@ -92,8 +92,8 @@ class RepositoryDriver:
     """Branches that are written, committed, merged, reset, compacted and collected.
 
     Args:
-        where: `"memory"`: both stores are in memory; `"cells"`: so they are, and the key-value store changes one cell
-            at a time and compares values; `"sqlite"`: the key-value store is a file; `"folder"`: the ranges are files.
+        where: `"memory"`: both stores are in memory; `"values"`: so they are, and the key-value store compares values;
+            `"sqlite"`: the key-value store is a file; `"folder"`: the ranges are files.
     """
 
     has_peers = True
@@ -105,7 +105,7 @@ class RepositoryDriver:
     def settings(self) -> Sequence[Settings]:
         ours = StagingOptions(owns_ranges=True, first_backoff_seconds=0)
         return [Settings(ours, SplitRule(raggedness=3)),
-                Settings(attrs.evolve(ours, on_new_sealed="keep", max_scanned=4, diff_cache_bytes=0),
+                Settings(attrs.evolve(ours, on_new_sealed="keep", max_scanned=4),
                          SplitRule(raggedness=1000), 0, PlainFormat(), SqliteSettings("full", 2)),
                 Settings(attrs.evolve(ours, owns_ranges=False, grace_seconds=0), SplitRule(max_bytes=200, min_bytes=0),
                          range_format=ParquetFormat() if self._where == "folder" else PlainFormat())]
@@ -117,9 +117,8 @@ class RepositoryDriver:
         kv: KVStore
         if self._where == "sqlite":
             kv = SqliteInFront.opened(world, settings.sqlite)
-        elif self._where == "cells":
-            kv = world.keyed("kv", lambda: MemoryStore(predicates="value", limits=attrs.evolve(
-                MemoryStore().limits, max_transact=0, max_get_many=0)))
+        elif self._where == "values":
+            kv = world.keyed("kv", lambda: MemoryStore(predicates="value"))
         else:
             kv = world.keyed("kv", MemoryStore)
         objects: ObjectStore

@@ -362,31 +362,35 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
-        "staging-collected-commit-kept", "compactlib/staging/operations/commit.py",
-        "            self._context.committed.claim(built.applied.metarange_id)\n",
+        "staging-collected-commit-kept", "compactlib/staging/commit.py",
+        "            self.context.committed.claim(built.applied.metarange_id)\n",
         "            pass\n",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/operations/commit.py",
-        "        return record.sealed_with(context.tokens.issue(branch))\n",
-        "        return attrs.evolve(record, staging_token=context.tokens.issue(branch))\n",
+        "staging-seal-loses-the-token", "compactlib/staging/commit.py",
+        "else record.sealed_with(context.tokens.draw())\n",
+        "else attrs.evolve(record, staging_token=context.tokens.draw())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
-        "staging-collection-unfenced", "compactlib/staging/compaction/reclaim/garbage.py",
+        "staging-collection-unfenced", "compactlib/staging/reclaim.py",
         "fenced=next(looks) > 0)",
         "fenced=False)",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
     Mistake(
-        "staging-branch-record-unconditional", "compactlib/staging/records/branch_store.py",
-        "encode_branch_record(record), found.predicate)\n"
-        "        self._events",
-        "encode_branch_record(record), self.read(found.branch).predicate)\n"
-        "        self._events",
-        (SCRIPTS + "[repository-commits-paused_owners]",),
-        "Of two commits at once one undoes the other."),
+        "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
+        "[self._tokens.mark(found.branch, dropped)] if dropped else ()",
+        "[self._tokens.mark(found.branch, dropped)] if False else ()",
+        ("tests/promises/staging/test_staging_leftovers.py",),
+        "Entries of tokens that a commit has replaced stay for ever."),
+    Mistake(
+        "staging-prepared-token-emptied", "compactlib/staging/reclaim.py",
+        "if not mark.is_prepared or tokens.claim(mark):",
+        "if True:",
+        ("tests/promises/staging/test_staging_interleavings.py",),
+        "A cleanup empties the token of a reset that is then acknowledged."),
     Mistake(
         "snapshots-switched-without-condition", "compactlib/kv/snapshots.py",
         "            self._kv.set_if(self._partition, HEAD_KEY, head.encode(), self._predicate)\n",

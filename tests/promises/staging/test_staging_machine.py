@@ -202,9 +202,7 @@ class BranchMachine(RuleBasedStateMachine):
     @rule(name=names, key=keys)
     def get(self, name: str, key: bytes) -> None:
         branch, model = self.pick(name)
-        for read, found in ((branch.get, model.now.get(key)), (branch.head().get, model.head.get(key)),
-                            (branch.get_uncommitted, None if model.now.get(key) == model.head.get(key)
-                             else model.now.get(key))):
+        for read, found in ((branch.get, model.now.get(key)), (branch.head().get, model.head.get(key))):
             if found is None:
                 with pytest.raises(RecordNotFound):
                     read(key)
@@ -384,12 +382,6 @@ class BranchMachine(RuleBasedStateMachine):
         self.store.close()
 
 
-class WithoutTransact(BranchMachine):
-    """Conditional writes go the other way."""
-
-    make_store = staticmethod(lambda: MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=0)))
-
-
 class ComparingValues(BranchMachine):
     """Predicates of the store may hold again."""
 
@@ -401,13 +393,13 @@ def run(machine: type[BranchMachine], examples: int, steps: int) -> None:
         max_examples=examples, stateful_step_count=steps, deadline=None))
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(BranchMachine, 10), (WithoutTransact, 5), (ComparingValues, 4)])
+@pytest.mark.parametrize(("machine", "examples"), [(BranchMachine, 10), (ComparingValues, 4)])
 def test_branches_in_memory(machine: type[BranchMachine], examples: int) -> None:
     run(machine, examples, 30)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("machine", [BranchMachine, WithoutTransact, ComparingValues])
+@pytest.mark.parametrize("machine", [BranchMachine, ComparingValues])
 def test_many_branches_in_memory(machine: type[BranchMachine]) -> None:
     run(machine, 300, 50)
 

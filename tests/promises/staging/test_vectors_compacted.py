@@ -13,7 +13,7 @@ import pytest
 
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done
-from compactlib.staging import Branch, DirtyBranch, Record, RecordNotFound, SplitRule
+from compactlib.staging import Branch, DirtyBranch, Record, SplitRule
 from tests.harness.staging_world import (
     StagingWorld as World,
     committed,
@@ -22,7 +22,6 @@ from tests.harness.staging_world import (
     ended,
     head_contents,
     missing,
-    record,
     sigma,
 )
 
@@ -117,16 +116,6 @@ def test_ten_thousand_tombstones_before_one_key(backend: str) -> None:
     world.token_reads()
     assert missing(main, keys[5])
     assert world.token_reads() == 1
-
-
-def test_what_is_staged_alone() -> None:
-    _, main = sigma()
-    assert main.get_uncommitted(b"c") == record("3")
-    for key in (b"a", b"b"):
-        with pytest.raises(RecordNotFound):
-            main.get_uncommitted(key)
-    changed = World().branch({"a": "1", "b": "2"}, compacted={"a": "5", "b": "2"})
-    assert changed.get_uncommitted(b"a") == record("5")
 
 
 def test_a_branch_from_a_compacted_one_has_head_s_view() -> None:

@@ -25,7 +25,7 @@ from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, ship_library
 from compactlib.staging import CommittedRanges, ParquetFormat, Record
-from compactlib.staging.model.values import Change
+from compactlib.staging.values import Change
 from tests.harness.spark_session import spark_session
 from tests.spark.block_files import LocalBlocks
 

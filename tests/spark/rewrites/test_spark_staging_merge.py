@@ -20,7 +20,7 @@ from compactlib.outcome import Done
 from compactlib.spark import StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository, SplitRule
 from compactlib.staging.errors import DamagedRange, UnsortedKeys
-from compactlib.staging.model.values import Change
+from compactlib.staging.values import Change
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from compactlib.objects import MemoryObjects
 from compactlib.staging import CommittedRanges, Record, SplitRule
-from compactlib.staging.committed.formats.rows import RangeFormat
-from compactlib.staging.model.values import Change, Difference, MetaRangeId
+from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.values import Change, Difference, MetaRangeId
 
 RecordSet = dict[bytes, Record]
 SMALL_RANGES = SplitRule(raggedness=4, max_bytes=300)

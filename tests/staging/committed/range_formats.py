@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 
 from compactlib.staging import PlainFormat
-from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.ranges.rows import RangeFormat
 
 FORMATS: list[RangeFormat] = [PlainFormat()]
 if importlib.util.find_spec("pyarrow"):

@@ -12,12 +12,12 @@ from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.runtime import Budget
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
-from compactlib.staging.committed.change_reader import MAX_BATCH_BYTES, ChangeReader
-from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.plain_format import MAGIC, header_of
-from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
-from compactlib.staging.model.values import MAX_KEY_BYTES, Change, LiveMetaRanges, MetaRangeId, RangeEntry
+from compactlib.staging.ranges.changes import MAX_BATCH_BYTES, ChangeReader
+from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.plain import MAGIC, header_of
+from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.values import MAX_KEY_BYTES, Change, LiveMetaRanges, MetaRangeId, RangeEntry
 from tests.staging.committed.plain_sets import RecordSet, committed, simple, written
 from tests.staging.committed.range_formats import FORMATS
 from tests.staging.hooked_objects import HookedObjects

@@ -15,10 +15,10 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, MemoryObjects, ObjectRef
 from compactlib.staging import CommittedRanges, Record, SplitRule
-from compactlib.staging.committed.ranges.range_collect import RangeCollector
-from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRangeId, RangeId, StoredFile
+from compactlib.staging.ranges.collect import RangeCollector
+from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, RangeId, StoredFile
 from tests.staging.committed.plain_sets import RecordSet
 from tests.staging.hooked_objects import HookedObjects
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings, strategies as st
 from compactlib.objects import MemoryObjects
 from compactlib.runtime import Budget
 from compactlib.staging import PlainFormat, Record, SplitRule
-from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.rows import RangeFormat
-from compactlib.staging.committed.ranges.range_files import RangeFiles
-from compactlib.staging.committed.ranges.range_stitch import stitch
-from compactlib.staging.committed.ranges.range_writer import RangeWriter
-from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId
+from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.ranges.stitch import stitch
+from compactlib.staging.ranges.writer import RangeWriter
+from compactlib.staging.values import Change, LiveMetaRanges, MetaRangeId
 from tests.staging.committed.plain_sets import RecordSet, changed, committed, differences, written
 from tests.staging.committed.range_formats import FORMATS
 

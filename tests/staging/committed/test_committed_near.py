@@ -11,9 +11,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStoreFailed
 from compactlib.staging import CommittedRanges, Record, SplitRule
-from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.errors import DamagedRange, RangeNotFound
-from compactlib.staging.model.values import LiveMetaRanges, MetaRangeId
+from compactlib.staging.ranges.tier import RangeTier
+from compactlib.staging.values import LiveMetaRanges, MetaRangeId
 from tests.staging.committed.plain_sets import RecordSet, written
 from tests.staging.hooked_objects import HookedObjects
 

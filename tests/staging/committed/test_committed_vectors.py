@@ -16,11 +16,11 @@ from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
 from compactlib.runtime import Budget
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
-from compactlib.staging.committed.formats.split import UNLIMITED
-from compactlib.staging.committed.ranges.range_files import RangeFiles
-from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.errors import NilValue, UnsortedKeys
-from compactlib.staging.model.values import Applied, Change, MetaRangeId
+from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.ranges.split import UNLIMITED
+from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
+from compactlib.staging.values import Applied, Change, MetaRangeId
 from tests.staging.committed.plain_sets import changed, committed, written
 from tests.staging.hooked_objects import HookedObjects
 

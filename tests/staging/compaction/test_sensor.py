@@ -19,10 +19,10 @@ from compactlib.staging import (
     SealedTokensPolicy,
     StagingChoice,
 )
-from compactlib.staging.compaction.sense import CompactionTrigger
 from compactlib.staging.compaction.sense_policies import BranchPressure
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.compaction.sensor import CompactionTrigger
+from compactlib.staging.names import StagingToken
+from compactlib.staging.record import BranchRecord
 
 
 def token(number: int) -> StagingToken:

@@ -19,8 +19,8 @@ from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingOb
 from compactlib.runtime.observe import telling
 from compactlib.staging import BranchNotFound
 from compactlib.staging.compaction.metrics import StagingMetrics
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.names import StagingToken
+from compactlib.staging.record import BranchRecord
 from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
 from tests.staging.world import NOW, World
 

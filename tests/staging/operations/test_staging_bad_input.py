@@ -14,9 +14,9 @@ from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS
 from compactlib.staging import BranchNotFound, StagingOptions
 from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys
-from compactlib.staging.model.names import CommitId, branch_key, repository_partition
-from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.operations.listing import MAX_LIST_LIMIT
+from compactlib.staging.listing import MAX_LIST_LIMIT
+from compactlib.staging.names import CommitId, branch_key, repository_partition
+from compactlib.staging.values import MetaRangeId
 from tests.staging.world import World, diff, head_contents, missing
 
 PARTITION = repository_partition("main")
@@ -26,7 +26,7 @@ def test_what_is_no_key(key: bytes) -> None:
     main = World().branch({"a": "1"})
     for call in (lambda: main.get(key), lambda: main.put(key, b""), lambda: main.delete(key),
                  lambda: main.put_if(key, b"", None), lambda: main.reset_key(key), lambda: main.get_many([key]),
-                 lambda: main.head().get(key), lambda: main.get_uncommitted(key),
+                 lambda: main.head().get(key),
                  lambda: main.delete_if(key, EXISTS), lambda: main.update(key, lambda record: None)):
         with pytest.raises(InvalidInput):
             call()
@@ -107,7 +107,7 @@ def test_a_metarange_must_be_there_before_it_is_committed() -> None:
 
 @pytest.mark.parametrize("options", [
     {"max_write_tries": 0}, {"max_read_tries": 0}, {"max_update_tries": 0}, {"first_backoff_seconds": -1},
-    {"max_backoff_seconds": float("nan")}, {"max_scanned": 0}, {"diff_cache_bytes": -1},
+    {"max_backoff_seconds": float("nan")}, {"max_scanned": 0},
     {"max_read_tries": 2.5}, {"max_write_tries": float("inf")}, {"max_scanned": 2.5}, {"grace_seconds": 10**400},
 ])
 def test_settings_out_of_range(options: dict[str, Any]) -> None:

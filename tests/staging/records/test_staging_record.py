@@ -19,7 +19,8 @@ from hypothesis import given, strategies as st
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.staging import Commit, Record
-from compactlib.staging.model.names import (
+from compactlib.staging.commits import decode_commit, encode_commit
+from compactlib.staging.names import (
     CommitId,
     StagingToken,
     branch_key,
@@ -27,9 +28,7 @@ from compactlib.staging.model.names import (
     is_staging_token,
     repository_partition,
 )
-from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.records.commits import decode_commit, encode_commit
-from compactlib.staging.records.owner import (
+from compactlib.staging.owner import (
     Identity,
     Owner,
     decode_identity,
@@ -37,8 +36,9 @@ from compactlib.staging.records.owner import (
     encode_identity,
     encode_owner,
 )
-from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
-from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
+from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
+from compactlib.staging.staged import Staged, decode_staged, encode_staged
+from compactlib.staging.values import MetaRangeId
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "staging"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "staging-records.md"

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Commit` and `CommitStore`: immutable commits, named by their content, in the key-value store."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from compactlib._arguments import require_type
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.kv import KeyNotFound, KVStore
+from compactlib.runtime.lru import Lru
+from compactlib.staging.errors import CommitNotFound
+from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
+from compactlib.staging.stored import Fields, frame_of, pack, unpack
+from compactlib.staging.values import MetaRangeId
+
+_FRAME: Final = frame_of(b"CLCOMMIT")
+
+
+def _to_milliseconds(seconds: float) -> float:
+    return round(seconds * 1000) / 1000
+
+
+@attrs.frozen(kw_only=True)
+class Commit:
+    """One state of a branch's history.
+
+    Attributes:
+        metarange_id: its records.
+        parents: the commit it was made on, and the one merged into it, if any; empty for a first commit.
+        generation: 1 for a first commit, else one more than its highest parent's.
+        message: what its maker said.
+        metadata: texts that its maker added.
+        created_at: seconds since the epoch (kept to the millisecond), by its maker's clock.
+        nonce: 16 hexadecimal digits drawn at random, so that two commits are never one.
+    """
+
+    metarange_id: MetaRangeId
+    parents: tuple[CommitId, ...] = ()
+    generation: int = 1
+    message: str = ""
+    metadata: Mapping[str, str] = attrs.field(factory=dict)
+    created_at: float = attrs.field(default=0.0, converter=_to_milliseconds)
+    nonce: str = ""
+
+    @property
+    def commit_id(self) -> CommitId:
+        """The SHA-256 of the stored form. O(size)."""
+        return CommitId(hashlib.sha256(encode_commit(self)).hexdigest())
+
+
+def copied(commit: Commit) -> Commit:
+    """The same for a caller who may change its metadata, which others read from the same memory."""
+    return attrs.evolve(commit, metadata=dict(commit.metadata))
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The stored form of a commit: equal commits give equal bytes.
+
+    Raises:
+        InvalidInput: message or metadata are not text.
+    """
+    if type(commit.message) is not str or not all(type(text) is str for pair in commit.metadata.items()
+                                                      for text in pair):
+        raise InvalidInput(f"a commit's message and its metadata are text, found {commit.message!r:.100} and "
+                           f"{commit.metadata!r:.100}")
+    return pack(_FRAME, {
+        "metarange_id": commit.metarange_id,
+        "parents": list(commit.parents),
+        "generation": commit.generation,
+        "message": commit.message,
+        "metadata": dict(commit.metadata),
+        "created_at_ms": round(commit.created_at * 1000),
+        "nonce": commit.nonce,
+    })
+
+
+def decode_commit(data: bytes, place: str) -> Commit:
+    """The commit of a stored form.
+
+    Raises:
+        CorruptData: the bytes are not those of a commit.
+        Unsupported: they were written by another release.
+    """
+    fields = Fields(unpack(_FRAME, data, place), place)
+    commit = Commit(
+        metarange_id=fields.take("metarange_id", str),
+        parents=tuple(map(CommitId, fields.take_texts("parents"))),
+        generation=fields.take("generation", int),
+        message=fields.take("message", str),
+        metadata=fields.take("metadata", dict),
+        created_at=fields.take("created_at_ms", int) / 1000,
+        nonce=fields.take("nonce", str),
+    )
+    fields.end()
+    fields.require(commit.generation >= 1, "a generation of at least 1")
+    fields.require(all(map(is_commit_id, commit.parents)), "parents that are commit ids")
+    fields.require(all(type(value) is str for value in commit.metadata.values()), "metadata of texts")
+    return commit
+
+
+class CommitStore:
+    """The commits of one repository. Threads may share it.
+
+    Args:
+        store: where.
+        partition: the repository's.
+        random: draws nonces.
+        cache_size: how many commits it keeps in memory; they never change.
+    """
+
+    def __init__(self, store: KVStore, partition: bytes, random: random.Random, *, cache_size: int = 1000) -> None:
+        self._store = store
+        self._partition = partition
+        self._random = random
+        self._cache: Lru[CommitId, Commit] = Lru(max_entries=cache_size)
+
+    def make(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
+             metadata: Mapping[str, str] | None, created_at: float) -> Commit:
+        """A commit on top of its parents, not yet stored. Reads the parents.
+
+        Raises:
+            CommitNotFound: a parent does not exist.
+        """
+        require_type("metadata", metadata, Mapping, or_none=True)
+        generation = 1 + max((self.get(parent).generation for parent in parents), default=0)
+        return Commit(metarange_id=metarange_id, parents=parents, generation=generation, message=message,
+                      metadata=dict(metadata or {}), created_at=created_at,
+                      nonce=f"{self._random.getrandbits(64):016x}")
+
+    def store(self, commit: Commit) -> CommitId:
+        """Store a commit; storing it again does nothing. One write.
+
+        Raises:
+            InvalidInput: message or metadata are not text.
+        """
+        data = encode_commit(commit)
+        commit_id = CommitId(hashlib.sha256(data).hexdigest())
+        self._store.set(self._partition, commit_key(commit_id), data)
+        self._cache.put(commit_id, commit)
+        return commit_id
+
+    def get(self, commit_id: CommitId) -> Commit:
+        """A commit. One read, or none if it was read before.
+
+        Raises:
+            CommitNotFound: there is none of this id.
+            CorruptData: it is damaged.
+        """
+        require_type("the id of a commit", commit_id, str)
+        cached = self._cache.get(commit_id)
+        if cached is not None:
+            return cached
+        if not is_commit_id(commit_id):
+            raise CommitNotFound(commit_id=commit_id)
+        key = commit_key(commit_id)
+        try:
+            data = self._store.get(self._partition, key).value
+        except KeyNotFound:
+            raise CommitNotFound(commit_id=commit_id) from None
+        commit = self.checked(commit_id, data, key)
+        self._cache.put(commit_id, commit)
+        return commit
+
+    def metarange_of(self, commit_id: CommitId | None) -> MetaRangeId | None:
+        """The records of a commit; `None` for no commit at all."""
+        return None if commit_id is None else self.get(commit_id).metarange_id
+
+    def list(self) -> Iterator[tuple[CommitId, Commit]]:
+        """Every commit stored, reachable or not, in order of their ids."""
+        with self._store.scan(self._partition, prefix=COMMITS) as entries:
+            for entry in entries:
+                commit_id = CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
+                yield commit_id, self.checked(commit_id, entry.value, entry.key)
+
+    def history(self, commit_id: CommitId | None) -> Iterator[tuple[CommitId, Commit]]:
+        """A commit and all its ancestors, each once, children before parents."""
+        if commit_id is None:
+            return
+        start = self.get(commit_id)
+        waiting = [(-start.generation, commit_id)]
+        seen = {commit_id}
+        while waiting:
+            _, current = heapq.heappop(waiting)
+            commit = self.get(current)
+            yield current, commit
+            for parent in commit.parents:
+                if parent not in seen:
+                    seen.add(parent)
+                    heapq.heappush(waiting, (-self.get(parent).generation, parent))
+
+    def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits.
+
+        Raises:
+            CommitNotFound, CorruptData: as `get`.
+        """
+        waiting, seen = list(heads), set(heads)
+        if not waiting:
+            return
+        with self._store.scan(self._partition, prefix=COMMITS) as entries:
+            stored = {entry.key: entry.value for entry in entries}
+        while waiting:
+            commit_id = waiting.pop()
+            key = commit_key(commit_id)
+            if key not in stored:
+                commit = self.get(commit_id)  # made since
+            else:
+                commit = self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
+            yield commit_id, commit
+            fresh = set(commit.parents) - seen
+            seen |= fresh
+            waiting += fresh
+
+    def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
+        """Whether `ancestor` is `commit_id` or one of its ancestors. Reads what lies between their generations."""
+        if commit_id is None:
+            return False
+        lowest = self.get(ancestor).generation
+        for current, commit in self.history(commit_id):
+            if current == ancestor:
+                return True
+            if commit.generation < lowest:
+                return False
+        return False
+
+    def merge_base(self, one: CommitId | None, other: CommitId | None) -> CommitId | None:
+        """The newest common ancestor; `None` if there is none. Reads the commits down to it.
+
+        Of several that are equally new it takes the one of the smallest id, so that every caller finds the same.
+        """
+        if one is None or other is None:
+            return None
+        sides = {one: 1}
+        sides[other] = sides.get(other, 0) | 2
+        waiting = [(-self.get(commit_id).generation, commit_id) for commit_id in sides]
+        heapq.heapify(waiting)
+        while waiting:
+            _, current = heapq.heappop(waiting)
+            if sides[current] == 3:
+                return current
+            for parent in self.get(current).parents:
+                if parent not in sides:
+                    heapq.heappush(waiting, (-self.get(parent).generation, parent))
+                sides[parent] = sides.get(parent, 0) | sides[current]
+        return None
+
+    def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
+        """The commit of a stored form, if it is the one of this id.
+
+        Raises:
+            CorruptData, Unsupported: it is not, or cannot be read.
+        """
+        place = f"key {key!r} of partition {self._partition!r}"
+        commit = decode_commit(data, place)
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != commit_id:
+            raise CorruptData(path=place, offset=0, expected=f"SHA-256 {commit_id}", found=digest)
+        return commit

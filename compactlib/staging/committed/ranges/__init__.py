@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Ranges as objects: writing, reading, caching, verifying and collecting them."""

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Listings: the staged entries of a branch merged with its base, tombstones taken out, common prefixes folded.
+
+A page looks at a bounded number of entries. Keys below a common prefix are passed over by seeking behind it, once one
+key below it was found to be there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.staging.pages import Listed, ListPage
+from compactlib.staging.ranges.cursor import RangeScan
+from compactlib.staging.staged import Staged
+from compactlib.staging.tokens import MergedTokens
+from compactlib.staging.values import Record
+from compactlib.staging.view import BranchView
+
+MAX_LIST_LIMIT = 10_000
+"""The most entries of one page."""
+
+
+@attrs.frozen(kw_only=True)
+class ListRequest:
+    """What a page of a listing shall hold.
+
+    Attributes:
+        prefix: only keys that begin so.
+        delimiter: fold keys that go on after it, behind the prefix, to one common prefix; empty: fold nothing.
+        after: begin behind this key, or behind everything below this common prefix.
+        limit: how many entries, 1 to `MAX_LIST_LIMIT`.
+        max_scanned: how many entries to look at.
+
+    Raises:
+        InvalidInput: `limit` is out of its range.
+    """
+
+    prefix: bytes = b""
+    delimiter: bytes = b""
+    after: bytes | None = None
+    limit: int = 1000
+    max_scanned: int = 100_000
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.limit <= MAX_LIST_LIMIT:
+            raise InvalidInput(f"a page of {self.limit} entries was asked for; give 1 to {MAX_LIST_LIMIT:,}")
+
+    def common_prefix(self, key: bytes) -> bytes | None:
+        """What the key is folded to; `None` if it stands for itself."""
+        if not self.delimiter:
+            return None
+        at = key.find(self.delimiter, len(self.prefix))
+        return None if at < 0 else key[:at + len(self.delimiter)]
+
+    def start(self) -> bytes | None:
+        """The first key that may be listed; `None` if there is none."""
+        if self.after is None:
+            return self.prefix
+        if self.after.startswith(self.prefix) and self.common_prefix(self.after) == self.after:
+            behind = upper_bound(self.after)
+            return None if behind is None else max(behind, self.prefix)
+        return max(self.after + b"\0", self.prefix)
+
+
+def upper_bound(prefix: bytes) -> bytes | None:
+    """The smallest key above every key that begins with `prefix`; `None` if there is none: it is all 0xFF, or empty."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+class Layered(Protocol):
+    """Keys in order with the record that counts, `None` for a tombstone; can seek."""
+
+    @property
+    def scanned(self) -> int:
+        """How many entries were read so far."""
+
+    def __iter__(self) -> Self: ...
+
+    def __next__(self) -> tuple[bytes, Record | None]: ...
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key`."""
+
+
+class OverlaidScan:
+    """Staged entries over the records of a metarange: of equal keys the staged one counts. For one thread.
+
+    Attributes:
+        scanned: how many entries were read so far.
+    """
+
+    def __init__(self, staged: MergedTokens, base: RangeScan) -> None:
+        self._staged = staged
+        self._base = base
+        self._next_staged: tuple[bytes, Staged] | None = None
+        self._next_base: tuple[bytes, Record] | None = None
+        self._is_loaded = False
+        self._base_scanned = 0
+
+    @property
+    def scanned(self) -> int:
+        """How many entries were read so far."""
+        return self._staged.scanned + self._base_scanned
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[bytes, Record | None]:
+        if not self._is_loaded:
+            self._advance_staged()
+            self._advance_base()
+            self._is_loaded = True
+        staged, base = self._next_staged, self._next_base
+        if staged is not None and (base is None or staged[0] <= base[0]):
+            self._advance_staged()
+            if base is not None and base[0] == staged[0]:
+                self._advance_base()
+            return staged[0], staged[1].record
+        if base is None:
+            raise StopIteration
+        self._advance_base()
+        return base
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key`."""
+        self._staged.seek(key)
+        self._base.seek(key)
+        self._is_loaded = False
+
+    def _advance_staged(self) -> None:
+        self._next_staged = next(self._staged, None)
+
+    def _advance_base(self) -> None:
+        self._next_base = next(self._base, None)
+        self._base_scanned += self._next_base is not None
+
+
+def list_page(view: BranchView, request: ListRequest) -> ListPage:
+    """One page of a branch, as its layers show it."""
+    start = request.start()
+    if start is None:
+        return ListPage(entries=(), next_after=None)
+    staged = view.staged(start, prefix=request.prefix, page_size=request.limit + 1)
+    return _page(OverlaidScan(staged, view.context.committed.scan(view.base, start)), request)
+
+
+def list_committed(scan: RangeScan, request: ListRequest) -> ListPage:
+    """One page of a metarange whose scan begins at `request.start()`."""
+    return _page(_Counted(scan), request)
+
+
+class _Counted:
+    """A scan of records as a `Layered` one."""
+
+    def __init__(self, scan: RangeScan) -> None:
+        self.scanned: int = 0
+        self._scan = scan
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[bytes, Record | None]:
+        self.scanned += 1
+        return next(self._scan)
+
+    def seek(self, key: bytes) -> None:
+        self._scan.seek(key)
+
+
+def _page(source: Layered, request: ListRequest) -> ListPage:
+    entries: list[Listed] = []
+    tombstones = 0
+    after: bytes | None = None
+    for key, record in source:
+        if not key.startswith(request.prefix):
+            break
+        is_full = len(entries) == request.limit or source.scanned > request.max_scanned
+        # Not between a tombstone that is a common prefix itself and the keys below it: `after` would pass over them.
+        if is_full and after is not None and not (key.startswith(after) and request.common_prefix(after) == after):
+            return ListPage(entries=tuple(entries), next_after=after, scanned=source.scanned, tombstones=tombstones)
+        after = key
+        if record is None:
+            tombstones += 1
+            continue
+        folded = request.common_prefix(key)
+        if folded is None:
+            entries.append(Listed(key, record))
+            continue
+        entries.append(Listed(folded, None))
+        after = folded
+        behind = upper_bound(folded)
+        if behind is None:
+            break
+        source.seek(behind)
+    return ListPage(entries=tuple(entries), next_after=None, scanned=source.scanned, tombstones=tombstones)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where things lie in the key-value store, and which names are allowed (docs/formats/staging-records.md).
+
+One partition per repository holds its identity, branches, commits, and the marks of dropped tokens. The staged entries
+of one token are a partition of their own, so that writers of different branches never share one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType, cast
+
+from compactlib.errors import InvalidInput
+
+CommitId = NewType("CommitId", str)
+"""64 lower-case hexadecimal digits: the SHA-256 of the commit's stored form."""
+
+StagingToken = NewType("StagingToken", str)
+"""`stg-` and 32 hexadecimal digits, drawn at random; used once, never again. Names a partition of staged entries."""
+
+MAX_REPOSITORY_CHARS = 100
+MAX_BRANCH_BYTES = 255
+
+BRANCHES = b"branches/"
+COMMITS = b"commits/"
+DROPPED = b"dropped/"
+IDENTITY = b"identity"
+
+_OF_REPOSITORIES = b"staging/"
+_REPOSITORY = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_REPOSITORY_CHARS - 1}}}")
+_COMMIT_ID = re.compile(r"[0-9a-f]{64}")
+_TOKEN = re.compile(r"stg-[0-9a-f]{32}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def repository_partition(repository: str) -> bytes:
+    """The partition of a repository's branches, commits and token marks.
+
+    Raises:
+        InvalidInput: the name is not 1 to 100 letters, digits, `.`, `_` and `-`, the first a letter or digit.
+    """
+    if not isinstance(cast("object", repository), str) or not _REPOSITORY.fullmatch(repository):
+        raise InvalidInput(f"the repository name {repository!r} is not 1 to {MAX_REPOSITORY_CHARS} letters, digits, "
+                           f"'.', '_' and '-', the first a letter or digit; choose another")
+    return _OF_REPOSITORIES + repository.encode("ascii")
+
+
+def repository_in(partition: bytes) -> str | None:
+    """The name of the repository of which a partition of a key-value store has the branches, or `None`."""
+    name = partition.removeprefix(_OF_REPOSITORIES).decode("ascii", "replace")
+    is_one = partition.startswith(_OF_REPOSITORIES) and _REPOSITORY.fullmatch(name)
+    return name if is_one else None
+
+
+def branch_key(branch: str) -> bytes:
+    """The key of a branch's record.
+
+    Raises:
+        InvalidInput: the name is empty, longer than 255 bytes of UTF-8, holds control characters or lone surrogates, or
+            looks like a commit id.
+    """
+    if not isinstance(branch, str):
+        raise InvalidInput(f"a branch is named by text, found {type(branch).__name__}; give its name")
+    try:
+        encoded = branch.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidInput(f"the branch name {branch!r} is not valid Unicode; choose another") from None
+    if not 0 < len(encoded) <= MAX_BRANCH_BYTES or _CONTROL.search(branch):
+        raise InvalidInput(f"the branch name {branch!r} is not 1 to {MAX_BRANCH_BYTES} bytes of UTF-8 without control "
+                           f"characters; choose another")
+    if is_commit_id(branch):
+        raise InvalidInput(f"the branch name {branch!r} looks like a commit id; choose another")
+    return BRANCHES + encoded
+
+
+def commit_key(commit_id: CommitId) -> bytes:
+    """The key of a commit."""
+    return COMMITS + commit_id.encode("ascii")
+
+
+def token_partition(token: StagingToken) -> bytes:
+    """The partition of a token's staged entries."""
+    return token.encode("ascii")
+
+
+def is_commit_id(text: str) -> bool:
+    """Whether it has the form of a commit id."""
+    return isinstance(cast("object", text), str) and _COMMIT_ID.fullmatch(text) is not None
+
+
+def is_staging_token(text: str) -> bool:
+    """Whether it has the form of a staging token."""
+    return _TOKEN.fullmatch(text) is not None

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges and metaranges in an object store: written once, checked whenever they are read.
+
+Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
+`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; `incoming/<name>`; and below `owner/`
+whose all this is. A range file says itself which format it has, so stores may hold several. Other files that lie there
+are passed over.
+
+**Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
+about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
+collection first dooms, then looks for marks. Whichever comes second sees the other: see `range_collect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.runtime.lru import Lru
+from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.plain import PlainFormat
+from compactlib.staging.ranges.rows import RangeFormat, Rows, check_id
+from compactlib.staging.ranges.split import SplitRule
+from compactlib.staging.ranges.tier import RangeTier
+from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId, StoredFile
+
+_T = TypeVar("_T")
+
+RANGES: Final = "ranges/"
+METARANGES: Final = "metaranges/"
+REUSED: Final = "reused/"
+DOOMED: Final = "doomed/"
+INCOMING: Final = "incoming/"
+"""Changes on their way to the workers of a cluster; who put them there removes them."""
+COLLECTION: Final = "collection"
+"""In place of an id in the name of a doom mark: the trace of a collection."""
+_ID: Final = re.compile(r"[0-9a-f]{40}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
+
+
+class RangeFiles:
+    """Reads and writes the files of one committed layer. Threads may share it.
+
+    Args:
+        objects: where they lie.
+        prefix: what their keys begin with, `""` or ending with a slash.
+        range_format: how new ranges are written, and the rows of all of them look in memory.
+        cache_bytes: logical bytes of ranges and metaranges to keep in memory.
+        new_name: gives each mark its name.
+        tier: keeps files that were read near by; `None`: nothing does.
+    """
+
+    def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex, tier: RangeTier | None = None) -> None:
+        if prefix and not prefix.endswith("/"):
+            raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
+        self.objects: ObjectStore = objects
+        self.prefix: str = prefix
+        self.range_format: RangeFormat = range_format
+        self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
+        self.new_name: Callable[[], str] = new_name
+        self.tier: RangeTier | None = tier
+        self.collections: frozenset[str] | None = None
+        """The collections that `confirm` has seen traces of; `None` before the first time."""
+
+    def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
+        """The records of a range, checked against its id. One request unless they are cached.
+
+        Args:
+            entry: which range.
+            keep: whether to cache them; work that passes by once does not push out what others read often.
+
+        Raises:
+            RangeNotFound: its file is missing.
+            DamagedRange: the file does not hold the range, or not what its metarange says of it.
+            NewerFormat: a newer release wrote it.
+        """
+        held = self.cache.get(entry.range_id)
+        if held is not None and not isinstance(held, MetaRange):
+            return held
+        path = self.path_of_range(entry.range_id)
+        rows = self._near(RANGES + entry.range_id, lambda data: self._rows_of(entry, data, path))
+        if rows is None:
+            data = self._fetched(entry, path)
+            rows = self._rows_of(entry, data, path)
+            if keep and self.tier is not None:
+                self.tier.put(RANGES + entry.range_id, data)
+        if keep:
+            self.cache.put(entry.range_id, rows, entry.size_bytes)
+        return rows
+
+    def _rows_of(self, entry: RangeEntry, data: bytes, path: str) -> Rows:
+        rows = self._decode(data, entry.range_id, path)
+        if (len(rows), rows.key(0), rows.key(len(rows) - 1)) != (entry.count, entry.min_key, entry.max_key):
+            raise DamagedRange(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
+                               found=f"{len(rows)} records, or other first and last keys")
+        return rows
+
+    def _near(self, name: str, decoded: Callable[[bytes], _T]) -> _T | None:
+        """What a file says that is kept near by; `None` if none is, or it is damaged there."""
+        data = None if self.tier is None else self.tier.get(name)
+        if data is None or self.tier is None:
+            return None
+        try:
+            return decoded(data)
+        except (CorruptData, Unsupported) as error:
+            self.tier.drop(name, error)
+            return None
+
+    def forget(self, id_: str) -> None:
+        """Read a range or metarange from the store itself when it is asked for next."""
+        self.cache.drop(id_)
+        if self.tier is not None:
+            self.tier.drop(RANGES + id_)
+            self.tier.drop(METARANGES + id_)
+
+    def _decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        own, found = self.range_format, self._format_of(data, path)
+        rows = found.decode(data, range_id, path)
+        return rows if found is own else own.rows(rows.pairs(0))
+
+    def format_of(self, entry: RangeEntry) -> RangeFormat:
+        """The format of a range's file. One request.
+
+        Raises:
+            RangeNotFound: its file is missing.
+            DamagedRange: it is none of a range.
+        """
+        path = self.path_of_range(entry.range_id)
+        return self._format_of(self._fetched(entry, path), path)
+
+    def _fetched(self, entry: RangeEntry, path: str) -> bytes:
+        try:
+            return self.objects.get(path)
+        except ObjectNotFound:
+            raise RangeNotFound(range_id=entry.range_id, path=path) from None
+
+    def _format_of(self, data: bytes, path: str) -> RangeFormat:
+        if self.range_format.recognizes(data):
+            return self.range_format
+        plain = PlainFormat()
+        if plain.recognizes(data):
+            return plain
+        if data[:4] == b"PAR1":
+            # Only now is pyarrow needed.
+            from compactlib.staging.ranges.parquet import ParquetFormat
+
+            return ParquetFormat()
+        raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
+
+    def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
+        """A metarange, checked against its id; `None` is an empty one under this rule.
+
+        Raises:
+            MetaRangeNotFound: its file is missing.
+            DamagedRange: the file does not hold it.
+            NewerFormat: a newer release wrote it.
+            InvalidInput: this is no id.
+        """
+        if metarange_id is None:
+            return MetaRange(rule, ())
+        held = self.cache.get(metarange_id)
+        if isinstance(held, MetaRange):
+            return held
+        check_id(metarange_id)
+        path = self.path_of_metarange(metarange_id)
+        name = METARANGES + metarange_id
+        near = self._near(name, lambda data: (MetaRange.decode(data, metarange_id, path), len(data)))
+        if near is None:
+            try:
+                data = self.objects.get(path)
+            except ObjectNotFound:
+                raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
+            near = MetaRange.decode(data, metarange_id, path), len(data)
+            if self.tier is not None:
+                self.tier.put(name, data)
+        found, size_bytes = near
+        self.cache.put(metarange_id, found, size_bytes)
+        return found
+
+    def write_range(self, range_id: RangeId, rows: Rows) -> bool:
+        """Make a range durable under its id, whichever writer was first. To be confirmed by `confirm`.
+
+        One that was there already is read, and replaced if it is damaged.
+
+        Returns:
+            Whether it was there already.
+        """
+        path = self.path_of_range(range_id)
+        return self._create(range_id, path, self.range_format.encode(rows, range_id),
+                            lambda data: self._decode(data, range_id, path))
+
+    def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> bool:
+        """Make a metarange durable, whose ranges are. To be confirmed by `confirm`.
+
+        Returns:
+            Whether it was there already.
+        """
+        path = self.path_of_metarange(metarange_id)
+        return self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
+
+    def _create(self, id_: str, path: str, data: bytes, decoded: Callable[[bytes], object]) -> bool:
+        try:
+            self.objects.create(path, data)
+        except ObjectExists:
+            self.mark_reuse(id_)
+            # If it is gone by now, `confirm` says so.
+            with contextlib.suppress(ObjectNotFound, Unsupported):
+                try:
+                    decoded(self.objects.get(path))  # It may be of another format.
+                except CorruptData:
+                    # Damaged, or copied here in part: by its name it ought to be what is at hand.
+                    self.objects.delete(path)
+                    with contextlib.suppress(ObjectExists):
+                        self.objects.create(path, data)
+            return True
+        return False
+
+    def mark_reuse(self, id_: str) -> None:
+        """Mark an existing file as used again, for garbage collections. To be confirmed by `confirm`."""
+        self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
+
+    def confirm(self, written: Mapping[str, bool], *, before: frozenset[str] | None = None) -> None:
+        """Make sure that no garbage collection takes away what was written, once all of it is. One listing.
+
+        And one request for each file that was there already; or for every file, if a collection has begun since the
+        first of them was written: that of a writer who was suspended for long is not young any more.
+
+        Args:
+            written: the paths of the files, and for each whether it was there already.
+            before: `collections` from before the first of them was written.
+
+        Raises:
+            BeingCollected: one of them is about to be deleted, or has just been.
+        """
+        marks = [tuple(mark.id.split(".", 1)) for mark in self.list(DOOMED)]
+        doomed = {id_ for id_, *_ in marks}
+        seen = frozenset(name for id_, *names in marks for name in names if id_ == COLLECTION)
+        look_at_all = not seen <= (before or frozenset())
+        self.collections = seen
+        for path, was_there in written.items():
+            id_ = path.rpartition("/")[2]
+            if id_ in doomed or ((was_there or look_at_all) and not self._is_there(path)):
+                raise BeingCollected(id=id_)
+
+    def claim(self, metarange_id: MetaRangeId) -> None:
+        """Keep a metarange and its ranges from garbage collections for their grace period. Three requests.
+
+        One mark stands for all of it: a collection that finds it spares the ranges too. The metarange is what a
+        collection dooms and deletes first, so if it is neither doomed nor gone, its ranges are not.
+
+        Raises:
+            MetaRangeNotFound: its file is missing.
+            BeingCollected: it is about to be deleted, or has just been.
+            InvalidInput: this is no id.
+        """
+        check_id(metarange_id)
+        path = self.path_of_metarange(metarange_id)
+        self.mark_reuse(metarange_id)
+        if any(mark.id.split(".")[0] == metarange_id for mark in self.list(DOOMED)):
+            raise BeingCollected(id=metarange_id)
+        if not self._is_there(path):
+            raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self.objects.info(path)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def list(self, folder: str) -> Iterator[StoredFile]:
+        """The files of a folder; unrelated files are passed over."""
+        start = len(self.prefix) + len(folder)
+        for info in self.objects.list(self.prefix + folder):
+            name = info.key[start:]
+            if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
+                yield StoredFile(name, info.size_bytes, info.modified_at)
+
+    @property
+    def path_of_owner(self) -> str:
+        """What the keys of the entries begin with that say whose the ranges are."""
+        return f"{self.prefix}owner"
+
+    def path_of_range(self, range_id: RangeId) -> str:
+        """The key of a range's file."""
+        return f"{self.prefix}{RANGES}{range_id}"
+
+    def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
+        """The key of a metarange's file."""
+        return f"{self.prefix}{METARANGES}{metarange_id}"
+
+    def path_of_doom(self, id_: str, name: str) -> str:
+        """The key of the mark by which a collection says that it deletes a file, or (`COLLECTION`) that it is one."""
+        return f"{self.prefix}{DOOMED}{id_}.{name}"

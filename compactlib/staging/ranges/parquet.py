@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges as Parquet files, which Spark, DuckDB, Polars and pandas open as they are; rows as Arrow columns.
+
+The only module that needs pyarrow (extra `staging`). Merging, cutting and hashing are done on whole columns. The file
+is described in docs/formats/staging-range.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from compactlib._arguments import require_whole
+from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+from compactlib.staging.errors import DamagedRange
+from compactlib.staging.ranges.plain import newer_format
+from compactlib.staging.ranges.rows import DIGEST_BYTES, ChangeBatch, Merged, Rows, check_id, content_hash
+from compactlib.staging.ranges.split import LENGTHS_BYTES
+from compactlib.staging.values import RangeId, Record
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingDependency(package="pyarrow", extra="staging", purpose="ranges as Parquet files") from None
+
+COLUMNS: Final = ("key", "identity", "data")
+"""The columns of a range file, all of them bytes that are never null; sorted by the first."""
+SEAL: Final = RecordFrame("seal", b"CLSEAL", 1, "<H20s20s", damaged=DamagedRange, refused=newer_format)
+"""Range id and digest; stands right before the Parquet footer."""
+_TAIL: Final = struct.Struct("<I4s")
+_PARQUET: Final = b"PAR1"
+_BLOCK: Final = 1024
+_SCHEMA: Final = pa.schema([pa.field(name, pa.binary(), nullable=False) for name in COLUMNS])
+
+
+class ArrowRows:
+    """Rows as three Arrow arrays of bytes."""
+
+    __slots__ = ("_data", "_ends", "_identity", "_key", "_keys")
+
+    def __init__(self, key: Any, identity: Any, data: Any) -> None:
+        self._key: Any = key
+        self._identity: Any = identity
+        self._data: Any = data
+        self._ends: Sequence[int] | None = None
+        self._keys: _Bytes | None = None
+
+    @property
+    def columns(self) -> tuple[Any, Any, Any]:
+        """Keys, identities and data, each a `pyarrow.BinaryArray`."""
+        return self._key, self._identity, self._data
+
+    def __len__(self) -> int:
+        return len(self._key)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `Rows.size_bytes`."""
+        return LENGTHS_BYTES * len(self) + sum(_Bytes(column).size_bytes for column in self.columns)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Rows.memory_bytes`. Arrow's offsets take what the lengths count for."""
+        return self.size_bytes
+
+    def key(self, index: int) -> bytes:
+        """See `Rows.key`."""
+        return self._indexed()[index]
+
+    def record(self, index: int) -> Record:
+        """See `Rows.record`."""
+        return Record(self._identity[index].as_py(), self._data[index].as_py())
+
+    def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
+        """See `Rows.pairs`."""
+        for at in range(start, len(self), _BLOCK):
+            keys, identities, datas = (column.slice(at, _BLOCK).to_pylist() for column in self.columns)
+            yield from zip(keys, map(Record, identities, datas), strict=True)
+
+    def find(self, key: bytes) -> int:
+        """See `Rows.find`."""
+        return bisect_left(self._indexed(), key)
+
+    def _indexed(self) -> _Bytes:
+        if self._keys is None:
+            self._keys = _Bytes(self._key)
+        return self._keys
+
+    def ends(self) -> Sequence[int]:
+        """See `Rows.ends`."""
+        if self._ends is None:
+            lengths = [pc.binary_length(column).cast(pa.int64()) for column in self.columns]
+            sizes = pc.add(pc.add(pc.add(lengths[0], lengths[1]), lengths[2]), LENGTHS_BYTES)
+            self._ends = _numbers(pc.cumulative_sum(sizes), "q")
+        return self._ends
+
+    def part(self, start: int, stop: int) -> Self:
+        """See `Rows.part`."""
+        return type(self)(*(column.slice(start, stop - start) for column in self.columns))
+
+    def followed_by(self, other: Self) -> Self:
+        """See `Rows.followed_by`."""
+        return type(self)(*map(_joined, self.columns, other.columns))
+
+    def merged(self, changes: ChangeBatch) -> Merged:
+        """See `Rows.merged`. Sorts keys and compares neighbours: no work is done record by record."""
+        if not len(changes):
+            return Merged(self, 0, 0, 0)
+        return self.merged_columns(*(pa.array(column, pa.binary())
+                                     for column in (changes.keys, changes.identities, changes.datas)))
+
+    def merged_columns(self, key: Any, identity: Any, data: Any) -> Merged:
+        """The same for changes that are Arrow arrays: sorted keys, and nulls where they are removed."""
+        return _merge(self, key, identity, data)
+
+    def cut_keys(self, raggedness: int) -> list[bytes]:
+        """See `Rows.cut_keys`."""
+        keys: list[bytes] = self._key.to_pylist()
+        return [key for key, value in zip(keys, map(crc32, keys), strict=True) if value % raggedness == 0]
+
+    def content_id(self) -> RangeId:
+        """See `Rows.content_id`."""
+        return content_hash(len(self), ((memoryview(_numbers(pc.binary_length(column), "i")).cast("B"),
+                                         (_Bytes(column).joined,)) for column in self.columns))
+
+    def table(self) -> Any:
+        """The same as a `pyarrow.Table`."""
+        return pa.table(list(self.columns), schema=_SCHEMA)
+
+    def __repr__(self) -> str:
+        return f"<ArrowRows: {len(self):,} records>"
+
+
+class _Bytes:
+    """An array of bytes, whose items are read without making Arrow scalars of them."""
+
+    def __init__(self, column: Any) -> None:
+        _, offsets, values = column.buffers()
+        self._count = len(column)
+        start = column.offset
+        numbers = memoryview(offsets).cast("i") if self._count else memoryview(b"\0" * 4).cast("i")
+        self._offsets = numbers[start:start + self._count + 1] if self._count else numbers
+        self._values = memoryview(b"" if values is None else values)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all items together."""
+        return self._offsets[self._count] - self._offsets[0]
+
+    @property
+    def joined(self) -> memoryview:
+        """All items, one after the other."""
+        return self._values[self._offsets[0]:self._offsets[self._count]]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> bytes:
+        return bytes(self._values[self._offsets[index]:self._offsets[index + 1]])
+
+
+def _numbers(column: Any, code: str) -> memoryview:
+    """A column of integers without nulls, as a sequence."""
+    if not len(column):
+        return memoryview(b"").cast(code)  # type: ignore[call-overload, no-any-return]
+    whole = memoryview(column.buffers()[1]).cast(code)  # type: ignore[call-overload]
+    return whole[column.offset:column.offset + len(column)]  # type: ignore[no-any-return]
+
+
+def _joined(first: Any, second: Any) -> Any:
+    try:
+        return pa.concat_arrays([first, second])
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"a range of Parquet holds less than 2 GiB a column; lower max_bytes: {error}") from error
+
+
+def _merge(base: ArrowRows, key: Any, identity: Any, data: Any) -> Merged:
+    columns = [_joined(new, old) for new, old in zip((key, identity, data), base.columns, strict=True)]
+    # Stable, so that of two equal keys the change comes right before the record that it concerns.
+    order = pc.array_sort_indices(columns[0])
+    keys, identities = columns[0].take(order), columns[1].take(order)
+    meets = _with_previous(pc.equal, keys)
+    same = pc.and_(meets, pc.fill_null(_with_previous(pc.equal, identities), False))
+    tombstones = identities.is_null()
+    matched, unchanged = _true(meets), _true(same)
+    removed = _true(pc.and_(meets, _later(tombstones)))
+    changed = matched - unchanged - removed
+    added = len(key) - identity.null_count - (matched - removed)
+    if not (added or changed or removed):
+        return Merged(base, 0, 0, 0)
+    # Out goes a tombstone, a record that its change replaces or removes, and a change that says what is there.
+    stays = pc.invert(pc.or_(pc.or_(tombstones, pc.and_not(meets, same)), _earlier(same)))
+    rows = ArrowRows(keys.filter(stays), identities.filter(stays), columns[2].take(order.filter(stays)))
+    return Merged(rows, added, changed, removed)
+
+
+_NO: Final = pa.array([False])
+
+
+def _with_previous(compare: Any, column: Any) -> Any:
+    """For each item, how it compares with the one before; `False` for the first."""
+    return pa.concat_arrays([_NO, compare(column.slice(1), column.slice(0, len(column) - 1))])
+
+
+def _later(flags: Any) -> Any:
+    return pa.concat_arrays([_NO, flags.slice(0, len(flags) - 1)])
+
+
+def _earlier(flags: Any) -> Any:
+    return pa.concat_arrays([flags.slice(1), _NO])
+
+
+def _true(flags: Any) -> int:
+    return int(pc.sum(flags).as_py() or 0)
+
+
+Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "none"]
+"""A codec of Parquet; every reader knows these."""
+
+
+class ParquetFormat:
+    """Ranges as Parquet files of the columns `key`, `identity` and `data`, sorted by key.
+
+    Args:
+        compression: how pages are compressed.
+        rows_per_group: records in a row group; each has its first and last key, so that a reader can pass it over.
+
+    Raises:
+        InvalidInput: `rows_per_group` is not positive.
+        MissingDependency: on import, if pyarrow is not installed.
+    """
+
+    name: str = "parquet"
+    empty: Rows = ArrowRows(*(pa.array([], pa.binary()) for _ in COLUMNS))
+
+    def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
+        require_whole("rows_per_group", rows_per_group, 1)
+        self._compression: Compression = compression
+        self._rows_per_group = rows_per_group
+
+    def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> ArrowRows:
+        """See `RangeFormat.rows`."""
+        held = list(pairs)
+        return ArrowRows(pa.array([key for key, _ in held], pa.binary()),
+                         pa.array([record.identity for _, record in held], pa.binary()),
+                         pa.array([record.data for _, record in held], pa.binary()))
+
+    def encode(self, rows: Rows, range_id: RangeId) -> bytes:
+        """See `RangeFormat.encode`."""
+        own = rows if isinstance(rows, ArrowRows) else self.rows(rows.pairs(0))
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            own.table(), sink, row_group_size=self._rows_per_group, compression=self._compression,
+            compression_level=1 if self._compression == "zstd" else None, use_dictionary=False, store_schema=False,
+            write_statistics=["key"], sorting_columns=[pq.SortingColumn(0)])
+        return seal(sink.getvalue(), range_id)
+
+    def recognizes(self, data: bytes) -> bool:
+        """See `RangeFormat.recognizes`."""
+        return data[:4] == _PARQUET
+
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> ArrowRows:
+        """See `RangeFormat.decode`. The whole file is checked before Parquet's reader sees a byte of it."""
+        check_seal(data, range_id, path)
+        try:
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedRange(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
+        if tuple(table.column_names) != COLUMNS or any(column.null_count for column in table.columns):
+            raise DamagedRange(path=path, offset=0, expected=f"the columns {', '.join(COLUMNS)} without nulls",
+                               found=str(table.schema))
+        return ArrowRows(*(_one_array(column) for column in table.columns))
+
+    def __repr__(self) -> str:
+        return f"ParquetFormat(compression={self._compression!r}, rows_per_group={self._rows_per_group})"
+
+
+def _one_array(column: Any) -> Any:
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def seal(file: Any, range_id: RangeId) -> bytes:
+    """Put the seal into a Parquet file, right before its footer, where no reader looks."""
+    data = memoryview(file)
+    place = len(data) - _TAIL.size - _TAIL.unpack(data[-_TAIL.size:])[0]
+    return b"".join((data[:place], SEAL.encode(check_id(range_id), _digest(data[:place], data[place:])), data[place:]))
+
+
+def check_seal(data: bytes, range_id: RangeId, path: str) -> None:
+    """Pass a file whose seal names this range, and whose every other byte is as it was written.
+
+    Raises:
+        DamagedRange: it is something else.
+        NewerFormat: a newer release wrote it.
+    """
+    view = memoryview(data)
+    end = len(data) - _TAIL.size
+    length, magic = _TAIL.unpack(view[end:]) if end >= 0 else (0, b"")
+    place = end - length - SEAL.size
+    if magic != _PARQUET or place < 0:
+        raise DamagedRange(path=path, offset=max(end, 0), expected="the end of a sealed Parquet file",
+                           found=repr(data[-_TAIL.size:]))
+    named, digest = SEAL.decode_header(view[place:], path, offset=place)
+    if named.hex() != range_id:
+        raise DamagedRange(path=path, offset=place, expected=f"range {range_id}", found=f"range {named.hex()}")
+    computed = _digest(view[:place], view[place + SEAL.size:])
+    if computed != digest:
+        raise DamagedRange(path=path, offset=0, expected=f"a file of digest {digest.hex()}", found=computed.hex())
+
+
+def _digest(*pieces: memoryview) -> bytes:
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"compactlib.seal")
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()

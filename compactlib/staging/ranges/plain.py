@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The range format that needs no other package: the very bytes that the id is the hash of, behind a header.
+
+Its rows are lists of bytes. The file is described in docs/formats/staging-range.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Final, Self
+
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+from compactlib.staging.errors import DamagedRange, NewerFormat
+from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows, content_hash
+from compactlib.staging.ranges.split import LENGTHS_BYTES
+from compactlib.staging.values import RangeId, Record
+
+MAGIC: Final = b"CLRANG"
+VERSION: Final = 1
+_COUNT: Final = struct.Struct("<Q")
+
+
+def header_of(magic: bytes, version: int) -> RecordFrame:
+    """The 16 bytes that open a file of ours: magic, version, zeros, CRC-32."""
+    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange, refused=newer_format)
+
+
+def newer_format(path: str, name: str, found: int, known: int) -> NewerFormat:
+    """The error for a file of another version."""
+    return NewerFormat(path=path, version=found, newest=known)
+
+
+_HEADER: Final = header_of(MAGIC, VERSION)
+
+
+class PlainRows:
+    """Rows as three lists. Merging costs a bisection a change, and copies the rest in blocks."""
+
+    __slots__ = ("_datas", "_ends", "_identities", "_keys")
+
+    def __init__(self, keys: list[bytes], identities: list[bytes], datas: list[bytes]) -> None:
+        self._keys: list[bytes] = keys
+        self._identities: list[bytes] = identities
+        self._datas: list[bytes] = datas
+        self._ends: array[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `Rows.size_bytes`."""
+        ends = self.ends()
+        return ends[-1] if ends else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Rows.memory_bytes`. Three objects and their places in the lists cost some 200 bytes a record."""
+        return self.size_bytes + 200 * len(self)
+
+    def key(self, index: int) -> bytes:
+        """See `Rows.key`."""
+        return self._keys[index]
+
+    def record(self, index: int) -> Record:
+        """See `Rows.record`."""
+        return Record(self._identities[index], self._datas[index])
+
+    def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
+        """See `Rows.pairs`."""
+        for index in range(start, len(self._keys)):
+            yield self._keys[index], Record(self._identities[index], self._datas[index])
+
+    def find(self, key: bytes) -> int:
+        """See `Rows.find`."""
+        return bisect_left(self._keys, key)
+
+    def ends(self) -> array[int]:
+        """See `Rows.ends`."""
+        if self._ends is None:
+            self._ends = array("Q", accumulate(
+                LENGTHS_BYTES + len(key) + len(identity) + len(data)
+                for key, identity, data in zip(self._keys, self._identities, self._datas, strict=True)))
+        return self._ends
+
+    def part(self, start: int, stop: int) -> Self:
+        """See `Rows.part`."""
+        return type(self)(self._keys[start:stop], self._identities[start:stop], self._datas[start:stop])
+
+    def followed_by(self, other: Self) -> Self:
+        """See `Rows.followed_by`."""
+        made = type(self)(self._keys + other._keys, self._identities + other._identities, self._datas + other._datas)
+        # Counted once for each record, however often a range goes on.
+        made._ends = self.ends() + array("Q", map(self.size_bytes.__add__, other.ends()))
+        return made
+
+    def merged(self, changes: ChangeBatch) -> Merged:
+        """See `Rows.merged`."""
+        keys: list[bytes] = []
+        identities: list[bytes] = []
+        datas: list[bytes] = []
+        added = changed = removed = 0
+        at = 0
+        for key, identity, data in zip(changes.keys, changes.identities, changes.datas, strict=True):
+            place = bisect_left(self._keys, key, at)
+            there = place < len(self._keys) and self._keys[place] == key
+            same = there and self._identities[place] == identity
+            copied = place + same
+            keys += self._keys[at:copied]
+            identities += self._identities[at:copied]
+            datas += self._datas[at:copied]
+            at = place + there
+            if identity is None or data is None:
+                removed += there
+            elif not same:
+                keys.append(key)
+                identities.append(identity)
+                datas.append(data)
+                changed += there
+                added += not there
+        keys += self._keys[at:]
+        identities += self._identities[at:]
+        datas += self._datas[at:]
+        return Merged(PlainRows(keys, identities, datas), added, changed, removed)
+
+    def cut_keys(self, raggedness: int) -> list[bytes]:
+        """See `Rows.cut_keys`."""
+        return [key for key, value in zip(self._keys, map(crc32, self._keys), strict=True) if value % raggedness == 0]
+
+    def content_id(self) -> RangeId:
+        """See `Rows.content_id`."""
+        return content_hash(len(self), ((_lengths(column), column) for column in self.columns()))
+
+    def columns(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """Keys, identities and data."""
+        return self._keys, self._identities, self._datas
+
+    def __repr__(self) -> str:
+        return f"<PlainRows: {len(self):,} records>"
+
+
+def _lengths(column: Sequence[bytes]) -> bytes:
+    return struct.pack(f"<{len(column)}I", *map(len, column))
+
+
+class PlainFormat:
+    """Ranges in our own format, with nothing but the standard library.
+
+    For small ranges, for tests, and for hosts without pyarrow;
+    `compactlib.staging.ranges.parquet.ParquetFormat` is the one
+    that other tools can read, and merges large ranges many times as fast.
+    """
+
+    name: str = "plain"
+    empty: Rows = PlainRows([], [], [])
+
+    def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
+        """See `RangeFormat.rows`."""
+        keys: list[bytes] = []
+        identities: list[bytes] = []
+        datas: list[bytes] = []
+        for key, record in pairs:
+            keys.append(key)
+            identities.append(record.identity)
+            datas.append(record.data)
+        return PlainRows(keys, identities, datas)
+
+    def encode(self, rows: Rows, range_id: RangeId) -> bytes:
+        """See `RangeFormat.encode`."""
+        own = rows if isinstance(rows, PlainRows) else self.rows(rows.pairs(0))
+        pieces = [_HEADER.encode(), _COUNT.pack(len(rows))]
+        for column in own.columns():
+            pieces.append(_lengths(column))
+            pieces += column
+        return b"".join(pieces)
+
+    def recognizes(self, data: bytes) -> bool:
+        """See `RangeFormat.recognizes`."""
+        return data[:len(MAGIC)] == MAGIC
+
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        """See `RangeFormat.decode`. The whole content is hashed and compared with the id."""
+        _HEADER.decode_header(data, path)
+        found = content_hash(0, ()) if len(data) < _HEADER.size + _COUNT.size else _hash_of_body(data)
+        if found != range_id:
+            raise DamagedRange(path=path, offset=_HEADER.size, expected=f"the content of range {range_id}",
+                               found=f"that of {found}")
+        count, = _COUNT.unpack_from(data, _HEADER.size)
+        at = _HEADER.size + _COUNT.size
+        columns: list[list[bytes]] = []
+        for _ in range(3):
+            places = list(accumulate(struct.unpack_from(f"<{count}I", data, at), initial=at + 4 * count))
+            columns.append([data[start:stop] for start, stop in pairwise(places)])
+            at = places[-1]
+        return PlainRows(*columns)
+
+
+def _hash_of_body(data: bytes) -> RangeId:
+    count, = _COUNT.unpack_from(data, _HEADER.size)
+    return content_hash(count, [(memoryview(data)[_HEADER.size + _COUNT.size:], ())])

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a sorted run of records is cut into ranges: a rule of the content alone, so that equal content is cut equally.
+
+A record closes its range (it is the last one in it) when the range has reached `max_bytes`, or when it has reached
+`min_bytes` and the CRC-32 of the record's key is a multiple of `raggedness`. So a cut depends on the records since the
+last cut only: far away from a change, every cut stays where it was. What `min_bytes` forbids keeps small neighbours
+together, by that same rule.
+
+The hash is CRC-32: it is in every language, in Spark and in zlib, and C computes it for a whole list of keys.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.files.checksum import crc32
+from compactlib.staging.values import Record
+
+LENGTHS_BYTES: Final = 12
+"""What the three lengths of a record count for in its logical size."""
+UNLIMITED: Final = (1 << 62)
+"""A `max_bytes` that no range reaches."""
+
+
+def record_bytes(key: bytes, record: Record) -> int:
+    """The logical size of a record: 12 bytes, its key, its identity and its data. No format or compression counts."""
+    return LENGTHS_BYTES + len(key) + len(record.identity) + len(record.data)
+
+
+@attrs.frozen(kw_only=True)
+class SplitRule:
+    """The numbers of the rule. They are part of a metarange: under two rules, equal content has two ids.
+
+    Attributes:
+        min_bytes: a range below this logical size is closed by nothing but the end, >= 0.
+        max_bytes: a range is closed once it reaches this logical size, >= 1.
+        raggedness: one key in so many closes its range, 1 .. 2**32 - 1.
+
+    Raises:
+        InvalidInput: a number is out of its bounds, or `max_bytes` is below `min_bytes`.
+    """
+
+    min_bytes: int = 0
+    max_bytes: int = 20 << 20
+    raggedness: int = 50_000
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.min_bytes <= self.max_bytes <= UNLIMITED or self.max_bytes < 1:
+            raise InvalidInput(f"min_bytes is {self.min_bytes} and max_bytes {self.max_bytes}; 0 <= min_bytes <= "
+                               f"max_bytes and 1 <= max_bytes <= {UNLIMITED} must hold")
+        if not 1 <= self.raggedness < 1 << 32:
+            raise InvalidInput(f"raggedness is {self.raggedness}; give 1 to {(1 << 32) - 1}")
+
+    def is_cut(self, key: bytes) -> bool:
+        """Whether this key closes its range, if that is large enough."""
+        return crc32(key) % self.raggedness == 0
+
+    def closes(self, last_key: bytes, size_bytes: int) -> bool:
+        """Whether a range of this size that ends with this key is closed, whatever comes after it."""
+        return size_bytes >= self.max_bytes or (size_bytes >= self.min_bytes and self.is_cut(last_key))
+
+    def cuts(self, ends: Sequence[int], candidates: Sequence[int]) -> list[int]:
+        """Cut a run of records that begins where a range begins. O(ranges * log records).
+
+        Args:
+            ends: for each record, the logical bytes of all records up to it, itself included.
+            candidates: ascending positions of the records whose key `is_cut`.
+
+        Returns:
+            For each closed range, the position after its last record. What lies behind the last one is still open.
+        """
+        start, before = 0, 0
+        found: list[int] = []
+        while start < len(ends):
+            allowed = max(bisect_left(ends, before + self.min_bytes, start), start)
+            place = bisect_left(candidates, allowed)
+            last = bisect_left(ends, before + self.max_bytes, start)
+            if place < len(candidates):
+                last = min(last, candidates[place])
+            if last >= len(ends):
+                break
+            found.append(last + 1)
+            start, before = last + 1, ends[last]
+        return found

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes records, which arrive in order, as ranges cut by the rule; and takes over ranges that stayed the same."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Set
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from compactlib.runtime.budget import Budget
+from compactlib.staging.errors import UnsortedKeys
+from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.rows import Rows
+from compactlib.staging.ranges.split import SplitRule
+from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+MAX_IN_FLIGHT: Final = 8
+"""Ranges that are written in the background at once; each is held in memory until then."""
+MAX_IN_FLIGHT_BYTES: Final = 48 << 20
+"""How much memory they may take together, if it is more than one."""
+
+
+@attrs.frozen
+class ClosedRange:
+    """A range that is complete, and durable.
+
+    Attributes:
+        entry: the range.
+        is_new: whether it had to be written.
+        was_there: whether its file was there before, and no base keeps it.
+    """
+
+    entry: RangeEntry
+    is_new: bool = False
+    was_there: bool = False
+
+
+class RangeWriter:
+    """One metarange in the making. Nothing refers to what it wrote before `finish` has returned. For one thread.
+
+    Args:
+        files: where ranges go.
+        rule: where they are cut.
+        known: the ranges that the base keeps, and that need not be written again.
+        elsewhere: ranges of other metaranges, which need not be written either as long as they are kept.
+        budget: asked for the logical bytes of each range before it is written.
+        background: hashes, encodes and writes ranges besides the caller's thread; `None`: at once.
+    """
+
+    def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget,
+                 background: Executor | None = None, *, elsewhere: Set[RangeId] = frozenset()) -> None:
+        self._elsewhere = elsewhere
+        self._files = files
+        # Of ranges that others have written, `adopt` cannot say what had been collected by then.
+        self._collections = files.collections
+        self._rule = rule
+        self._known = known
+        self._budget = budget
+        self._background = background
+        self._open: Rows = files.range_format.empty
+        self._last_key: bytes = b""
+        self._closed: list[ClosedRange | Future[ClosedRange]] = []
+        # Each with the memory that its records take.
+        self._in_flight: deque[tuple[Future[ClosedRange], int]] = deque()
+        self.ranges_written: int = 0
+        self.bytes_written: int = 0
+
+    @property
+    def is_between_ranges(self) -> bool:
+        """Whether the next record begins a range."""
+        return len(self._open) == 0
+
+    def add(self, rows: Rows, cut_keys: list[bytes]) -> None:
+        """Go on with these records.
+
+        Args:
+            rows: their keys lie above all before.
+            cut_keys: those of their keys that are cuts; others may be among them and are ignored.
+
+        Raises:
+            UnsortedKeys: the keys do not lie above those before.
+            BudgetSpent: a range was not allowed to be written.
+        """
+        if len(rows) == 0:
+            return
+        self._go_on(rows.key(0), rows.key(len(rows) - 1))
+        run = self._open.followed_by(rows) if len(self._open) else rows
+        start = 0
+        for stop in self._rule.cuts(run.ends(), _places(run, cut_keys)):
+            self._close(run.part(start, stop))
+            start = stop
+        self._open = run.part(start, len(run)) if start else run
+
+    def adopt(self, closed: ClosedRange) -> None:
+        """Take over a whole range, unread: one of the base, or one that another writer made.
+
+        Raises:
+            UnsortedKeys: it does not lie above all before.
+        """
+        self._go_on(closed.entry.min_key, closed.entry.max_key)
+        if closed.is_new:
+            self._collections = None
+        self._closed.append(closed)
+
+    def end(self) -> list[ClosedRange]:
+        """Close the last range, though the rule would not, and give all of them once they are durable."""
+        if len(self._open):
+            self._close(self._open)
+            self._open = self._files.range_format.empty
+        return [each if isinstance(each, ClosedRange) else each.result() for each in self._closed]
+
+    def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
+        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base.
+
+        Raises:
+            BeingCollected: a garbage collection was about to delete one of the files.
+        """
+        closed = self.end()
+        new = [each for each in closed if each.is_new]
+        self.ranges_written = len(new)
+        self.bytes_written = sum(each.entry.size_bytes for each in new)
+        metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in closed)).encode()
+        if metarange_id != base_id:
+            written = {self._files.path_of_range(each.entry.range_id): each.was_there
+                       for each in closed if each.is_new or each.was_there}
+            there = self._files.write_metarange(metarange_id, data)
+            self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there},
+                                before=self._collections)
+        return metarange_id
+
+    def abandon(self) -> None:
+        """Wait until nothing is written in the background any more, however that ends."""
+        for pending, _ in self._in_flight:
+            pending.cancel()
+        for pending, _ in self._in_flight:
+            if not pending.cancelled():
+                pending.exception()
+
+    def _go_on(self, first: bytes, last: bytes) -> None:
+        if first <= self._last_key:
+            raise UnsortedKeys(previous=self._last_key, found=first)
+        self._last_key = last
+
+    def _close(self, rows: Rows) -> None:
+        if self._background is None:
+            self._closed.append(self._write(rows))
+            return
+        size = rows.memory_bytes
+        while self._in_flight and (len(self._in_flight) >= MAX_IN_FLIGHT or size + sum(
+                taken for _, taken in self._in_flight) > MAX_IN_FLIGHT_BYTES):
+            self._in_flight.popleft()[0].result()
+        pending = self._background.submit(self._write, rows)
+        self._in_flight.append((pending, size))
+        self._closed.append(pending)
+
+    def _write(self, rows: Rows) -> ClosedRange:
+        range_id = rows.content_id()
+        entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
+        if range_id in self._known:
+            return ClosedRange(entry)
+        if range_id in self._elsewhere:
+            self._files.mark_reuse(range_id)
+            return ClosedRange(entry, was_there=True)
+        self._budget.spend(entry.size_bytes)
+        return ClosedRange(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
+
+
+def _places(run: Rows, keys: list[bytes]) -> list[int]:
+    """Where in the run those of the keys are that it has."""
+    found = []
+    for key in keys:
+        place = run.find(key)
+        if place < len(run) and run.key(place) == key:
+            found.append(place)
+    return found

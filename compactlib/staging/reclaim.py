@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Garbage collection of a repository: entries of dropped tokens, then ranges that nothing needs.
+
+*Tokens.* A step that takes tokens out of a branch record marks them in the same step (see `tokens`). A reclaim reads
+all marks, and removes the entries of the tokens whose mark is older than the grace period, then the mark. Readers that
+still scan such a token find less and less there, and notice: each read reads the branch record again afterwards. The
+grace period is there so that this costs them a retry as rarely as possible; so a mark that lies far in the future, by a
+clock gone wrong, counts as an old one. A mark of a token that a record may yet name is claimed first.
+
+*Ranges.* Compactions that were superseded, lost their race or died leave files behind, and so do deleted branches. What
+is live is decided here, by the branch records; finding and deleting the files is `CommittedRanges.collect`'s.
+
+Everything may be run twice, at once, by several processes, and may end half-way at any step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from compactlib.errors import BudgetSpent, CompactlibError
+from compactlib.report import Printed
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.staging.context import StagingContext
+from compactlib.staging.errors import RangesNotOwned
+from compactlib.staging.names import CommitId
+from compactlib.staging.tokens import DropMark
+from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
+
+_BATCH = 1000
+_MAX_SKEW_SECONDS = 3600.0
+"""Marks that lie further in the future were made by a clock gone wrong."""
+_ROUNDING_SECONDS = 0.001
+"""Marks keep their time to the millisecond; a fresh one may lie that far ahead."""
+
+
+@attrs.frozen(kw_only=True)
+class CleanupStats(Printed):
+    """What a reclaim did with dropped tokens.
+
+    Attributes:
+        tokens_removed: tokens whose entries are all gone now.
+        entries_removed: entries removed.
+        young: dropped tokens that wait for their grace period to end.
+    """
+
+    tokens_removed: int = 0
+    entries_removed: int = 0
+    young: int = 0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class StagingReclaimReport(Printed):
+    """What a reclaim did.
+
+    Attributes:
+        tokens: about the entries of dropped tokens.
+        ranges: about ranges and metaranges; `None` if they were not listed.
+        left: what was left, and why: one sentence each.
+        is_partial: whether the budget ended it after something was freed.
+    """
+
+    tokens: CleanupStats
+    ranges: Collected | None = None
+    left: tuple[str, ...] = ()
+    is_partial: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was freed."""
+        deleted = self.ranges is not None and (self.ranges.ranges_deleted or self.ranges.metaranges_deleted)
+        return not (self.tokens.tokens_removed or self.tokens.entries_removed or deleted)
+
+    @property
+    def why(self) -> str:
+        """What was left, and why."""
+        return "; ".join(self.left)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each number."""
+        numbers = [("tokens", self.tokens), ("ranges", self.ranges)]
+        return [{"of": of, "what": name.replace("_", " "), "count": value}
+                for of, stats in numbers if stats is not None for name, value in attrs.asdict(stats).items()]
+
+    def _summary(self) -> str:
+        ranges = self.ranges or Collected()
+        done = (f"{self.tokens.tokens_removed} tokens with {self.tokens.entries_removed} entries, "
+                f"{ranges.ranges_deleted} ranges and {ranges.metaranges_deleted} metaranges of {ranges.bytes_freed} "
+                f"bytes")
+        return "; ".join((done, *self.left))
+
+
+def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
+    """Free what can no longer be read; see `Repository.reclaim`."""
+    counts, ranges, spent = Counter[str](), None, None
+    left: list[str] = []
+    try:
+        try:
+            _clean_tokens(context, counts, budget)
+        finally:
+            _report_tokens(context, counts)
+        if counts["young"]:
+            left.append(f"{counts['young']} dropped tokens wait until they are older than "
+                        f"grace_seconds={context.options.grace_seconds}")
+        ranges = _collect_ranges(context, budget, left)
+    except BudgetSpent as error:
+        spent = error
+        left.append(str(error))
+    report = StagingReclaimReport(tokens=CleanupStats(**counts), ranges=ranges, left=tuple(left),
+                                  is_partial=spent is not None)
+    if spent is not None and report.is_empty:
+        raise spent
+    return report
+
+
+# ------------------------------------------------------------------------------------------------------------ tokens
+
+
+def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget) -> None:
+    now, tokens = context.clock.now(), context.tokens
+    marks = tokens.marks()
+    while batch := list(islice(marks, _BATCH)):
+        old = [mark for mark in batch if not _is_young(mark, now, context.options.grace_seconds)]
+        counts["young"] += sum(len(mark.tokens) for mark in batch) - sum(len(mark.tokens) for mark in old)
+        emptied: list[DropMark] = []
+        try:
+            for mark in old:
+                if not mark.is_prepared or tokens.claim(mark):
+                    _empty(context, mark, counts, budget)
+                    emptied.append(mark)
+        finally:
+            tokens.forget(emptied)
+            counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied)
+
+
+def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget: Budget) -> None:
+    for token in mark.tokens:
+        removed = _BATCH
+        while removed == _BATCH:
+            budget.check()
+            removed = context.tokens.remove_some(token, _BATCH)
+            counts["entries_removed"] += removed
+
+
+def _is_young(mark: DropMark, now: float, grace_seconds: float) -> bool:
+    return now - grace_seconds + _ROUNDING_SECONDS < mark.at <= now + _MAX_SKEW_SECONDS
+
+
+def _report_tokens(context: StagingContext, counts: Counter[str]) -> None:
+    observer, labels = context.observer, {"repository": context.repository}
+    for name, count in (("staging_tokens_cleaned", "tokens_removed"), ("staging_entries_cleaned", "entries_removed")):
+        if counts[count]:
+            observer.count(name, counts[count], labels)
+    observer.event("staging_cleanup_backlog", {**labels, "value": counts["young"]})
+
+
+# ------------------------------------------------------------------------------------------------------------ ranges
+
+
+def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
+    """Return the metaranges that branches need (of HEADs and compactions), and those of HEADs' ancestors.
+
+    Reads all branch records, and the commits that are not in memory: see `CommitStore.reachable`.
+
+    Args:
+        context: the stores.
+        fenced: invalidate updates in flight: a commit that was suspended for longer than any grace period cannot bring
+            in a metarange that is not among these.
+    """
+    needed: set[MetaRangeId] = set()
+    heads: set[CommitId] = set()
+    listed = context.branches.list()
+    for found in context.branches.fence(listed) if fenced else listed:
+        if found.record.compacted_metarange_id is not None:
+            needed.add(found.record.compacted_metarange_id)
+        if found.record.commit_id is not None:
+            heads.add(found.record.commit_id)
+    history: set[MetaRangeId] = set()
+    for commit_id, commit in context.commits.reachable(heads):
+        (needed if commit_id in heads else history).add(commit.metarange_id)
+    return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
+
+
+def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) -> Collected | None:
+    """Delete the files that no branch needs and that are older than the grace period.
+
+    If there are any, each branch record is rewritten once: a commit or compaction that was suspended before its last
+    write, for however long, then has to check again what it has made.
+    """
+    grace_seconds = context.options.range_grace_seconds
+    if not context.options.owns_ranges:
+        left.append("ranges are not collected, as owns_ranges=False; set it if no other repository uses the object "
+                    "store or prefix")
+        return None
+    try:
+        context.owner.require()
+        looks = itertools.count()  # the second one is before the deletes
+        collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(looks) > 0),
+                                              grace_seconds=grace_seconds, budget=budget,
+                                              require_owner=context.owner.require)
+    except RangesNotOwned as refusal:
+        context.observer.event("staging_ranges_not_owned", {
+            "repository": context.repository, "owner": refusal.owner, "own": refusal.own})
+        left.append(str(refusal))
+        return None
+    labels = {"repository": context.repository}
+    context.observer.count("staging_ranges_collected", collected.ranges_deleted, labels)
+    context.observer.count("staging_metaranges_collected", collected.metaranges_deleted, labels)
+    _report_levels(context, collected)
+    context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young,
+                                                "gone": collected.gone})
+    if not (collected.ranges_deleted or collected.metaranges_deleted):
+        left.append(f"{collected.young} unneeded files wait until they are older than {grace_seconds} seconds, or are "
+                    f"another collection's")
+    return collected
+
+
+def _report_levels(context: StagingContext, collected: Collected) -> None:
+    """Live and dead are files of ranges and metaranges, as the collection has found them."""
+    numbers = StoreNumbers("staging", context.repository)
+    numbers.moved(context.observer, Moved(freed=collected.bytes_freed))
+    # A store that refuses this takes nothing back of what was done.
+    with contextlib.suppress(CompactlibError):
+        room = context.committed.available_bytes()
+        numbers.levels(context.observer, StoreLevels(
+            live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
+            capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
+            oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.marks()), default=None)))

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Repository`: branches over a key-value store and the committed layer, and the compaction of each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from random import Random, SystemRandom
+
+from compactlib._closing import Closing
+from compactlib.clock import Clock, SystemClock
+from compactlib.contract import CommitFence
+from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.kv import KVStore
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.report import VerifyReport
+from compactlib.rewrite import Executor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
+from compactlib.staging.audit import audit
+from compactlib.staging.branch import Branch
+from compactlib.staging.commits import Commit, copied
+from compactlib.staging.compaction.look import tombstones_of
+from compactlib.staging.compaction.outcome import CompactionOutcome
+from compactlib.staging.compaction.plan import StagingPlan, StagingView
+from compactlib.staging.compaction.policies import StagingPolicy
+from compactlib.staging.compaction.rewrite import RewriteStores
+from compactlib.staging.compaction.run import Compactions
+from compactlib.staging.context import StagingContext
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.names import CommitId, StagingToken, branch_key
+from compactlib.staging.options import StagingOptions
+from compactlib.staging.ranges.committed import CommittedRanges
+from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.ranges.split import SplitRule
+from compactlib.staging.reads import CommittedView
+from compactlib.staging.reclaim import StagingReclaimReport, reclaim
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.refs import resolve, resolve_present
+from compactlib.staging.status import BranchStatus, RepositoryStatus, RepositorySurvey
+from compactlib.staging.verify import verify
+
+_RECLAIM = ""
+"""The name of a reclaim among what is under way; no branch has it."""
+_LONG_SECONDS = 10.0
+"""What making a branch may take before its commit is looked at once more."""
+
+
+class Repository(Closing):
+    """The branches of one repository, and their compaction. Threads share one.
+
+    It offers `contract.Compaction`, one branch at a time. The stores are shared: any number of these objects may be
+    open over them, in any processes, and any number may try to compact one branch: one commits, the others are
+    `Skipped`. It keeps caches, and what it does at the moment; `close` ends that, and the stores stay open.
+
+    With `owns_ranges` it asks at its beginning whose the ranges are, in a few requests, and makes them its own if there
+    are none yet; see `adopt_ranges`.
+
+    Args:
+        store: where branches, commits and staged entries are.
+        committed: where committed records are.
+        name: distinguishes the repositories on one store.
+        policy: decides what a compaction is worth; default `AlwaysPolicy()`.
+        options: limits, numbers of tries, times of grace.
+        stores: how a rewrite comes by its stores, for executors that run it in another process.
+        clock: dates commits and tokens, and waits between tries.
+        rng: draws tokens, nonces, write ids and waits. Two objects must never draw the same: the default asks the
+            operating system; give a seeded one in tests only.
+        events: notified of what happens on branches, such as a sensor of compactions.
+        observer: notified of what an operator may want to know.
+        create: whether it may be a new one. If not, one without a branch is `NotFound`.
+
+    Raises:
+        NotFound: the store knows no branch of it, and `create` is not set.
+        InvalidInput: it is no name of a repository, or an argument is not what it should be.
+    """
+
+    def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
+                 policy: StagingPolicy | None = None, options: StagingOptions | None = None,
+                 stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
+                 events: StagingEvents | None = None, observer: Observer | None = None, create: bool = True) -> None:
+        self._context = StagingContext.over(
+            store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
+            rng=rng or SystemRandom(), events=events or StagingEvents(), observer=telling(observer))
+        if not create and next(iter(self._context.branches.list()), None) is None:
+            raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; check which store and "
+                           f"name are meant, or open it with create=True to begin one")
+        self._compactions = Compactions(self._context, policy=policy, stores=stores)
+        if self._context.options.owns_ranges:
+            # While there are no ranges yet, they become this repository's; whoever is refused can see it in the status.
+            # A store that is away for now is asked again by each collection.
+            with contextlib.suppress(CompactlibError):
+                self._context.owner.require()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._context.repository
+
+    @property
+    def context(self) -> StagingContext:
+        """The stores and tools that the parts of the machine work with."""
+        return self._context
+
+    # --- compaction
+
+    def view(self, *, branch: str | Branch = "main", budget: Budget | None = None) -> StagingView:
+        """A branch as a policy sees it now. Reads its staged entries up to `max_scanned`, and ranges they touch.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            TooManyTries: its layers were replaced under every try.
+            BudgetSpent: the budget ran out.
+            Closed: it was closed.
+        """
+        with self._compactions.reading(budget) as lent:
+            return self._compactions.view(self._name_of(branch), budget=lent)
+
+    def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
+                   ) -> tuple[BranchRecord, dict[StagingToken, int]]:
+        """The branch's record, and how many tombstones each of its tokens holds. Reads up to `max_scanned` staged
+        entries, and no range: for `CompactionSensor.seed`.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            BudgetSpent: the budget ran out.
+            Closed: it was closed.
+        """
+        with self._compactions.reading(budget) as lent:
+            return tombstones_of(self._context, self._name_of(branch), lent)
+
+    def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
+             view: StagingView | None = None) -> StagingPlan:
+        """What `compact` would do and gain: a dry run, pure if it is given a view.
+
+        Args:
+            policy: default the repository's own.
+            branch: default that of the view, or `main`.
+            view: default one of now.
+
+        Raises:
+            InvalidInput: the view is of another branch or repository.
+            BranchNotFound, TooManyTries, Closed: as for `view`.
+        """
+        self._compactions.require_open()
+        if view is None:
+            view = self.view(branch="main" if branch is None else branch)
+        elif branch is not None and self._name_of(branch) != view.branch:
+            raise InvalidInput(f"the view is of branch {view.branch!r}, and the branch given is "
+                               f"{self._name_of(branch)!r}; give one of them")
+        return self._compactions.plan(policy, view)
+
+    def compact(self, plan: StagingPlan | None = None, *, branch: str | Branch | None = None,
+                policy: StagingPolicy | None = None, executor: Executor | None = None,
+                budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> CompactionOutcome:
+        """Compact a branch: what is staged becomes ranges, and reads the same. O(staged entries + ranges they touch).
+
+        Args:
+            plan: of this branch; default the one that `plan(policy)` makes now. Not together with `policy`.
+            branch: default that of the plan, or `main`.
+            policy: instead of the repository's own.
+            executor: who rewrites; default this thread.
+            budget: what the work may use up; cancel it to stop.
+            observer: notified, besides the repository's own.
+            fence: entered around the commit, which is one compare-and-set.
+
+        Returns:
+            `Done` with the numbers. `Skipped`: there is nothing to do, no room for it, or this process does it
+            already; `LostRace`: another writer changed the branch, and the compaction yielded to it.
+            `Failed(OutdatedPlan)`: the branch has other layers than the plan says. `Failed`: a store, the budget, the
+            fence or the rewrite refused; everything reads as before, and the next call goes on from there.
+
+        Raises:
+            InvalidInput: the plan is of another branch, repository or store, or came with a policy.
+            BranchNotFound: there is no such branch.
+            Closed: it was closed.
+        """
+        if branch is None:
+            branch = "main" if plan is None else plan.view.branch
+        return self._compactions.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
+                                         observer=observer, fence=fence)
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[StagingReclaimReport] | Skipped | Failed:
+        """Free what can no longer be read: entries of tokens that were dropped, and ranges.
+
+        A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
+        entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
+        say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run
+        again, at once, by several processes, and may be killed anywhere.
+
+        Args:
+            budget: asked before every 1,000 entries and every 1,000 files.
+
+        Returns:
+            `Skipped` if nothing could go yet, and why; `Failed` if a store or the budget refused: what was freed before
+            stays so.
+
+        Raises:
+            Closed: it was closed.
+        """
+        with self._compactions.owner.begin(budget, _RECLAIM) as run:
+            if run is None:
+                self._compactions.require_open()
+                return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
+            try:
+                report = reclaim(self._context, run.budget)
+            except CompactlibError as error:
+                return Failed(error, "partly")
+            return Skipped(report.why) if report.is_empty else Done(report)
+
+    def adopt_ranges(self) -> None:
+        """Make the ranges of this object store or prefix this repository's, for `reclaim` to collect. For operators.
+
+        Needed once where `reclaim` says so: the ranges are older than their owner's entry, or another's, the catalogue
+        was copied or restored, or its store does not say its place. Call it only where no other catalogue needs these
+        ranges any more: what this one does not name is deleted. Collections of the earlier owner are refused from now
+        on; one that is under way may still delete one batch of files.
+
+        Raises:
+            Stale: another repository did the same at the same moment.
+            Closed: it was closed.
+        """
+        self._compactions.require_open()
+        self._context.owner.adopt()
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every record, staged entry and range, and list what is damaged or missing. O(everything).
+
+        Raises:
+            BudgetSpent: the budget ran out.
+            Closed: it was closed.
+        """
+        with self._compactions.reading(budget) as lent:
+            return verify(self._context, lent)
+
+    def status(self) -> RepositoryStatus:
+        """What this object is at, from memory; `survey` reads about all branches.
+
+        Raises:
+            Closed: it was closed.
+        """
+        self._compactions.require_open()
+        return self._compactions.status(_RECLAIM)
+
+    def audit(self) -> None:
+        """Check what the repository's records promise each other. Reads all records and commits, not the entries.
+
+        Raises:
+            AuditFailed: they contradict each other; the message has the numbers.
+            CorruptData: a record is damaged.
+            Closed: it was closed.
+        """
+        self._compactions.require_open()
+        audit(self._context)
+
+    def close(self) -> None:
+        """Cancel what this object is at (compactions, a reclaim, views), and wait for its end; again does nothing more.
+
+        It owns nothing else: the stores stay open, and so do branches, for reads and writes.
+
+        Raises:
+            Busy: called from within its own work: by a policy, a fence, an executor, a task or an observer.
+        """
+        self._compactions.owner.close()
+
+    # --- branches
+
+    def branch(self, name: str) -> Branch:
+        """A branch by its name. No request: whether it exists is found out by its methods.
+
+        Raises:
+            InvalidInput: it is no name of a branch.
+        """
+        return Branch(self._context, name)
+
+    def create_branch(self, name: str, source: str | None = None) -> Branch:
+        """Make a branch at the HEAD of another one, or at a commit; without a source it is empty.
+
+        What is uncommitted on the source stays there. Costs a write, a read of the source, and three requests to the
+        object store, whatever the size.
+
+        Raises:
+            BranchExists: there is a branch of this name.
+            BranchNotFound, CommitNotFound: there is no such source.
+            MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
+            BeingCollected: they are being collected at this moment.
+            InvalidInput: it is no name of a branch.
+        """
+        branch = self.branch(name)
+        context = self._context
+        began, began_at = context.clock.monotonic(), context.clock.now()
+        commit_id = None if source is None else resolve_present(context, source)
+        record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
+        context.branches.create(name, record)
+        # By both clocks: the steady one may stand still with a suspended machine, and the other one may be set back.
+        if max(context.clock.monotonic() - began, context.clock.now() - began_at) > _LONG_SECONDS:
+            self._look_again(record, name)
+        return branch
+
+    def _look_again(self, record: BranchRecord, name: str) -> None:
+        """After standing still for long while a branch was made: its commit may be gone meanwhile."""
+        context = self._context
+        metarange_id = context.commits.metarange_of(record.commit_id)
+        try:
+            if metarange_id is not None:
+                context.committed.claim(metarange_id)
+        except (MetaRangeNotFound, BeingCollected):
+            context.branches.delete(name, _expecting(name, record))
+            raise
+
+    def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
+        """Delete a branch and everything uncommitted on it. Its commits stay.
+
+        Args:
+            name: which branch.
+            expected: the record that the branch must have.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            PreconditionFailed: the branch has another record; nothing was deleted.
+            TooManyTries: others changed the branch under every try.
+        """
+        self._context.branches.delete(name, _expecting(name, expected))
+        self._context.events.branch_deleted(name)
+
+    def branches(self, prefix: str = "") -> Iterator[Branch]:
+        """Every branch whose name begins so, in order of the names' bytes."""
+        for found in self._context.branches.list(prefix):
+            yield self.branch(found.branch)
+
+    def at(self, ref: str) -> CommittedView:
+        """The records of a commit, or of a branch's HEAD as it is now.
+
+        Raises:
+            BranchNotFound, CommitNotFound: there is no such thing.
+        """
+        commit_id = resolve(self._context, ref)
+        return CommittedView(self._context, ref, commit_id, self._context.commits.metarange_of(commit_id))
+
+    def commit(self, commit_id: CommitId) -> Commit:
+        """A commit by its id.
+
+        Raises:
+            CommitNotFound: there is none.
+        """
+        return copied(self._context.commits.get(commit_id))
+
+    def rule_of_ranges(self) -> SplitRule:
+        """The rule by which the ranges of a branch were cut; the default if nothing was ever committed.
+
+        A repository that is opened with another rule cuts its ranges anew.
+
+        Raises:
+            MetaRangeNotFound, DamagedRange, NewerFormat: the branch's metarange cannot be read.
+        """
+        return self._a_metarange().rule
+
+    def format_of_ranges(self) -> RangeFormat | None:
+        """The format in which a range of a branch was written; `None` if nothing was ever committed.
+
+        Raises:
+            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: it cannot be read.
+        """
+        entries = self._a_metarange().entries
+        return self.context.committed.files.format_of(entries[0]) if entries else None
+
+    def _a_metarange(self) -> MetaRange:
+        context = self.context
+        for found in context.branches.list():
+            base = found.record.compacted_metarange_id or context.commits.metarange_of(found.record.commit_id)
+            if base is not None:
+                return context.committed.files.read_metarange(base, SplitRule())
+        return MetaRange(SplitRule(), ())
+
+    def survey(self) -> RepositorySurvey:
+        """All branches and the staging tokens in numbers. Reads every branch record and every mark of a token."""
+        context = self._context
+        return RepositorySurvey(
+            repository=context.repository,
+            branches=tuple(BranchStatus.of(context, found.branch, found.record) for found in context.branches.list()),
+            dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
+
+    def _name_of(self, branch: str | Branch) -> str:
+        """The name of a branch that was given by name or by handle."""
+        if isinstance(branch, Branch):
+            if branch.repository != self.name:
+                raise InvalidInput(f"{branch!r} is no branch of the repository {self.name!r}; give one of its own")
+            return branch.name
+        branch_key(branch)
+        return branch
+
+    def __repr__(self) -> str:
+        return f"Repository({self._context.repository!r} over {self._context.store!r})"
+
+
+def _expecting(name: str, expected: BranchRecord | None) -> Callable[[BranchRecord], None]:
+    def check(record: BranchRecord) -> None:
+        if expected is not None and record != expected:
+            raise PreconditionFailed(branch=name, key=b"")
+
+    return check

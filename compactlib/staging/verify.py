@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads all of a repository, and lists what is damaged or missing, or contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.kv.store import KVEntry
+from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.budget import Budget
+from compactlib.staging.audit import contradictions
+from compactlib.staging.commits import Commit
+from compactlib.staging.context import StagingContext
+from compactlib.staging.names import (
+    BRANCHES,
+    COMMITS,
+    CommitId,
+    StagingToken,
+    repository_partition,
+    token_partition,
+)
+from compactlib.staging.record import BranchRecord, decode_branch_record
+from compactlib.staging.staged import decode_staged
+from compactlib.staging.values import LiveMetaRanges, MetaRangeId
+
+T = TypeVar("T")
+
+_LOOKS = 3
+"""How often what was not found is looked for again, because a branch moved on meanwhile."""
+
+
+def verify(context: StagingContext, budget: Budget) -> VerifyReport:
+    """See `Repository.verify`. Memory for all branch records and commits."""
+    reader = _Records(context, budget)
+    branches, commits = reader.branches(), reader.commits()
+    for record in branches.values():
+        for token in record.tokens:
+            reader.staged(token)
+    findings = reader.findings
+    met: CompactlibError | None = None
+    if not findings:
+        try:
+            findings += [Finding("contradiction", place, what) for place, what in contradictions(context)]
+        except (CorruptData, Unsupported) as error:
+            met = error
+    live = _live(branches, commits, findings)
+    ranges = context.committed.verify(live, budget=budget)
+    for _ in range(_LOOKS):
+        if ranges.is_sound:
+            break
+        # Collected, because a branch names it no longer since it was read?
+        again = _Records(context, budget)
+        before, live = live, _live(again.branches(), again.commits(), [])
+        if live == before:
+            break
+        ranges = context.committed.verify(live, budget=budget)
+    if met is not None and not any(str(each.error) == str(met) for each in ranges.findings):
+        # Not that of a metarange which is among the ranges' own.
+        reader.note("a branch, or what it names", met)
+    return VerifyReport(findings=(*findings, *ranges.findings), records=reader.records + ranges.records,
+                        bytes_read=reader.bytes_read + ranges.bytes_read)
+
+
+class _Records:
+    """What the key-value store holds of a repository, read entry by entry; what cannot be read is a finding."""
+
+    def __init__(self, context: StagingContext, budget: Budget) -> None:
+        self.findings: list[Finding] = []
+        self.records = 0
+        self.bytes_read = 0
+        self._context = context
+        self._budget = budget
+        self._partition = repository_partition(context.repository)
+
+    def branches(self) -> dict[str, BranchRecord]:
+        return {entry.key[len(BRANCHES):].decode("utf-8", "replace"): record for entry, record in self._read(
+            self._partition, BRANCHES, lambda entry, place: decode_branch_record(entry.value, place))}
+
+    def commits(self) -> dict[CommitId, Commit]:
+        def decode(entry: KVEntry, place: str) -> Commit:
+            return self._context.commits.checked(name(entry), entry.value, entry.key)
+
+        def name(entry: KVEntry) -> CommitId:
+            return CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
+
+        return {name(entry): commit for entry, commit in self._read(self._partition, COMMITS, decode)}
+
+    def staged(self, token: StagingToken) -> None:
+        for _ in self._read(token_partition(token), b"", lambda entry, place: decode_staged(entry.value, place)):
+            pass
+
+    def _read(self, partition: bytes, prefix: bytes, decode: Callable[[KVEntry, str], T],
+              ) -> Iterator[tuple[KVEntry, T]]:
+        with self._context.store.scan(partition, prefix=prefix) as entries:
+            for entry in entries:
+                self._budget.check()
+                self.records += 1
+                self.bytes_read += len(entry.value)
+                place = f"key {entry.key[:100]!r} of partition {partition!r}"
+                try:
+                    decoded = decode(entry, place)
+                except (CorruptData, Unsupported) as error:
+                    self.note(place, error)
+                else:
+                    yield entry, decoded
+
+    def note(self, place: str, error: CompactlibError) -> None:
+        kind = "version" if isinstance(error, Unsupported) else "damage"
+        self.findings.append(Finding(kind, place, str(error), error))
+
+
+def _live(branches: dict[str, BranchRecord], commits: dict[CommitId, Commit], findings: list[Finding],
+          ) -> LiveMetaRanges:
+    """What the branches need, and their history; a commit that is not there is a finding."""
+    needed: set[MetaRangeId] = set()
+    history: set[MetaRangeId] = set()
+    waiting: list[CommitId] = []
+    for record in branches.values():
+        if record.compacted_metarange_id is not None:
+            needed.add(record.compacted_metarange_id)
+        if record.commit_id is not None:
+            waiting.append(record.commit_id)
+            if record.commit_id in commits:
+                needed.add(commits[record.commit_id].metarange_id)
+    seen: set[CommitId] = set()
+    while waiting:
+        commit_id = waiting.pop()
+        if commit_id in seen:
+            continue
+        seen.add(commit_id)
+        commit = commits.get(commit_id)
+        if commit is None:
+            findings.append(Finding("missing", f"commit {commit_id}", "a branch or a commit names it"))
+            continue
+        history.add(commit.metarange_id)
+        waiting.extend(commit.parents)
+    return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))

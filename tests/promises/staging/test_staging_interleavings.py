@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""G1 to G6 under every schedule of two operations, and many of three and four actors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from tests.harness.branch_world import OPERATIONS, SETUPS, actors_of, check, world_of
+from tests.tools.interleave.explore import explore_schedules, sample_schedules
+from tests.tools.interleave.failure import InterleavingFailed
+
+PAIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "reset", "reset_key", "reset_prefix",
+          "merge", "hard_reset", "cleanup")
+FEW = 60
+"""Schedules of a pair that has thousands; all of them in the soak."""
+
+
+def explore(setup: str, *programs: Sequence[str], most: int | None = FEW) -> None:
+    actors = actors_of(*programs)
+    try:
+        explore_schedules(actors, world_of(setup, actors), check, max_schedules=most)
+        if most is not None:
+            sample_schedules(actors, world_of(setup, actors), check, schedules=most // 4, random=Random(setup))
+    except InterleavingFailed as failed:
+        failed.add_note(f"setup {setup!r}, actors {programs}")
+        raise
+
+
+@pytest.mark.parametrize("setup", ["clean", "staged", "compacted", "hidden"])
+def test_every_pair_of_operations(setup: str) -> None:
+    for left, right in itertools.combinations_with_replacement(PAIRED, 2):
+        explore(setup, [left], ["put2" if left == right == "put" else right], most=30)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("setup", SETUPS)
+def test_every_pair_of_operations_under_every_schedule(setup: str) -> None:
+    for left, right in itertools.combinations_with_replacement(PAIRED, 2):
+        explore(setup, [left], ["put2" if left == right == "put" else right], most=None)
+
+
+@pytest.mark.parametrize("other", ["put", "delete", "commit", "compact", "reset", "reset_key", "hard_reset", "merge"])
+def test_diffs_and_the_other_ways_to_write_and_compact(other: str) -> None:
+    for setup in ("staged", "compacted+values"):
+        for name in ("diff", "compact_keeping", "put_if_exists"):
+            explore(setup, [name], [other])
+
+
+@pytest.mark.parametrize("operation", ["commit", "compact"])
+@pytest.mark.parametrize("name", [*PAIRED, "diff"])
+def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str, name: str) -> None:
+    """The cleanup empties tokens that the operation has yet to read: nothing may be taken for "nothing there"."""
+    for setup in ("staged", "hidden+values"):
+        explore(setup, [name], [operation, "cleanup"])
+
+
+@pytest.mark.parametrize("name", [*PAIRED, "diff"])
+def test_an_operation_against_a_garbage_collection(name: str) -> None:
+    """What is collected may be just what the operation makes again, under the same name."""
+    for setup in ("garbage", "compacted"):
+        explore(setup, [name], ["collect"])
+
+
+def random_programs(random: Random) -> list[list[str]]:
+    names = [name for name in OPERATIONS if name != "collect"]
+    names += ["put", "delete", "get", "commit", "compact", "cleanup"]
+    programs = [random.choices(names, k=random.choice((1, 1, 2))) for _ in range(random.choice((3, 3, 4)))]
+    if random.random() < 0.5:
+        # What others read is taken away: where most of the mistakes were.
+        programs[0] = [random.choice(("commit", "compact", "reset", "compact_keeping")), "cleanup"]
+    return programs
+
+
+def run_random(seed: int, programs: int, schedules: int) -> None:
+    random = Random(seed)
+    for number in range(programs):
+        chosen = random_programs(random)
+        setup = random.choice(SETUPS) + random.choice(("", "+values"))
+        actors = actors_of(*chosen)
+        try:
+            sample_schedules(actors, world_of(setup, actors), check, schedules=schedules, random=random)
+        except InterleavingFailed as failed:
+            failed.add_note(f"program {number} of seed {seed}: setup {setup!r}, actors {chosen}")
+            raise
+
+
+def test_three_and_four_actors_under_random_schedules() -> None:
+    run_random(1, 40, 10)
+
+
+@pytest.mark.soak
+def test_three_and_four_actors_under_thirty_thousand_random_schedules() -> None:
+    run_random(2, 1500, 20)
