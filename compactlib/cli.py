@@ -364,9 +364,9 @@ class _Repository(_Kind):
                  "compacted_at": _date(each.compaction_started_at), "version": each.version}
                 for each in survey.branches]
         data = {"path": self.path, "repository": survey.repository, "branches": rows,
-                "registered_tokens": survey.registered_tokens, "dropped_tokens": survey.dropped_tokens}
+                "dropped_tokens": survey.dropped_tokens}
         title = (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
-                 f"{survey.registered_tokens:,} tokens registered, {survey.dropped_tokens:,} dropped")
+                 f"{survey.dropped_tokens:,} dropped tokens")
         return Answer(data, str(Table.from_dicts(rows, title=title)))
 
     def made_plan(self) -> Any:
