@@ -139,8 +139,7 @@ class Update:
         activation: from when on it is in force, >= `commit`.
         next_id: the id that the next new object gets.
         drops: kinds and ids of the objects that are gone.
-        puts: objects that are new, or take the place of those with their ids. A `created_at` of 0 stands for
-            `activation`; `updated_at` is always replaced by `commit`.
+        puts: objects that are new, or take the place of those with their ids.
     """
 
     version: int
@@ -233,7 +232,7 @@ class Catalog:
         for kind, object_id in update.drops:
             self.drop(kind, object_id)
         for new in update.puts:
-            self.put(attrs.evolve(new, created_at=new.created_at or update.activation, updated_at=update.commit))
+            self.put(new)
 
     def put(self, new: CatalogObject) -> None:
         """Add an object, or replace the one with its id."""
