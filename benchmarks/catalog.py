@@ -31,31 +31,31 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
+from compactlib.budget import Budget
 from compactlib.catalog import (
     ActiveTransactions,
     Assignments,
+    Catalog,
     CatalogService,
     CatalogView,
-    Column,
-    ColumnType,
-    CreateSchema,
     Factor,
     Floor,
     HybridClock,
     NodeId,
     NodeReport,
+    Put,
+    RetainedVersions,
+    Schema,
+    Table,
     Topology,
     UpdateLog,
+    Zone,
     ZoneAssignments,
 )
-from compactlib.catalog.log.reclaim import reclaim
-from compactlib.catalog.log.records import Update
-from compactlib.catalog.log.recover import recover_history
-from compactlib.catalog.model.partitions import HostedPartitions
-from compactlib.catalog.policy import Compact, decide
-from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, PutObject
-from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
-from compactlib.catalog.schema.versions import RetainedVersions
+from compactlib.catalog.check import reclaim, recover_history
+from compactlib.catalog.policy import decide
+from compactlib.catalog.records import UPDATE, encode_catalog, seal
+from compactlib.catalog.schema import EMPTY, UPDATES, Update
 from compactlib.clock import SystemClock
 from compactlib.kv import SqliteStore
 
@@ -80,54 +80,56 @@ def cpu_timed(work: Callable[[], Any]) -> float:
 # --- the decision -----------------------------------------------------------------------------------------------------
 
 
-def table_changes(table_id: int, zone: int) -> list[Change]:
-    """A table of two columns and the index of its key."""
-    columns = (Column(name="ID", type=ColumnType.INT64, nullable=False), Column(name="NAME", type=ColumnType.STRING))
-    table = Table(id=table_id, schema_id=1, name=f"T{table_id}", zone_id=zone, columns=columns, primary_key=("ID",),
-                  primary_index_id=table_id + 1)
-    return [PutObject(table), PutObject(Index(id=table_id + 1, table_id=table_id, name=f"PK{table_id}",
-                                             columns=("ID",), status=IndexStatus.AVAILABLE))]
+def update_to(version: int, *objects: Any) -> Update:
+    """An update, ten ticks after the one before it."""
+    return Update(version=version, commit=10 * version, activation=10 * version, next_id=1 << 30,
+                  puts=tuple(attrs.evolve(one, created_at=one.created_at or 10 * version, updated_at=10 * version)
+                             for one in objects))
 
 
-def decision_input(nodes: int, tables: int, zones: int = 10) -> tuple[CatalogView, int]:
-    """A cluster in which every node hosts everything, and the bytes of one node's bitmaps."""
+def history_of(updates: Iterator[Update]) -> RetainedVersions:
+    history = RetainedVersions()
+    for update in updates:
+        history = history.followed_by(history.catalog(history.latest).updated(update), UPDATES.encode(update))
+    return history
+
+
+def decision_input(nodes: int, tables: int, zones: int = 10) -> CatalogView:
+    """A cluster in which every node hosts everything."""
     names = [f"node-{number:05}" for number in range(nodes)]
-    changes: list[Change] = [PutObject(Schema(1, "PUBLIC"))]
-    changes += [PutObject(Zone(id=10 + zone, name=f"Z{zone}", partitions=PARTITIONS)) for zone in range(zones)]
-    for number in range(tables):
-        changes += table_changes(1000 + 2 * number, 10 + number % zones)
-    catalogs = [EMPTY]
-    for version in range(1, 9):
-        catalogs.append(catalogs[-1].apply(changes if version == 1 else (), version=version, commit=10 * version,
-                                           activation=10 * version, next_id=1 << 30))
-    # Through the wire form and back, as a coordinator receives it: nothing is shared between reports.
-    wire = HostedPartitions.of({1000 + 2 * number: range(PARTITIONS) for number in range(tables)}).to_bytes()
+    objects: list[Any] = [Schema("PUBLIC", id=1)]
+    objects += [Zone(f"Z{zone}", partitions=PARTITIONS, id=10 + zone) for zone in range(zones)]
+    objects += [Table(f"T{number}", id=1000 + number, schema_id=1, zone_id=10 + number % zones)
+                for number in range(tables)]
+    history = history_of(update_to(version, *(objects if version == 1 else ())) for version in range(1, 9))
     rng = random.Random(1)
+    full = (1 << PARTITIONS) - 1
+    # Nothing is shared between reports, as they come over a wire.
     reports = tuple(NodeReport(node=NodeId(name), floors=(Floor(Factor.RAFT_RECOVERY, rng.randrange(60, 90)),),
-                               hosted=HostedPartitions.from_bytes(wire), transactions_from=100) for name in names)
+                               hosted={1000 + number: full for number in range(tables)}, transactions_from=100)
+                    for name in names)
     assignments = {10 + zone: ZoneAssignments.everywhere(names, PARTITIONS) for zone in range(zones)}
-    return CatalogView(reports=reports, history=RetainedVersions(catalogs), now=1000, low_watermark=100,
-                       assignments=Assignments(assignments), topology=Topology.of(*names)), len(wire)
+    return CatalogView(reports=reports, history=history, now=1000, low_watermark=100,
+                       assignments=Assignments(assignments), topology=Topology.of(*names))
 
 
 def decisions(quick: bool, runs: int) -> Iterator[Figure]:
-    """One decision against the second it may take, and against twice the nodes or tables."""
+    """One decision against half a second, and against twice the nodes or tables."""
     size = 250 if quick else 1000
-    given, wire_bytes = decision_input(size, size)
-    print(f"decision: {size} nodes x {size} tables x {PARTITIONS} partitions; {wire_bytes} bytes of bitmaps a node, "
-          f"{wire_bytes * size:,} in all")
+    given = decision_input(size, size)
+    print(f"decision: {size} nodes x {size} tables x {PARTITIONS} partitions")
 
     def once(asked: CatalogView) -> float:
         def work() -> None:
             answer = decide(asked)
-            assert isinstance(answer, Compact), answer
+            assert answer.target is not None, answer
         return cpu_timed(work)
 
-    ours, limit = alternate(runs, lambda: once(given), lambda: 1.0)
-    yield Figure(figure="catalog_decision", unit="s CPU", values=tuple(ours), reference="the second it may take",
+    ours, limit = alternate(runs, lambda: once(given), lambda: 0.5)
+    yield Figure(figure="catalog_decision", unit="s CPU", values=tuple(ours), reference="half a second",
                  reference_values=tuple(limit), goal="<= 1 at 1,000 x 1,000 x 25")
     for what, nodes, tables in (("nodes", 2 * size, size), ("tables", size, 2 * size)):
-        twice, _ = decision_input(nodes, tables)
+        twice = decision_input(nodes, tables)
         doubled, single = alternate(runs, partial(once, twice), partial(once, given))
         yield Figure(figure=f"catalog_decision_twice_the_{what}", unit="s CPU", values=tuple(doubled),
                      reference="half as many", reference_values=tuple(single),
@@ -167,21 +169,20 @@ def transactions(quick: bool, runs: int) -> Iterator[Figure]:
 
 def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
     """A history of `count` versions over 50 tables: one makes them all, each later one renames one."""
-    first: list[Change] = [PutObject(Schema(1, "PUBLIC")), PutObject(Zone(id=10, name="Z"))]
-    for number in range(TABLES_OF_LOG):
-        first += table_changes(1000 + 2 * number, 10)
+    tables = [Table(f"T{number}", id=1000 + number, schema_id=1, zone_id=10) for number in range(TABLES_OF_LOG)]
     catalog = EMPTY
     for version in range(1, count + 1):
-        table = None if version == 1 else catalog.table(1000 + 2 * (version % TABLES_OF_LOG))
-        changes = first if table is None else [PutObject(attrs.evolve(table, name=f"T{table.id}v{version}"))]
-        update = Update(version=version, commit=10 * version, delay_ms=0, activation=10 * version, next_id=9999,
-                        changes=tuple(changes))
-        catalog = update.applied_to(catalog)
+        if version == 1:
+            update = update_to(1, Schema("PUBLIC", id=1), Zone("Z", id=10), *tables)
+        else:
+            table = catalog.tables[1000 + version % TABLES_OF_LOG]
+            update = update_to(version, attrs.evolve(table, name=f"T{table.id}v{version}"))
+        catalog = catalog.updated(update)
         yield update, catalog
 
 
 def recovered_view(count: int) -> RetainedVersions:
-    return RetainedVersions([EMPTY, *(catalog for _, catalog in updates(count))])
+    return history_of(update for update, _ in updates(count))
 
 
 def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
@@ -192,7 +193,7 @@ def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
     log = UpdateLog(with_all)
     log.prepare()
     latest = EMPTY
-    appending = timed(lambda: [log.append(update) for update, _ in updates(count)])
+    appending = timed(lambda: [log.append(update.version, UPDATES.encode(update)) for update, _ in updates(count)])
     for _, catalog in updates(count):
         latest = catalog
     print(f"recovery: {count:,} versions appended in {appending:.1f} s (durable at the end only)")
@@ -200,7 +201,7 @@ def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
     cut_path = folder / "recovery-cut.sqlite"
     shutil.copy(path, cut_path)
     cut = SqliteStore(cut_path, synchronous="normal")
-    print(f"recovery: cutting them to one snapshot takes {timed(lambda: UpdateLog(cut).save_snapshot(latest)):.2f} s")
+    print(f"recovery: cutting them to one snapshot takes {timed(lambda: UpdateLog(cut).cut(latest)):.2f} s")
     whole = SqliteStore(path, synchronous="normal")
     views: dict[str, RetainedVersions] = {}
 
@@ -235,7 +236,7 @@ def executing(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
             def work(thread: int) -> None:
                 for version in range(each):
-                    service.execute([CreateSchema(f"S{thread}_{version}")], wait=wait)
+                    service.execute([Put(Schema(f"S{thread}_{version}"))], wait=wait)
 
             with ThreadPoolExecutor(threads) as pool:
                 began = time.perf_counter()
@@ -304,9 +305,9 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
         def work() -> None:
             for update, catalog in history:
-                log.append(update)
+                log.append(update.version, UPDATES.encode(update))
                 if update.version % every == 0:
-                    log.save_snapshot(catalog)
+                    log.cut(catalog)
         seconds = timed(work)
         store.close()
         return count / seconds
@@ -331,10 +332,8 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
 def record_sizes(catalog: Catalog, history: list[Update]) -> tuple[list[bytes], bytes]:
     """The very records that the log writes, for the bare database."""
-    from compactlib.catalog.log.records import RecordType, encode_catalog, encode_update, seal
-
-    return ([encode_update(b"update", update) for update in history],
-            seal(b"update", RecordType.SNAPSHOT, encode_catalog(catalog, "0" * 16)))
+    return ([seal(b"update", UPDATE, UPDATES.encode(update)) for update in history],
+            seal(b"update", UPDATE, encode_catalog(catalog)))
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -346,11 +345,11 @@ def cut_of_ours(folder: Path, name: str, count: int) -> tuple[float, float, floa
     log = UpdateLog(store)
     log.prepare()
     history = list(updates(count))
-    appending = timed(lambda: [log.append(update) for update, _ in history])
+    appending = timed(lambda: [log.append(update.version, UPDATES.encode(update)) for update, _ in history])
 
     def work() -> None:
-        log.save_snapshot(history[-1][1])
-        reclaim(log)
+        log.cut(history[-1][1])
+        list(reclaim(log, Budget()))
     cutting = timed(work)
     left = sum(len(entry.key) + len(entry.value) for entry in store.scan(b"catalog"))
     store.close()

@@ -28,9 +28,9 @@ import attrs
 from measure import Figure, report
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, CostBenefit
-from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
-from compactlib.catalog.log.reclaim import reclaim
-from compactlib.catalog.log.recover import recover_history
+from compactlib.budget import Budget
+from compactlib.catalog import CatalogService, HybridClock, Put, Schema, UpdateLog
+from compactlib.catalog.check import reclaim, recover_history
 from compactlib.clock import SystemClock
 from compactlib.hosting.http.status import SchedulerStatus
 from compactlib.indexset import IndexSet
@@ -354,7 +354,7 @@ def _catalog_of(n: int) -> UpdateLog:
     log = UpdateLog(MemoryStore())
     service = CatalogService(log, HybridClock(SystemClock()), delay_seconds=0.0)
     for number in range(n):
-        service.execute([CreateSchema(f"S{number}")], wait=False)
+        service.execute([Put(Schema(f"S{number}"))], wait=False)
     return log
 
 
@@ -373,8 +373,8 @@ def catalog_cut(n: int, folder: Path, watch: Stopwatch) -> None:
     log = _catalog_of(n)
     history = recover_history(log)
     with watch:
-        log.save_snapshot(history.catalog(history.latest))
-        reclaim(log)
+        log.cut(history.catalog(history.latest))
+        list(reclaim(log, Budget()))
 
 
 # -------------------------------------------------------------------------------------------------------- staging area

@@ -321,6 +321,7 @@ def _mapping(key_hint: Any, value_hint: Any) -> _Form:
 def _union(parts: Sequence[Any]) -> _Form:
     classes = {part.__name__: part for part in parts if attrs.has(part)}
     others = [_form_of(part) for part in parts if not attrs.has(part)]
+    same = {form.same for form in others}
     expected = " or ".join(getattr(part, "__name__", str(part)) for part in parts)
     tagged = len(classes) > 1
 
@@ -342,6 +343,8 @@ def _union(parts: Sequence[Any]) -> _Form:
         return first(lambda form: form.read, plain)
 
     def first(way: Callable[[_Form], Callable[[Any], Any]], value: Any) -> Any:
+        if type(value) in same:
+            return value
         misfits: list[_Misfit] = []
         for form in others:
             try:

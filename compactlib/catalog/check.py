@@ -8,7 +8,7 @@ contradicts this, so a shorter history is never taken for the whole; verificatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -16,7 +16,7 @@ from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.errors import ObjectNotFound, RecordMissing
 from compactlib.catalog.history import RetainedVersions, is_far_above
-from compactlib.catalog.records import LEASES, PIECE, TERMS, TIMES, unseal
+from compactlib.catalog.records import LEASES, TERMS, TIMES
 from compactlib.catalog.schema import EMPTY, Catalog
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.update_log import LogState, UpdateLog
@@ -215,18 +215,19 @@ class _Verification:
                                              "it is no longer needed; reclaim() deletes it"))
         except (CorruptData, Unsupported) as error:
             self._note(error)
-        for prefix, check in ((keys.TERM, TERMS.unseal), (keys.COORDINATOR, LEASES.unseal),
-                              (keys.PUBLISHED, TIMES.unseal), (keys.PIECES, lambda key, data: unseal(key, data, PIECE)),
-                              (keys.PINS, None), (keys.MEMBERS, None), (keys.LOW_WATERMARK, None), (keys.FORMAT, None)):
+        checks: dict[bytes, Callable[[bytes, bytes], object]] = {
+            keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal}
+        cells = (keys.PINS, keys.MEMBERS, keys.LOW_WATERMARK, keys.FORMAT)
+        for prefix in (*checks, *cells):
             with self._log.store.scan(self._log.partition, prefix=prefix) as entries:
                 for entry in entries:
                     if entry.key == prefix or prefix.endswith(b"/"):
                         self._count(len(entry.key) + len(entry.value))
                         try:
-                            if check is None:
+                            if prefix in cells:
                                 Cell(self._log.store, self._log.partition, entry.key, _AnyValue()).value_of(entry.value)
                             else:
-                                check(entry.key, entry.value)
+                                checks[prefix](entry.key, entry.value)
                         except (CorruptData, Unsupported) as error:
                             self._note(error)
 

@@ -127,6 +127,8 @@ CatalogObject: TypeAlias = Schema | Zone | Table | Index
 ObjectT = TypeVar("ObjectT", Schema, Zone, Table, Index)
 KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", Table: "table", Index: "index"}
 """The kinds of objects, in the order in which one refers to another."""
+_MAP_OF = {"schema": "schemas", "zone": "zones", "table": "tables", "index": "indexes"}
+_MAPS = (*_MAP_OF.values(), "building", "_names")
 
 
 @attrs.frozen(kw_only=True)
@@ -139,8 +141,7 @@ class Update:
         activation: from when on it is in force, >= `commit`.
         next_id: the id that the next new object gets.
         drops: kinds and ids of the objects that are gone.
-        puts: objects that are new, or take the place of those with their ids. A `created_at` of 0 stands for
-            `activation`; `updated_at` is always replaced by `commit`.
+        puts: objects that are new, or take the place of those with their ids.
     """
 
     version: int
@@ -170,8 +171,8 @@ class Catalog:
         building: ids of the indexes that are registered or building, each to its table's id.
     """
 
-    __slots__ = ("_names", "activation", "building", "commit", "indexes", "next_id", "schemas", "tables", "version",
-                 "zones")
+    __slots__ = ("_names", "_shared", "activation", "building", "commit", "indexes", "next_id", "schemas", "tables",
+                 "version", "zones")
 
     def __init__(self, *, version: int = 0, commit: Timestamp = LOWEST, activation: Timestamp = LOWEST,
                  next_id: int = 0) -> None:
@@ -186,6 +187,7 @@ class Catalog:
         self.building: dict[int, int] = {}
         # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
         self._names: dict[tuple[str | int, str], int] = {}
+        self._shared: set[str] = set()  # maps that another version has as well, to be copied before a change
 
     # -- by name
 
@@ -210,7 +212,7 @@ class Catalog:
     # -- the next version
 
     def updated(self, update: Update) -> Catalog:
-        """Return the catalog after an update. O(objects).
+        """Return the catalog after an update. O(objects of the kinds that change).
 
         Raises:
             ObjectNotFound: it drops what is not there, or an object refers to nothing.
@@ -220,11 +222,18 @@ class Catalog:
         return made
 
     def copy(self) -> Catalog:
-        """Return one that may be changed. O(objects)."""
+        """Return one that may be changed. O(1): what both share is copied by whoever changes it."""
         made = Catalog(version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id)
-        for name in ("schemas", "zones", "tables", "indexes", "building", "_names"):
-            setattr(made, name, getattr(self, name).copy())
+        for name in _MAPS:
+            setattr(made, name, getattr(self, name))
+        self._shared, made._shared = set(_MAPS), set(_MAPS)
         return made
+
+    def _own(self, *names: str) -> None:
+        """Have these maps to itself."""
+        for name in self._shared.intersection(names):
+            setattr(self, name, getattr(self, name).copy())
+            self._shared.discard(name)
 
     def apply(self, update: Update) -> None:
         """Become the catalog after an update. O(changes); raises as `updated`."""
@@ -233,42 +242,47 @@ class Catalog:
         for kind, object_id in update.drops:
             self.drop(kind, object_id)
         for new in update.puts:
-            self.put(attrs.evolve(new, created_at=new.created_at or update.activation, updated_at=update.commit))
+            self.put(new)
 
     def put(self, new: CatalogObject) -> None:
         """Add an object, or replace the one with its id."""
-        kind = KINDS[type(new)]
-        objects: dict[int, Any] = self._objects(kind)
+        objects = self._own_objects(KINDS[type(new)])
         name = self._qualified(new)
         if new.id in objects:
             self._forget_name(objects[new.id])
         objects[new.id] = new
         self._names[name] = new.id
         if isinstance(new, Index):
+            self._own("building")
             self.building.pop(new.id, None)
             if new.status.is_being_built:
                 self.building[new.id] = new.table_id
 
     def drop(self, kind: str, object_id: int) -> None:
         """Remove an object."""
-        objects = self._objects(kind)
-        if object_id not in objects:
+        if object_id not in self._objects(kind):
             raise ObjectNotFound(kind=kind, key=str(object_id), version=self.version)
+        objects = self._own_objects(kind)
         self._forget_name(objects[object_id])
         del objects[object_id]
-        self.building.pop(object_id, None)
+        if object_id in self.building:
+            self._own("building")
+            del self.building[object_id]
 
     def _forget_name(self, one: CatalogObject) -> None:
         name = self._qualified(one)
         if self._names.get(name) == one.id:  # and not that of one that was renamed to it in the same update
             del self._names[name]
 
+    def _own_objects(self, kind: str) -> dict[int, Any]:
+        self._own("_names", _MAP_OF.get(kind, ""))
+        return self._objects(kind)
+
     def _objects(self, kind: str) -> dict[int, Any]:
-        objects: dict[str, dict[int, Any]] = {"schema": self.schemas, "zone": self.zones, "table": self.tables,
-                                              "index": self.indexes}
-        if kind not in objects:
+        if kind not in _MAP_OF:
             raise ObjectNotFound(kind=kind, key="any", version=self.version)
-        return objects[kind]
+        objects: dict[int, Any] = getattr(self, _MAP_OF[kind])
+        return objects
 
     def _qualified(self, one: CatalogObject) -> tuple[str | int, str]:
         if isinstance(one, Table):
@@ -312,7 +326,7 @@ class Catalog:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__ if name != "_shared")
 
     def __hash__(self) -> int:
         return hash((self.version, self.commit, self.activation))

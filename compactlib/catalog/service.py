@@ -309,8 +309,11 @@ class CatalogService(Closing):
                 return drawn, latest, refused, 0
             if planned.is_empty:
                 return drawn, latest, planned, 0
-            update = Update(version=latest.version + 1, commit=commit, next_id=planned.next_id, drops=planned.drops,
-                            puts=planned.puts, activation=max(add_ms(commit, delay_ms), latest.activation + 1))
+            activation = max(add_ms(commit, delay_ms), latest.activation + 1)
+            update = Update(
+                version=latest.version + 1, commit=commit, activation=activation, next_id=planned.next_id,
+                drops=planned.drops, puts=tuple(attrs.evolve(one, created_at=one.created_at or activation,
+                                                             updated_at=commit) for one in planned.puts))
             payload = UPDATES.encode(update)
             if self.log.append(update.version, payload):
                 # Without asking the store again: a failure of that could not be distinguished from one of the append.

@@ -46,7 +46,7 @@ UNUSED = {
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",
                                                   "compactlib.staging.compaction.sensor"},
-    "from compactlib.catalog import CatalogService": {"compactlib.catalog.transport.node_service", "ssl"},
+    "from compactlib.catalog import CatalogService": {"compactlib.catalog.node", "asyncio"},
 }
 # A start of the console script costs what its command needs: a kind of store is imported when a path is of that kind.
 START = {"compactlib.staging", "compactlib.catalog", "compactlib.scheduler", "compactlib.kv", "compactlib.raftlog.log",

@@ -25,9 +25,7 @@ from compactlib.catalog import (
 )
 from compactlib.clock import ManualClock
 from compactlib.contract import Policy
-from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing import Journal, World, WorldClock
 
 VERSIONS = 6
@@ -35,10 +33,7 @@ PARTITION = b"catalog"
 
 
 class TimedCatalog(CatalogService):
-    """A catalog that knows the clock behind its own, and whose cluster is one node that needs the latest version.
-
-    The suite asks for outcomes, as the engines that are not yet re-drawn return them.
-    """
+    """A catalog that knows the clock behind its own, and whose cluster is one node that needs the latest version."""
 
     world_clock: WorldClock
 
@@ -47,26 +42,6 @@ class TimedCatalog(CatalogService):
         time = self.history.activation(self.history.latest)
         report = NodeReport(node=NodeId("A"), floors=(Floor(Factor.ACTIVE_TRANSACTIONS, time),), transactions_from=time)
         return super().view(**{"topology": Topology.of("A"), "reports": [report], "low_watermark": time, **given})
-
-    def compact(self, *args: Any, **how: Any) -> Any:
-        return outcome_of(lambda: super(TimedCatalog, self).compact(*args, **how))
-
-    def reclaim(self, **how: Any) -> Any:
-        return outcome_of(lambda: super(TimedCatalog, self).reclaim(**how))
-
-
-def outcome_of(call: Any) -> Any:
-    try:
-        report = call()
-    except (InvalidInput, Closed):
-        raise
-    except CompactionFailed as error:
-        return Failed(next(iter(error.failures.values())), "partly")
-    except CompactlibError as error:
-        if isinstance(error, Busy) and not isinstance(error, BudgetSpent):
-            return Skipped(str(error), is_busy=True)
-        return Failed(error)
-    return Skipped(report.why) if report.is_empty else Done(report)
 
 
 class Catalogs:
