@@ -293,6 +293,17 @@ def test_damaged_frame_is_refused_and_the_follower_unchanged(place: str, tmp_pat
         require_installed(transfer(of, to), to)
 
 
+def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        files = [path for path in (tmp_path / "leader").rglob("*") if path.is_file()]
+        stored = next(path for path in files if STATE in path.read_bytes())
+        stored.write_bytes(stored.read_bytes().replace(STATE, STATE[:-1] + b"!"))
+        ended = transfer(of, to)
+        assert isinstance(ended.sent, CorruptData), ended
+        assert isinstance(ended.received, CorruptData), ended
+        require_unchanged(to)
+
+
 @pytest.mark.parametrize("kind", ["offer", "accept", "live", "entries", "state"])
 def test_frame_that_comes_twice_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
