@@ -80,7 +80,7 @@ async def send_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder,
 
 async def receive_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder, *, last_applied: int,
                            machine_versions: tuple[int, int] = (0, _MAX_MACHINE_VERSION),
-                           max_entry_bytes: int = 64_000_000, max_live_bytes: int = 1 << 30) -> TransferReport:
+                           max_entry_bytes: int = 64_000_000, max_live_bytes: int = 32 << 20) -> TransferReport:
     """Receive a snapshot for a follower's log, and put it in force; then restore the machine by it.
 
     Until this returns, nothing else may be applied or appended to the log. It is not touched before all of the
@@ -98,7 +98,8 @@ async def receive_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFold
         last_applied: the last index that the machine has applied, -1 if none.
         machine_versions: the lowest and the highest machine version that can be restored.
         max_entry_bytes: the largest payload that is taken; such a one is held in memory.
-        max_live_bytes: the largest live set that is taken; it is held in memory.
+        max_live_bytes: the largest live set that is taken, as `IndexSet.to_bytes`; decoding it takes up to 120 times as
+            much memory, and a byte or two stand for each run of scattered indexes.
 
     Raises:
         TransferRefused: one side has ended it, for a `reason`.

@@ -38,8 +38,19 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
 from compactlib.testing import Choices, FilesInFront, RecordingFiles, Request, explore, explore_crashes, record
+from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
-from tests.harness.snapshot_line import CHUNK_BYTES, PATIENCE_SECONDS, Change, Ended, Line, Member, Passing, transfer
+from tests.harness.snapshot_line import (
+    CHUNK_BYTES,
+    PATIENCE_SECONDS,
+    Change,
+    Ended,
+    Line,
+    Member,
+    Passing,
+    as_sent,
+    transfer,
+)
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=16)), background=False)
 STATE = b"the state of the machine;" * 20
@@ -280,6 +291,17 @@ def test_damaged_frame_is_refused_and_the_follower_unchanged(place: str, tmp_pat
             assert any(isinstance(error, FrameDamaged) for error in ended.errors), (number, ended)
             require_unchanged(to)
         require_installed(transfer(of, to), to)
+
+
+def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> None:
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        files = [path for path in (tmp_path / "leader").rglob("*") if path.is_file()]
+        stored = next(path for path in files if STATE in path.read_bytes())
+        stored.write_bytes(stored.read_bytes().replace(STATE, STATE[:-1] + b"!"))
+        ended = transfer(of, to)
+        assert isinstance(ended.sent, CorruptData), ended
+        assert isinstance(ended.received, CorruptData), ended
+        require_unchanged(to)
 
 
 @pytest.mark.parametrize("kind", ["offer", "accept", "live", "entries", "state"])
@@ -630,49 +652,101 @@ def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequenc
 # -- everything together
 
 
-def test_follower_keeps_what_it_acknowledged_whatever_is_cut_lost_or_resumed(tmp_path: Path) -> None:
-    """Lines are cut and bytes damaged, the follower's disk refuses or its process ends, leaders go on; then all is
-    well, and the follower has what its leader has."""
-    folders = (tmp_path / str(number) for number in range(100_000))
-    with leader(tmp_path / "leader") as of:
-        runs = explore(lambda choices: one_life(of, next(folders), choices), most=2, limit=60)
-    assert runs > 60
-
-
-def one_life(of: Member, folder: Path, choices: Choices) -> None:
-    had = choices.pick("the follower", *FOLLOWERS)
-    with follower(folder, had):
+def test_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(tmp_path: Path, effort: Effort) -> None:
+    """Lines are cut, bytes damaged, frames repeated; the follower's disk refuses, and its process is killed; the leader
+    goes on, and takes newer snapshots. At last all is well."""
+    with leader(tmp_path / "leader"):
         pass
-    agreed = [each for each in FOLLOWERS[had] if each == entry(each.index)]
-    said = -1
-    for _ in range(2):
-        fail_at = choices.pick("the disk", None, *range(1, 40, 3))
-        files = FailingFiles(fail_at=fail_at, sticky=choices.pick("the disk stays full", False, True))
-        killed = choices.pick("the process", "ends well", "is killed") == "is killed"
+    lives = count()
 
-        def change(frame: Passing) -> Sequence[bytes] | None:
-            match choices.pick(f"a frame {frame.kind}", "passes", "is lost with the line", "is damaged", "comes twice"):
-                case "passes":
-                    return [frame.data]
-                case "is damaged":
-                    return [flipped(frame, len(frame.data) // 2)]
-                case "comes twice":
-                    return [frame.data, frame.data]
+    def run(choices: Choices) -> None:
+        folder = tmp_path / f"life {next(lives)}"
+        Life(tmp_path / "leader", folder, choices).live()
+        shutil.rmtree(folder)
+
+    assert explore(run, most=effort(2, 3), limit=effort(25, 250)) > 25
+
+
+class Life:
+    """One history of a leader and a follower, which is opened anew for each of its transfers."""
+
+    def __init__(self, template: Path, folder: Path, choices: Choices) -> None:
+        self.pick = choices.pick
+        self.leader = Path(shutil.copytree(template, folder / "leader"))
+        self.place = folder / "follower"
+        had = self.pick("the follower", *FOLLOWERS)
+        with follower(self.place, had):
+            pass
+        self.kept = {each.index: each for each in FOLLOWERS[had] if each == entry(each.index)}
+        self.heard = -1
+        """The snapshot of which the leader has heard that it is in force."""
+
+    def live(self) -> None:
+        with member(self.leader) as of:
+            for _ in range(2):
+                self.go_on(of[0])
+                files = FailingFiles(fail_at=self.pick("the disk refuses", None, *range(1, 60, 3)),
+                                     sticky=self.pick("the disk stays full", False, True))
+                is_killed = self.pick("the process is killed", False, True)
+                with contextlib.suppress(StorageError, Closed), member(self.place, files) as to:
+                    self.bring_up(of, to, self.meet)
+                    if is_killed:
+                        # What follows is another process, which finds what this one has left.
+                        self.place = Path(shutil.copytree(self.place, f"{self.place} again"))
+            with member(self.place) as to:
+                for _ in range(2):
+                    # A state that was torn is taken once more.
+                    self.bring_up(of, to)
+                require_same(of, to)
+
+    def go_on(self, of: RaftLog) -> None:
+        """What the leader does meanwhile."""
+        does = self.pick("the leader", "waits", "appends", "takes a snapshot")
+        if does != "waits":
+            of.append([entry(index) for index in range(of.last_index + 1, of.last_index + 6)])
+            of.sync()
+        if does == "takes a snapshot":
+            of.snapshot(of.last_index - 2, (*LIVE, of.last_index - 3), [b"%d" % of.last_index])
+            of.compact()
+
+    def meet(self, frame: Passing) -> Sequence[bytes] | None:
+        """What happens to a frame."""
+        met = self.pick(f"frame {frame.kind}", "passes", "is lost with the line", "is damaged", "comes twice")
+        if met == "is damaged":
+            return [flipped(frame, len(frame.data) // 2)]
+        return None if met == "is lost with the line" else [frame.data] * (1 + (met == "comes twice"))
+
+    def bring_up(self, of: Member, to: Member, change: Change = as_sent) -> None:
+        """Restart the follower, send it the snapshot, and the entries behind."""
+        log, snapshots = to
+        log.attach(snapshots, applied=log.state.index)
+        assert log.state.index >= self.heard
+        for index, each in self.kept.items():
+            assert log.read(index) == each or isinstance(log.read(index), DeadEntry), (index, log.read(index))
+        ended = transfer(of, to, applied=log.state.index, change=change)
+        if isinstance(ended.sent, TransferReport):
+            self.heard = max(self.heard, ended.sent.index)
+        after: int | None = log.contiguous_through
+        while after is not None:
+            after = self.follow(of[0], log, after)
+
+    def follow(self, of: RaftLog, log: RaftLog, after: int) -> int | None:
+        """Send some entries; the index behind which others follow, `None` if none do or if the snapshot is needed."""
+        message = of.entries_after(after, max_bytes=30)
+        if message is None:
             return None
+        answer = log.append_entries(*message)
+        if not answer.success:
+            return of.next_index(answer) - 1
+        self.kept.update((each.index, each) for each in message.entries)
+        return message.entries[-1].index if message.entries else None
 
-        with contextlib.suppress(StorageError, Closed), member(folder, files) as to:
-            if to[0].state.index == LAST:
-                break
-            assert [to[0].read(each.index) for each in agreed] == agreed
-            ended = transfer(of, to, change=change)
-            said = max(said, LAST if isinstance(ended.sent, TransferReport) else -1)
-            if killed:
-                # What follows is another process, which finds what this one has left.
-                folder = Path(shutil.copytree(folder, f"{folder}-killed"))
-    with member(folder) as to:
-        if to[0].state.index != LAST:
-            assert said < LAST, "the leader had heard that it is in force"
-            assert [to[0].read(each.index) for each in agreed] == agreed
-            to[0].attach(to[1], applied=-1)
-            assert transfer(of, to).is_well or transfer(of, to).is_well
-        require_snapshot(*to)
+
+def require_same(of: Member, to: Member) -> None:
+    """The follower has what its leader has, and is sound."""
+    for log, _ in (of, to):
+        assert log.verify().is_sound
+    assert to[0].state == of[0].state
+    assert list(to[0].entries()) == list(of[0].entries())
+    with of[1].open_state() as there, to[1].open_state() as here:
+        assert b"".join(there.pieces()) == b"".join(here.pieces())
