@@ -25,12 +25,13 @@ AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 47, "compactlib.blobstore": 33, "compactlib.staging": 36, "compactlib.catalog": 46,
     "compactlib.scheduler": 36, "compactlib.fences": 14, "compactlib.kv": 28, "compactlib.spark": 14,
-    "compactlib.hosting": 18, "compactlib.lab": 27, "compactlib.testing": 70, "tests.tools.interleave": 10,
+    "compactlib.hosting": 18, "compactlib.lab": 27, "compactlib.testing": 70,
     "compactlib.objects": 20, "compactlib.runtime": 16, "compactlib.executors": 17, "compactlib.files": 9,
     "compactlib.indexset": 5,
 }
 # Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.
-IN_ALL = 490
+# The adapter of `compactlib.outcome` has four of them, until no engine returns outcomes.
+IN_ALL = 495
 # Names that the foundation has under its final place while engines that are not yet re-drawn use the old meaning.
 MOVING = {"Observer", "Observers"}
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "hosting", "lab",
