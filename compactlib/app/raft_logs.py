@@ -13,8 +13,8 @@ from compactlib.app.executors import started_executor
 from compactlib.app.inspection import inspect_log
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar
-from compactlib.errors import InvalidInput, StorageError
-from compactlib.outcome import Outcome
+from compactlib.errors import CompactionFailed, InvalidInput, StorageError
+from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -27,7 +27,6 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLog,
     logs_of_store,
-    report_of,
     verify_log,
 )
 from compactlib.raftlog.errors import NotALog
@@ -82,11 +81,16 @@ class RaftLogAt(StoreAt):
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
         with started_executor(asked) as executor, progress_bar("compact") as observer, \
                 SegmentLog(self.path, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)) as log:
-            return log.compact(policy=self._policy, executor=executor, budget=budget)
+            try:
+                report = log.compact(policy=self._policy, executor=executor, budget=budget)
+            except CompactionFailed as error:
+                return Failed(error, "partly")
+            return Skipped(report.why) if report.is_empty else Done(report)
 
     def report_of(self, outcome: Outcome[Any]) -> Any:
         """Of a part, too."""
-        return report_of(outcome)
+        error = getattr(outcome, "error", None)
+        return error.report if isinstance(error, CompactionFailed) else super().report_of(outcome)
 
     def verified(self) -> VerifyReport:
         """Also of a log that is so damaged that it cannot be opened."""

@@ -18,10 +18,9 @@ from compactlib.errors import InvalidInput, Stale, StorageError, Unsupported
 from compactlib.files.disk import StrPath, local_path, make_missing_folder, sync_names
 from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, whole
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
-from compactlib.raftlog.compaction.compactor import Beside, Compactor
+from compactlib.raftlog.compaction.compactor import Compactor
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
@@ -47,6 +46,8 @@ from compactlib.runtime.observe import Observer, telling
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from compactlib.raftlog.memtable.table import Memtable
+
 _FEW = 10
 """So many entries cost less one by one."""
 
@@ -65,7 +66,9 @@ class SegmentLog(LogReading):
         folder: the log's folder; made, with a first segment, if there is none.
         options: how the log is kept.
         create: whether it may be made. If not, a folder without a log is `NotALog`, and stays as it is.
-        beside: given by a `RaftLogStore` alone, whose logs have entries in other places too.
+        memtable: given by a `RaftLogStore` alone, whose logs have entries in memory too.
+        row_is_lost: given by a `RaftLogStore` alone, which then puts another row in force: the present one is damaged,
+            and is not read.
 
     Raises:
         Busy: another process, or another object in this one, has it open for writing.
@@ -76,12 +79,12 @@ class SegmentLog(LogReading):
     """
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True,
-                 beside: Beside | None = None) -> None:
+                 memtable: Memtable | None = None, row_is_lost: bool = False) -> None:
         path = local_path(folder)
-        if beside is None and wal_of(path) is not None:
+        if memtable is None and wal_of(path) is not None:
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
                               f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
-        self._beside = Beside() if beside is None else beside
+        self._memtable = memtable
         self._options = LogOptions() if options is None else options
         self._files = self._options.files
         self._guard: Guard = Guard(f"the log in {path}")
@@ -91,23 +94,19 @@ class SegmentLog(LogReading):
         try:
             with self._guard.lock:
                 self._guard.begin("its opening")
-                super().__init__(path, self._opened(path), self._guard)
+                super().__init__(path, self._opened(path, row_is_lost), self._guard)
                 self._guard.done()
         except BaseException:
             self._guard.release()
             raise
-        kept = self._options
-        self._compactor = Compactor(
-            self.segments, self._guard, self._beside, files=kept.files, clock=kept.clock, observer=kept.observer,
-            limits=kept.limits, policy=kept.policy, trigger=kept.trigger, keep_links_seconds=kept.keep_links_seconds,
-            run_id=kept.run_id)
+        self._compactor = Compactor(self.segments, self._guard, self._options, memtable)
         self._notify_recovery()
 
-    def _opened(self, folder: str) -> Segments:
+    def _opened(self, folder: str, row_is_lost: bool) -> Segments:
         self._guard.lock_folder(folder, meanwhile="read it with a LogReader")
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
         sync_names(self._files, folder)
-        row = None if self._beside.row_is_lost else read_snapshot_meta(folder)
+        row = None if row_is_lost else read_snapshot_meta(folder)
         self._recovery = recover_folder(self._files, folder)
         discard_headless_newest(self._files, folder)
         segments = Segments(self._files, folder, self._options.limits, self._guard, row,
@@ -154,12 +153,7 @@ class SegmentLog(LogReading):
     @property
     def is_compacting(self) -> bool:
         """Whether a compaction or a reclaim is under way."""
-        return self._compactor.runs.is_running
-
-    @property
-    def is_inside_compaction(self) -> bool:
-        """Whether the caller is a part of the compaction that runs, on whichever thread: an observer or a task, say."""
-        return self._compactor.runs.is_mine
+        return bool(self._guard.running)
 
     # -- writing
 
@@ -247,7 +241,7 @@ class SegmentLog(LogReading):
             LiveIndexMissing: some are not; says how many, and the first.
         """
         # Before the segments are listed: what leaves the memtable is in segments by then.
-        held = self._beside.held()
+        held = self.unflushed
         with self._guard.lock:
             self._guard.require_open()
             require_live(row.live, self._segments.row, self.refs, self._held_by, held)
@@ -290,7 +284,7 @@ class SegmentLog(LogReading):
 
     @property
     def unflushed(self) -> IndexSet:
-        return self._beside.held()
+        return IndexSet() if self._memtable is None else self._memtable.indexes()
 
     @property
     def last_index(self) -> int | None:
@@ -332,7 +326,7 @@ class SegmentLog(LogReading):
 
     def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[LogCompactionReport] | Skipped | Failed:
+                fence: CommitFence | None = None) -> LogCompactionReport:
         """Free what the last snapshot left dead. Appends and reads go on meanwhile.
 
         What an earlier compaction was interrupted in is finished first.
@@ -346,19 +340,23 @@ class SegmentLog(LogReading):
             fence: entered around the drops, and around each group's commit.
 
         Returns:
-            `Done` with the report if everything was carried out; `Skipped` if there was nothing to do, a compaction is
-            running, or there is no room for what would be written; `Failed` if something could not be done,
-            `CompactionFailed` with the report if other things may have been.
+            What was done. Nothing (`is_empty`), if there was nothing to do or no room for what would be written; a part
+            (`is_partial`), if the budget ended after something was committed. `why` says the reason.
 
         Raises:
             InvalidInput: a plan of another log, a plan and a policy, or an argument of another kind.
-            Closed: the log was closed.
-            Exception: whatever the policy, the trigger or the fence raised that is none of the library's errors; what
-                was committed before stays.
+            Stale: the plan is outdated.
+            Busy: a compaction or a reclaim is under way; `BudgetSpent` if the budget ended before anything was
+                committed.
+            CompactionFailed: some groups failed, and the others were carried out; it has the report.
+            StorageError: the disk refused before anything was committed.
+            Closed: the log was closed, or closed itself.
+            Exception: whatever the policy, the trigger or the fence raised; what was committed before stays. An error
+                of the library's from a fence is in `CompactionFailed` if something was.
         """
         return self._compactor.compact(plan, policy, executor, budget, observer, fence)
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
+    def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport:
         """Remove what leases or `keep_links_seconds` held back, and what an interrupted compaction has left.
 
         Every compaction does this as well.
@@ -367,10 +365,12 @@ class SegmentLog(LogReading):
             budget: asked before it begins.
 
         Returns:
-            `Done` with what is gone; `Skipped` if there was nothing, or a compaction is running; `Failed` if the disk
-            refused, and what is left is tried again the next time.
+            What is gone; of an empty report `why` says what files wait for.
 
         Raises:
+            Busy: a compaction or a reclaim is under way, or the budget is spent.
+            StorageError: the disk refused; what is left is tried again the next time.
+            TaskFailed: `on_changes` raised; no file was removed.
             Closed: the log was closed.
         """
         return self._compactor.reclaim(budget)
@@ -386,7 +386,8 @@ class SegmentLog(LogReading):
                 last_index=max(row.index, last), last_term=segments.last_term, durable_index=segments.durable_index,
                 unconfirmed=segments.unsynced_entries, snapshot_index=row.index, snapshot_term=row.term,
                 smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0,
-                segments=len(refs), pinned=0, pins=0, stopped=None, is_busy=self.is_compacting)
+                segments=len(refs), pinned=len(segments.pinned), pins=segments.pins, stopped=None,
+                is_busy=self.is_compacting)
 
     def audit(self) -> None:
         """Check the log's own invariants, and what it remembers of its newest segment.
@@ -408,11 +409,11 @@ class SegmentLog(LogReading):
             Busy: called from within a compaction, by an observer for example; nothing was done.
             StorageError: the disk refused the last sync; the log is closed all the same.
         """
-        # The folder must not be given to another process while groups are still committed in it.
-        self._compactor.runs.close()
+        self._guard.require_outside()
         try:
             self.segments.end()
         finally:
+            # Waits for a compaction: the folder must not be given to another process while groups are committed in it.
             self._guard.release()
 
 

@@ -72,6 +72,7 @@ class SegmentList:
         self._changes = itertools.count(1)
         self._epoch = 0
         self._leases: set[Lease] = set()
+        self._pins: dict[object, IndexSet] = {}
         self._closed = False
 
     @property
@@ -260,6 +261,27 @@ class SegmentList:
     def _release(self, lease: Lease) -> None:
         with self._lock:
             self._leases.discard(lease)
+
+    # -- pins
+
+    def pin(self, holder: object, indexes: IndexSet) -> None:
+        """Have compactions keep entries as if they were live, until `unpin` of the same holder."""
+        self._pins[holder] = indexes
+
+    def unpin(self, holder: object) -> None:
+        """Let them go; again does nothing."""
+        self._pins.pop(holder, None)
+
+    @property
+    def pins(self) -> int:
+        """How many holders pin entries."""
+        return len(self._pins)
+
+    @property
+    def pinned(self) -> IndexSet:
+        """What is pinned."""
+        pins = list(self._pins.values())
+        return IndexSet().union(*pins) if pins else IndexSet()
 
     def audit(self) -> None:
         """Check that the references ascend without overlap and that each is known.

@@ -12,10 +12,9 @@ from compactlib.errors import NotFound, StorageError
 from compactlib.files.disk import StrPath
 from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.compaction.compactor import Beside
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
-from compactlib.raftlog.memtable.table import Slab, Table, visible_slabs
+from compactlib.raftlog.memtable.table import Memtable, Slab, Table, visible_slabs
 from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.model.hard_state import KeptHardState
 from compactlib.raftlog.model.refs import next_ref
@@ -37,11 +36,11 @@ class LogSegments(Closing):
 
     Args:
         folder: the log's folder.
+        memtable: what is in no segment yet.
         options: how it is kept.
-        row_is_lost: see `Beside`.
+        row_is_lost: see `SegmentLog`.
 
     Attributes:
-        beside: what is held elsewhere, and what must stay although it is dead: set by the log once it is open.
         log: the segments as a log by themselves: for those who read and compact them.
         guard: its lock is held by a flush of this log, and by a cut; taken before the log's own lock. A cut that was
             left half way closes the log.
@@ -49,10 +48,10 @@ class LogSegments(Closing):
         gap: where a gap is in which no index is missing, there too.
     """
 
-    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, row_is_lost: bool = False) -> None:
+    def __init__(self, folder: StrPath, memtable: Memtable, options: LogOptions | None = None, *,
+                 row_is_lost: bool = False) -> None:
         options = LogOptions() if options is None else options
-        self.beside: Beside = Beside(row_is_lost=row_is_lost)
-        self.log: SegmentLog = SegmentLog(folder, options, beside=self.beside)
+        self.log: SegmentLog = SegmentLog(folder, options, memtable=memtable, row_is_lost=row_is_lost)
         try:
             self.hard_state: KeptHardState = KeptHardState(options.files, self.log.folder)
             self.gap: KeptGap = KeptGap(options.files, self.log.folder)

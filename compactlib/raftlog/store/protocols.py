@@ -7,12 +7,10 @@ Replication of snapshots works against `ReplicatedLog`, which `RaftLog` satisfie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Answer, DeadEntry, Entry, MissingEntry
 
@@ -75,14 +73,13 @@ class CheckpointStore(SnapshotStore, Protocol):
 
 
 class LogWorker(Protocol):
-    """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
+    """Who compacts a log, off the threads that append. `LogCompactionWorker` is one.
 
-    The facade starts it, notifies it of changes without ever waiting for it, has it carry out what the host asks for,
-    and stops it before it closes.
+    The log starts it, notifies it of changes without ever waiting for it, and stops it before it closes.
     """
 
     def start(self) -> None:
-        """See `Service.start`."""
+        """Begin; starting again does nothing."""
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """The row was replaced: a snapshot was taken or installed. Called with the log's lock held: must not block."""
@@ -90,15 +87,8 @@ class LogWorker(Protocol):
     def segments_flushed(self, last_index: int | None) -> None:
         """Entries came to segments. Called with the log's lock held: must not block."""
 
-    def carry_out(self, compact: Callable[[], Done[LogCompactionReport] | Skipped | Failed]
-                  ) -> Done[LogCompactionReport] | Skipped | Failed:
-        """Call `compact`, which the host has asked for, in this thread, and answer what it does, or that the worker's
-        own compaction is under way (`Skipped`, `is_busy`). So there is one maker of rewrites, and whoever is notified
-        of its compactions is notified of this one. What `compact` raises passes through. Called without any lock held.
-        """
-
-    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
-        """See `Service.stop`. Called without any lock held."""
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """See `PeriodicService.stop`. Called without any lock held."""
 
 
 class PinnedEntries(Protocol):
@@ -200,6 +190,3 @@ class ReplicatedLog(Protocol):
             Stale: the row is at or above it.
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
         """
-
-    def compact(self) -> Done[LogCompactionReport] | Skipped | Failed:
-        """Run one compaction in this thread; see `SegmentLog.compact`."""

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
@@ -28,7 +28,6 @@ from compactlib.errors import (
     StorageError,
 )
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -70,14 +69,11 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, tell
 from compactlib.runtime.owned_lock import OwnedLock
-from compactlib.runtime.ownership import Ownership
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_APPEND_ENTRIES = 1 << 14
-
-_ReportT = TypeVar("_ReportT")
 
 
 class RaftLog(Closing):
@@ -108,12 +104,11 @@ class RaftLog(Closing):
         self._reads = RaftReadPath(segments, memtable, partial(rows.get, log_id))
         self._writes = RaftWritePath(log_id, wal, memtable)
         self._lock = OwnedLock(f"the log {log_id!r}")
-        self._pins: dict[Pin, None] = {}
+        self._pins: dict[Pin, None] = {}  # of this object, which releases them when it is closed
         self._closed = False
         self._on_confirmed: Callable[[Confirmed], object] | None = None
         self._failures = 0
         self._last_error: BaseException | None = None
-        self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = OwnedLock(f"the log {log_id!r}")
         self._changes_snapshot = False
@@ -125,8 +120,6 @@ class RaftLog(Closing):
         # Up to where nothing is missing, while entries behind that are; looked up when it is first asked for.
         self._gap_after: int | None = None
         self._knows_gap = False
-        segments.beside.held = memtable.indexes
-        segments.beside.pinned = self._pinned
 
     def attach(self, snapshots: SnapshotStore | None = None, worker: Callable[[RaftLog], LogWorker] | None = None,
                on_confirmed: Callable[[Confirmed], object] | None = None, *, applied: int | None = None) -> None:
@@ -869,6 +862,7 @@ class RaftLog(Closing):
             pin = self._reads.pin(indexes, self._unpin)
             with self._lock:
                 self._pins[pin] = None
+                self._log.segments.pin(pin, pin.indexes)
         try:
             self._require_found(pin)
         except BaseException:
@@ -879,10 +873,7 @@ class RaftLog(Closing):
     def _unpin(self, pin: Pin) -> None:
         with self._lock:
             del self._pins[pin]
-
-    def _pinned(self) -> IndexSet:
-        pins = list(self._pins)
-        return IndexSet().union(*(pin.indexes for pin in pins)) if pins else IndexSet()
+            self._log.segments.unpin(pin)
 
     def _require_found(self, pin: Pin) -> None:
         dead = pin.indexes - self.state.needed(pin.indexes)
@@ -916,35 +907,15 @@ class RaftLog(Closing):
 
     def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[LogCompactionReport] | Skipped | Failed:
-        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`.
-
-        A worker that is attached carries it out: then its server is notified too, and `Skipped` (`is_busy`) is the
-        answer while it compacts itself.
-        """
-        def compacted(lent: Budget) -> Done[LogCompactionReport] | Skipped | Failed:
-            work = partial(self._log.compact, plan, policy=policy, executor=executor, budget=lent, observer=observer,
-                           fence=fence)
-            worker = self._worker
-            return work() if worker is None else worker.carry_out(work)
-
-        return self._work(budget, compacted)
-
-    def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
-        """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
-        return self._work(budget, lambda lent: self._log.reclaim(budget=lent))
-
-    def _work(self, budget: Budget | None, work: Callable[[Budget], Done[_ReportT] | Skipped | Failed]
-              ) -> Done[_ReportT] | Skipped | Failed:
-        """Work on the segments, which end with this object's close, although the store keeps them."""
+                fence: CommitFence | None = None) -> LogCompactionReport:
+        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
         self._require_open()
-        self._owner()
-        with self._work_owner.begin(budget) as run:
-            if run is None:
-                self._require_open()
-                return Skipped("a compaction is running, or the log is closing; ask again when it has ended",
-                               is_busy=True)
-            return work(run.budget)
+        return self._log.compact(plan, policy=policy, executor=executor, budget=budget, observer=observer, fence=fence)
+
+    def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport:
+        """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
+        self._require_open()
+        return self._log.reclaim(budget=budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry, those in the WAL included, and list what is damaged or missing.
@@ -999,7 +970,7 @@ class RaftLog(Closing):
         row = self.state
         stopped = self._wal.stopped
         unconfirmed = self.unconfirmed
-        pinned = self._pinned()
+        pinned = self._log.segments.pinned
         return LogStatus(
             log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
@@ -1045,11 +1016,7 @@ class RaftLog(Closing):
                                       f"index {self.last_index}")
 
     def _stop_worker(self) -> None:
-        worker = self._worker
-        if getattr(worker, "is_mine", False):
-            # It goes on, and so does the log.
-            raise Busy(f"log {self._log_id!r} cannot let its worker go from within that one's work; do it elsewhere")
-        self._worker = None
+        worker, self._worker = self._worker, None
         if worker is not None:
             try:
                 worker.stop(wait_seconds=math.inf)
@@ -1058,15 +1025,12 @@ class RaftLog(Closing):
                 raise
 
     def require_outside(self) -> None:
-        """Return unless the caller is inside a compaction of this log, or inside a notification of one, on whichever
-        thread.
+        """Return unless the calling thread is inside a compaction of this log.
 
         Raises:
             Busy: it is.
         """
-        if self._work_owner.is_mine or self._log.is_inside_compaction or getattr(self._worker, "is_mine", False):
-            raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
-                       f"close it when compact() has returned")
+        self._log.guard.require_outside()
 
     @property
     def has_failed(self) -> bool:
@@ -1120,7 +1084,6 @@ class RaftLog(Closing):
             return
         self.require_outside()
         self._stop_worker()
-        self._work_owner.close()
         try:
             with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
                 self.sync()

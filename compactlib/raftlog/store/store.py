@@ -151,6 +151,7 @@ class RaftLogStore(Closing):
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._without_row: dict[str, _LostRow] = {}
+        self._memtables: dict[str, Memtable] = {}
         self._changing = OwnedLock(f"the store in {self._folder}")
         self._flushing = OwnedLock(f"the store in {self._folder}")
         self._flush_error: CompactlibError | None = None
@@ -216,12 +217,13 @@ class RaftLogStore(Closing):
         """The segments of each log; one that is damaged keeps no other from being opened."""
         found: dict[str, LogSegments] = {}
         for log_id in self._found.logs:
+            memtable = self._memtables[log_id] = self._new_memtable()
             try:
                 try:
-                    made = LogSegments(self._log_folder(log_id), self._options.log)
+                    made = LogSegments(self._log_folder(log_id), memtable, self._options.log)
                 except CorruptData as error:
                     self._without_row[log_id] = self._lost_row(log_id, error)
-                    made = LogSegments(self._log_folder(log_id), self._options.log, row_is_lost=True)
+                    made = LogSegments(self._log_folder(log_id), memtable, self._options.log, row_is_lost=True)
                 found[log_id] = stack.enter_context(made)
             except (CorruptData, Unsupported, NotALog) as error:
                 self._without_row.pop(log_id, None)
@@ -243,7 +245,6 @@ class RaftLogStore(Closing):
     def _refuse_unfounded(self, segments: dict[str, LogSegments], memtables: dict[str, Memtable]) -> None:
         """A log of which neither segments nor the WAL hold what its snapshot needs stays damaged."""
         for log_id, lost in list(self._without_row.items()):
-            segments[log_id].beside.held = memtables[log_id].indexes
             try:
                 segments[log_id].log.require_held(lost.meta)
             except LiveIndexMissing:
@@ -263,11 +264,10 @@ class RaftLogStore(Closing):
 
     def _recover(self, segments: dict[str, LogSegments], stack: contextlib.ExitStack) -> None:
         # The rows before the WAL is replayed: what they say is dead is left out.
-        memtables: dict[str, Memtable] = {}
+        memtables = {log_id: self._memtables[log_id] for log_id in segments}
         for log_id, each in segments.items():
             self._rows.put(log_id, each.log.snapshot or NO_SNAPSHOT)
-            last = each.log.last_index
-            memtables[log_id] = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
+            memtables[log_id].skip_to(each.last)
         wal_folder = os.path.join(self._folder, WAL_FOLDER)
         found = recover_wal(self._files, wal_folder)
         for logged in found.frames:
@@ -307,6 +307,9 @@ class RaftLogStore(Closing):
         found = attrs.evolve(found, lasts={}, frames=tail, unproven=len(tail))
         return Wal(folder, self._rows, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
                    settled=self._on_settled, outbox=self._outbox, lasts=lasts, held=held)
+
+    def _new_memtable(self) -> Memtable:
+        return Memtable(max_entries=self._options.max_memtable_entries)
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._rows, memtable, make_room=self.flush,
@@ -372,7 +375,7 @@ class RaftLogStore(Closing):
         # A cut may be queued, and is durable before files are cut.
         self._wal.sync()
         with self._flushing:
-            segments = LogSegments(self._log_folder(log_id), self._options.log)
+            segments = LogSegments(self._log_folder(log_id), self._memtables[log_id], self._options.log)
             try:
                 self._rows.put(log_id, segments.log.snapshot or NO_SNAPSHOT)
                 again = failed.reopened(segments)
@@ -389,13 +392,12 @@ class RaftLogStore(Closing):
         if os.path.islink(path):
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
-        segments = LogSegments(path, self._options.log)
+        memtable = self._memtables[log_id] = self._new_memtable()
+        segments = LogSegments(path, memtable, self._options.log)
         try:
             row = segments.log.snapshot or NO_SNAPSHOT
             self._rows.put(log_id, row)
-            last = segments.log.last_index
-            memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
-            memtable.skip_to(row.index)
+            memtable.skip_to(max(row.index, segments.last))
             self._logs[log_id] = self._make_log(log_id, segments, memtable)
         except BaseException:
             segments.close()
