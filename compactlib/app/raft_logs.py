@@ -13,8 +13,7 @@ from compactlib.app.executors import started_executor
 from compactlib.app.inspection import inspect_log
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar
-from compactlib.errors import CompactionFailed, InvalidInput, StorageError
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.errors import InvalidInput, StorageError
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -72,7 +71,7 @@ class RaftLogAt(StoreAt):
         return sorted({*(stats.number for stats in plan.drops), *(n for group in plan.groups for n in group.numbers)}
                       ), left
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """By this process, which locks the log."""
         asked = self.asked
         with LogReader(self.path) as reader:
@@ -81,16 +80,7 @@ class RaftLogAt(StoreAt):
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
         with started_executor(asked) as executor, progress_bar("compact") as observer, \
                 SegmentLog(self.path, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)) as log:
-            try:
-                report = log.compact(policy=self._policy, executor=executor, budget=budget)
-            except CompactionFailed as error:
-                return Failed(error, "partly")
-            return Skipped(report.why) if report.is_empty else Done(report)
-
-    def report_of(self, outcome: Outcome[Any]) -> Any:
-        """Of a part, too."""
-        error = getattr(outcome, "error", None)
-        return error.report if isinstance(error, CompactionFailed) else super().report_of(outcome)
+            return log.compact(policy=self._policy, executor=executor, budget=budget)
 
     def verified(self) -> VerifyReport:
         """Also of a log that is so damaged that it cannot be opened."""
@@ -141,7 +131,7 @@ class RaftLogStoreAt(StoreAt):
         """There is no plan of all."""
         raise NotImplementedError
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """Refused: the store does that."""
         raise InvalidInput(f"{self.path} is a {self.kind}, which compacts them itself: "
                            f"RaftLogStore(folder, options).log(ID).compact(), or a LogCompactionWorker")

@@ -584,14 +584,14 @@ def older_files(bench: Bench) -> int:
 
 
 def older_folders(bench: Bench) -> int:
-    """The whole folder of a closed store is an older copy, and its stores elsewhere have seen more: it says so."""
+    """The whole folder of a closed store is an older copy: the older store, unless a store elsewhere has seen more."""
 
     def spoil(choices: Choices, folder: Path, older: Path) -> str:
         if choices.pick("the folder", "is as it was", "is an older copy") == "is as it was":
             return ""
         shutil.rmtree(folder)
         shutil.copytree(older, folder, symlinks=True)
-        return "older"
+        return "put back"
 
     return _put_back(bench, spoil)
 
