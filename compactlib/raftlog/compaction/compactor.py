@@ -61,7 +61,7 @@ from compactlib.raftlog.segment.segment_list import between
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Observers, Progress, telling
+from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
 from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
@@ -287,7 +287,9 @@ class Compactor:
         self._files.make_folder(private)
         try:
             observer.progress(Progress("compact", 0, count, "groups"))
-            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=observer)) as answers:
+            # A task that closes the log, on whichever thread, is refused: it uses the log while it runs.
+            inside = TellingObserver(observer, self._guard.use)  # type: ignore[arg-type]  # a lock is a context manager
+            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=inside)) as answers:
                 for answer in answers:
                     group, task = waiting.pop(answer.task)
                     if isinstance(answer, RewriteFailure):

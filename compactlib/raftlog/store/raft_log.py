@@ -9,7 +9,6 @@ order of things: which lock, what must be durable before what, which listener is
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -1019,7 +1018,7 @@ class RaftLog(Closing):
         worker, self._worker = self._worker, None
         if worker is not None:
             try:
-                worker.stop(wait_seconds=math.inf)
+                worker.stop()
             except Busy:
                 self._worker = worker
                 raise
@@ -1075,6 +1074,8 @@ class RaftLog(Closing):
             StorageError, LogStopped: the last sync was refused; the log is closed all the same.
         """
         if self._closed:
+            # Perhaps by another thread, which still waits for a compaction.
+            self._log.guard.wait_idle()
             return
         if self._lock.is_inherited:
             # Without another lock: a thread that held one when the process was forked does not exist to release it.
@@ -1094,9 +1095,9 @@ class RaftLog(Closing):
                 self._closed = True
             for pin in list(self._pins):
                 pin.release()
-            close_store, self._close_store = self._close_store, None
-            if close_store is not None:
-                close_store()
+            if self._close_store is not None:
+                self._close_store()
+            self._log.guard.wait_idle()
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self._log_id!r}: {self.first_index} to {self.last_index}, snapshot "

@@ -13,7 +13,6 @@ from compactlib.raftlog import (
     DropDead,
     Entry,
     EveryNMinors,
-    LogCompactionWorker,
     LogOptions,
     RaftLog,
     RaftLogStore,
@@ -78,20 +77,5 @@ class RaftLogs:
                 assert found.payload == payload, index
 
 
-class WorkedRaftLogs(RaftLogs):
-    """A log of a store that a worker looks after: what is asked of the log goes through it."""
-
-    def open(self, world: World, settings: LogOptions) -> RaftLog:
-        log = super().open(world, settings)
-        # Nobody but the kit is to begin anything.
-        log.attach(worker=lambda _: _Unstarted(log.segments))
-        return log
-
-
-class _Unstarted(LogCompactionWorker):
-    def start(self) -> None:
-        """Not in a thread."""
-
-
-COMPACTIONS = [SegmentLogDriver(), RaftLogs(), WorkedRaftLogs()]
+COMPACTIONS = [SegmentLogDriver(), RaftLogs()]
 POLICIES = [(policy, log_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -122,7 +121,7 @@ def test_a_log_reopens_while_the_disk_still_refuses_what_needs_space(fail_at: in
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(tmp_path, options(files)) as log:
         healing.files = FailingFiles(fail_at=fail_at, sticky=True)
-        log.compact(policy=log.policy)
+        errors_of(log)
         if _is_open(log):
             expected.check(log)
     with SegmentLog(tmp_path, options(_NoSpaceForNames())) as log:
