@@ -65,7 +65,7 @@ from compactlib.runtime.observe import Observer, Observers, Progress, TellingObs
 from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.memtable.table import Memtable
+    from compactlib.raftlog.memtable import Memtable
 
 _LOGGER = logging.getLogger("compactlib.raftlog")
 

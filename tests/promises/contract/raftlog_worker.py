@@ -105,7 +105,7 @@ class WritingWorkers(ServiceFactory):
         writer = _HookedWriter(log, applied=applied, copy=lambda: MachineCopy(log.last_index, [], [b"state"]),
                                when=Applied(1), every_seconds=0.01)
         writer.hooks = hooks
-        return LogCompactionWorker(log.segments, snapshots=writer, observer=observer, every_seconds=None)
+        return LogCompactionWorker(log, snapshots=writer, observer=observer, every_seconds=None)
 
     def wake(self, service: Any) -> None:
         service.request_snapshot()

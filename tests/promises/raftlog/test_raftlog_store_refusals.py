@@ -23,12 +23,11 @@ from compactlib.raftlog import (
     SegmentLimits,
     StoreOptions,
 )
-from compactlib.raftlog.errors import LogStopped
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
 
 NAMES = "abc"
-REFUSALS = (StorageError, LogStopped, Busy, Closed)
+REFUSALS = (StorageError, Busy, Closed)
 STEPS = 40
 
 
@@ -63,7 +62,7 @@ class Appender:
         for _ in range(STEPS):
             try:
                 self._act(self._rng.choice(acts))
-            except (LogStopped, Closed):
+            except Closed:
                 return
 
     def _act(self, act: Callable[[], object]) -> None:
@@ -165,7 +164,7 @@ def live(seed: int, files: FailingFiles) -> int:
             thread.join()
         ended.set()
         others.join()
-        with contextlib.suppress(StorageError, LogStopped):
+        with contextlib.suppress(StorageError, Closed):
             store.close()
         assert not problems, problems
         with RaftLogStore(Path(folder), StoreOptions(background=False)) as store:

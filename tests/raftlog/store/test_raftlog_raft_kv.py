@@ -34,7 +34,7 @@ def settle(store: KvStore) -> None:
 
 def segments(store: KvStore) -> int:
     """How many there are."""
-    return len(store.log.segments.refs)
+    return len(store.log.refs)
 
 
 def test_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
 from compactlib.raftlog.store.protocols import ReplicatedLog
-from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.wal import Confirmed
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows

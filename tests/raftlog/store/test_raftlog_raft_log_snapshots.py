@@ -102,7 +102,7 @@ def test_a_worker_compacts_after_snapshots_while_entries_come_in(tmp_path: Path)
     workers: list[LogCompactionWorker] = []
 
     def make(_: object) -> LogCompactionWorker:
-        workers.append(LogCompactionWorker(log.segments))
+        workers.append(LogCompactionWorker(log))
         return workers[-1]
 
     with log:

@@ -24,7 +24,6 @@ from compactlib.errors import (
 )
 from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, LogOptions, MemtableFull, RaftLogStore, SegmentLimits, StoreOptions, open_log
-from compactlib.raftlog.errors import LogStopped
 from compactlib.runtime.breather import WORK_SECONDS
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.open_files import open_files
@@ -139,7 +138,7 @@ def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(
     remove(tmp_path / "count", counting)
     outcomes = set()
     for fail_at in range(15, counting.count + 1):
-        with contextlib.suppress(StorageError, LogStopped):
+        with contextlib.suppress(StorageError, Closed):
             remove(tmp_path / str(fail_at), FailingFiles(fail_at=fail_at, sticky=True, errno=errno.EIO))
         with RaftLogStore(tmp_path / str(fail_at), SMALL) as store:
             for name in store.log_ids:

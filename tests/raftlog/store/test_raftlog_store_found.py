@@ -643,9 +643,9 @@ def test_what_is_alive_in_memory_only_is_not_missing_from_segments(tmp_path: Pat
     with open_log(tmp_path, PLAIN) as log:
         log.append(rows(1, 50))
         log.snapshot(50, [7, 8])
-        assert log.segments.verify().is_sound
+        assert log.verify().is_sound
         log.flush()
-        assert log.segments.verify().is_sound
+        assert log.verify().is_sound
 
 
 
