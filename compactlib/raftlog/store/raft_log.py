@@ -258,7 +258,7 @@ class RaftLog(RaftReading):
                 appended. (Of several terms, or more than 16,384 entries, the first may be: see `last_index`.)
             Closed: the log was closed, or closed itself.
         """
-        if type(entries) is list and len(entries) == 1 and len(entries[0]) == 3:
+        if type(entries) is list and len(entries) == 1 and isinstance(entries[0], tuple) and len(entries[0]) == 3:
             first, term, payload = entries[0]
             if type(first) is int and type(term) is int and type(payload) is bytes:
                 self._append(first, term, [payload])

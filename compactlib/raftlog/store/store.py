@@ -217,6 +217,7 @@ class RaftLogStore(Closing):
 
     def _open(self) -> None:
         """Open all logs, replay the WAL, and begin its next file; one log that is damaged keeps no other back."""
+        self._guard.keep(_LetGo(self._logs))
         self._sync_found()
         self._finish_removals()
         self._found: FoundFolders = find_folders(os.path.join(self._folder, LOGS_FOLDER), _is_log_id)
@@ -252,7 +253,6 @@ class RaftLogStore(Closing):
 
     def _open_log(self, log_id: str, *, row_is_lost: bool = False) -> RaftLog:
         log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id], row_is_lost=row_is_lost)
-        self._guard.keep(_LetGo(log))
         self._logs[log_id] = log
         return log
 
@@ -349,8 +349,9 @@ class RaftLogStore(Closing):
         if log.is_closed:
             with contextlib.suppress(StorageError):
                 log.close_alone()
-            # A cut may be queued, and is durable before files are cut.
-            self._wal.sync()
+            if any(table.cuts for table in self._memories[log_id].memtable.tables):
+                # It is durable before files are cut.
+                self._wal.sync()
             log = self._open_log(log_id)
             try:
                 log.begin(self._wal)
@@ -626,12 +627,13 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
 
 @attrs.frozen
 class _LetGo:
-    """A log as the store's guard keeps it."""
+    """The logs as the store's guard keeps them."""
 
-    log: RaftLog
+    logs: dict[str, RaftLog]
 
     def close(self) -> None:
-        self.log.let_go()
+        for log in self.logs.values():
+            log.let_go()
 
 
 __all__ = ["RaftLogStore", "StoreOptions", "open_log"]

@@ -30,6 +30,7 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.wal.frames import (
     FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
     Body,
     FileHeader,
     FrameKind,
@@ -106,7 +107,7 @@ class Wal:
         guard: as given.
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
         confirmed: what became durable, in order, for the store to take.
-        queued_bytes: what waits for the next batch, without heads.
+        queued_bytes: what waits for the next batch.
         number: of the file that is written to.
         closed_files: how many files there are besides the one that is written to.
         durable_ticket: everything up to this ticket is durable.
@@ -198,7 +199,7 @@ class Wal:
         self.guard.require_open()
         with self._queueing:
             self._lasts[write.log_id] = write.last
-            self.queued_bytes += len(write.body.data)
+            self.queued_bytes += FRAME_HEADER_BYTES + len(write.body.data)
             # Last: what comes before does no harm if an interrupt comes in between.
             self._queue += (write,)
             return self._taken + len(self._queue)
@@ -276,7 +277,7 @@ class Wal:
             with self._queueing:
                 self._queue[:0] = writes
                 self._taken -= len(writes)
-                self.queued_bytes += sum(len(write.body.data) for write in writes)
+                self.queued_bytes += sum(FRAME_HEADER_BYTES + len(write.body.data) for write in writes)
             self._is_writing = False
             raise
         self.durable_ticket = ticket
@@ -338,7 +339,7 @@ class Wal:
             AuditFailed: one is broken; says which, with the numbers.
         """
         with self._committing, self._queueing:
-            queued = sum(len(write.body.data) for write in self._queue)
+            queued = sum(FRAME_HEADER_BYTES + len(write.body.data) for write in self._queue)
             if self.durable_ticket > self._taken or queued != self.queued_bytes:
                 raise AuditFailed(f"{len(self._queue)} writes with {queued} bytes are queued, {self.queued_bytes} were "
                                   f"counted; durable is ticket {self.durable_ticket} of {self._taken}")

@@ -93,7 +93,7 @@ def test_what_a_compaction_drops_while_its_snapshot_is_put_in_force_takes_nothin
     log.snapshot(10)
     log.flush()
     answers = []
-    record_state = log.segments.record_state
+    record_state = log._record_state
 
     def meanwhile() -> None:
         assert not log.compact(policy=DropDead()).is_empty
@@ -105,7 +105,7 @@ def test_what_a_compaction_drops_while_its_snapshot_is_put_in_force_takes_nothin
         other.start()
         other.join()
 
-    monkeypatch.setattr(log.segments, "record_state", recorded)
+    monkeypatch.setattr(log, "_record_state", recorded)
     log.snapshot(40)
     assert indexes(log) == list(range(41, 61))
     assert answers == [AppendAnswer(True, prev_index + 5, prev_index + 6)]

@@ -227,7 +227,7 @@ def test_status_says_what_is_held(log: RaftLog) -> None:
     assert status.to_dicts() == [{
         "log_id": "log", "first_index": 5, "last_index": 34, "last_term": 4, "durable_index": 33, "unconfirmed": 1,
         "snapshot_index": 20, "snapshot_term": 1, "smallest_live_index": 5, "live": 1, "memtable_entries": 4,
-        "segments": 4, "pinned": 5, "pins": 1, "stopped": None, "gap_after": None, "is_busy": False, "failures": 0,
+        "segments": 4, "pinned": 5, "pins": 1, "gap_after": None, "is_busy": False, "failures": 0,
         "last_error": ""}]
     assert "durable_index" in status._repr_html_()
 

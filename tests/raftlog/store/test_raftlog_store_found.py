@@ -411,7 +411,7 @@ def test_a_removed_log_is_not_held_any_more(tmp_path: Path) -> None:
         for number in range(3):
             log = store.log(f"l{number}")
             log.append(rows(1, 1))
-            gone.append(weakref.ref(log.segments))
+            gone.append(weakref.ref(log))
             del log
             store.remove(f"l{number}")
         gc.collect()
