@@ -34,7 +34,7 @@ class Done(Printed, Generic[StatsT_co]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows of the stats' own `to_dicts()`, or one row of its fields; each begins with `outcome: done`."""
-        return [{"outcome": "done", **row} for row in rows_of(self.stats)]
+        return [{"outcome": "done", **row} for row in _rows(self.stats)]
 
 
 @attrs.frozen
@@ -135,8 +135,7 @@ def is_empty(report: Any) -> bool:
     return bool(getattr(report, "is_empty", False))
 
 
-def rows_of(stats: Any) -> list[dict[str, Any]]:
-    """Return a report as data: the rows of its `to_dicts`, or one row of its fields."""
+def _rows(stats: Any) -> list[dict[str, Any]]:
     if hasattr(stats, "to_dicts"):
         return [dict(row) for row in stats.to_dicts()]
     if attrs.has(type(stats)):

@@ -12,7 +12,7 @@ import attrs
 from compactlib.app.terminal import Answer, waiting
 from compactlib.errors import CompactionFailed, Unsupported
 from compactlib.files import local_path
-from compactlib.outcome import is_empty, raised, rows_of
+from compactlib.outcome import is_empty, raised
 from compactlib.report import Table, VerifyReport
 
 _SHOWN_NAMES = 5
@@ -128,7 +128,7 @@ class StoreAt(ABC):
         if getattr(report, "is_partial", False):
             failed = f"in part, and what was done stays: {report.why}"
         told = getattr(report, "report", None) or report
-        rows = [{"outcome": "failed" if failed else "done", **row} for row in rows_of(told)]
+        rows = [{"outcome": "failed" if failed else "done", **row} for row in told.to_dicts()]
         table = told.table() if hasattr(told, "table") else Table.from_dicts(rows)
         return Answer(rows, (table, failed) if failed else (table,), int(bool(failed)))
 
