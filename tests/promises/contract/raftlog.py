@@ -15,11 +15,11 @@ from compactlib.raftlog import (
     EveryNMinors,
     LogOptions,
     RaftLog,
-    RaftLogStore,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
     StoreOptions,
+    open_log,
 )
 from compactlib.testing import Journal, World
 from compactlib.testing.views import log_views
@@ -47,14 +47,7 @@ class RaftLogs:
 
     def open(self, world: World, settings: LogOptions) -> RaftLog:
         options = attrs.evolve(settings, clock=world.clock, files=world.files)
-        store = RaftLogStore(world.folder, StoreOptions(log=options, background=False))
-        try:
-            log = store.log("log")
-        except BaseException:
-            store.close()
-            raise
-        log.owns(store.close)
-        return log
+        return open_log(world.folder, StoreOptions(log=options, background=False))
 
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
