@@ -35,8 +35,15 @@ from measure import Figure, alternate, report
 
 from compactlib.files import crc32
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, RaftLog, SegmentLimits, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog import (
+    LogCompactionReport,
+    LogOptions,
+    RaftLog,
+    SegmentLimits,
+    SegmentLog,
+    StoreOptions,
+    open_log,
+)
 
 PAYLOAD_BYTES = 256
 BATCH_ENTRIES = 512
@@ -257,18 +264,18 @@ def stalls(scratch: Path, source: Path, options: StoreOptions, *, compacting: bo
             first = log.last_index + 1
             if not compacting:
                 return percentile_99(append_batches(log, 300, first))
-            outcomes: list[object] = []
+            outcomes: list[LogCompactionReport] = []
             thread = threading.Thread(target=partial(_compact, log, outcomes))
             thread.start()
             while thread.is_alive():
                 taken += append_batches(log, 1, first)
                 first += BATCH_ENTRIES
             thread.join()
-        assert isinstance(outcomes[0], Done), outcomes
+        assert not outcomes[0].is_empty, outcomes
     return percentile_99(taken)
 
 
-def _compact(log: RaftLog, outcomes: list[object]) -> None:
+def _compact(log: RaftLog, outcomes: list[LogCompactionReport]) -> None:
     outcomes.append(log.compact(policy=log.policy))
 
 

@@ -222,6 +222,19 @@ class Guard(OfOneProcess):
                     lock.release()
         return True
 
+    def require_outside(self) -> None:
+        """Return unless the calling thread is in `use()` or in a run, whose end it could not wait for.
+
+        For a `close()` that is to change nothing then.
+
+        Raises:
+            Busy: it is.
+        """
+        if any(held._is_owned() for reference in list(self._uses)  # type: ignore[attr-defined]  # as in `wait_idle`
+               if (held := reference()) is not None):
+            raise Busy(f"{self.name} cannot be closed from within its own work; cancel the budget of the work, and "
+                       f"close it when the work has ended")
+
     def keep(self, closable: Closable) -> None:
         """Have `release` close it; the last one first, and all before the folder's lock is released.
 

@@ -84,7 +84,11 @@ class PeriodicService:
                 self._budget = Budget(clock=self._clock)
             self._woken = True
             self._thread = threading.Thread(target=self._run, args=(self._budget,), name=self.name, daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:
+                self._thread = None
+                raise
 
     def wake(self) -> None:
         """Have the function called now, or once more after the present call."""

@@ -20,7 +20,6 @@ import attrs
 
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     Entry,
     LogCompactionReport,
@@ -55,7 +54,7 @@ class KvStore:
         options = attrs.evolve(options or StoreOptions(), snapshots_of=lambda _: self.snapshots)
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
         manifest = self.snapshots.manifest
-        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(log.segments)) if with_worker else None,
+        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(log)) if with_worker else None,
                         applied=-1 if manifest is None else manifest.index)
         self.machine = KvMachine()
         self.term = max(self.log.last_term or 0, 1)
@@ -127,13 +126,13 @@ class KvStore:
             return
         self.log.snapshot(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
 
-    def compact(self) -> Done[LogCompactionReport] | Skipped | Failed:
+    def compact(self) -> LogCompactionReport:
         """Compact now, in this thread."""
         return self.log.compact(policy=self.log.policy)
 
     def clump(self, max_runs: int) -> ClumpPlan:
         """Write scattered old values again at the head, so that the live set has at most `max_runs` runs."""
-        plan = plan_clump(self.machine.live_set(), max_runs, segments=self.log.segments.stats())
+        plan = plan_clump(self.machine.live_set(), max_runs, segments=self.log.stats())
         self.write(self.rewrites(plan))
         return plan
 

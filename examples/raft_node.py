@@ -127,8 +127,8 @@ class Node:
             with self.snapshots.open_state(manifest) as state:
                 self.restore(manifest, state)
         writer = SnapshotWriter(self.log, applied=lambda: self.machine.applied, copy=self.copy_of_machine,
-                                when=Applied(entries=snapshot_every), look_seconds=heartbeat * 5)
-        self.log.attach(self.snapshots, lambda log: LogCompactionWorker(log.segments, snapshots=writer),
+                                when=Applied(entries=snapshot_every), every_seconds=heartbeat * 5)
+        self.log.attach(self.snapshots, lambda log: LogCompactionWorker(log, snapshots=writer),
                         applied=self.machine.applied)
         self.commit = self.machine.applied
         # The term in which it was elected: it leads as long as that is its term; its first entry then, and its last.
@@ -432,7 +432,7 @@ class Node:
         """For who looks."""
         return {"name": self.name, "term": self.term, "is_leader": self.is_leader, "leader": self.leader,
                 "commit": self.commit, "applied": self.machine.applied, "last": self.log.last_index,
-                "snapshot": self.log.state.index, "received": self.received, "segments": len(self.log.segments.refs),
+                "snapshot": self.log.state.index, "received": self.received, "segments": len(self.log.refs),
                 "keys": {key: self.value_of(key) for key in sorted(self.machine.places)}}
 
     async def on_drop(self, said: Message) -> Message:

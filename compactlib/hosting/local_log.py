@@ -22,7 +22,7 @@ import attrs
 
 from compactlib._arguments import require_type
 from compactlib._closing import Closing
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, CompactionFailed, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
@@ -251,7 +251,13 @@ class LocalLog(Closing):
                     self._first = index + 1
             except StorageError as error:
                 return Failed(error)
-        return self._log.compact(policy=DropDead())
+        try:
+            report = self._log.compact(policy=DropDead())
+        except Busy as error:
+            return Skipped(str(error), is_busy=True)
+        except (CompactionFailed, StorageError, CorruptData) as error:
+            return Failed(error)
+        return Skipped(report.why) if report.is_empty else Done(report)
 
     @property
     def first_index(self) -> int:

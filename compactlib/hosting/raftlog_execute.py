@@ -16,12 +16,10 @@ from itertools import groupby
 
 import attrs
 
-from compactlib.errors import InvalidInput, NotFound
+from compactlib.errors import BudgetSpent, Busy, CompactionFailed, InvalidInput, NotFound
 from compactlib.fences import LockingFence, TokenFence
-from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
 from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups, is_worthwhile
-from compactlib.raftlog.compaction.report import report_of
 from compactlib.rewrite import Executor
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob
 from compactlib.scheduler.errors import ReleaseJob
@@ -120,20 +118,22 @@ class RaftlogExecute:
         log = self._log(plan.tenant)
         policy = TheseSegments(tuple(sorted(map(segment_of_block, plan.source_blocks))))
         self._fence.admit(plan.name, token)
-        outcome = log.compact(policy=policy, executor=self._executor, budget=job.budget,
-                              fence=TokenFence(self._fence, plan.name, token))
-        report = report_of(outcome)
-        if isinstance(outcome, Failed):
+        why = ""
+        try:
+            why = log.compact(policy=policy, executor=self._executor, budget=job.budget,
+                              fence=TokenFence(self._fence, plan.name, token)).why
+        except CompactionFailed as error:
             # What is wrong with other segments of the log is none of the job's business.
-            mine = [] if report is None else [group.error for group in report.failed
-                                              if set(group.members) & set(policy.numbers)]
-            if mine or report is None:
-                raise mine[0] if mine else outcome.error
+            mine = [group.error for group in error.report.failed if set(group.members) & set(policy.numbers)]
+            if mine:
+                raise mine[0] from error
+        except Busy as error:
+            if isinstance(error, BudgetSpent):
+                raise
+            why = str(error)
         # What the policy would still join although the plan was carried out is still in use.
         if policy.choose(log.view(), 0.0).groups:
-            raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: "
-                             f"{outcome.reason if isinstance(outcome, Skipped) else log.plan(policy).why}; try again "
-                             f"later")
+            raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: {why}; try again later")
         # Those that are gone were dropped as dead, or are part of the one before them.
         left = [stats for stats in log.stats() if stats.number in policy.numbers]
         return CompactedBlocks(

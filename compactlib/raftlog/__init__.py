@@ -10,7 +10,7 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 >>> with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
 ...     log.extend((index, 1, b"command %d" % index) for index in range(1, 14))
 ...     log.record_snapshot(12, live=[2, 3, 11])
-...     outcome = log.compact(policy=SeedPolicy())
+...     report = log.compact(policy=SeedPolicy())
 ...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
 [b'command 2', DeadEntry(index=4, snapshot_index=12), MissingEntry(index=99), 2]
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy as SeedPolicy
     from compactlib.raftlog.compaction.plan.policy import LogChoice as LogChoice, LogPolicy as LogPolicy
     from compactlib.raftlog.compaction.plan.view import LogView as LogView
-    from compactlib.raftlog.compaction.report import LogCompactionReport as LogCompactionReport, report_of as report_of
+    from compactlib.raftlog.compaction.report import (
+        LogCompactionReport as LogCompactionReport,
+        SegmentChanges as SegmentChanges,
+    )
     from compactlib.raftlog.compaction.sense.trigger import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.log.folder import is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
@@ -39,15 +42,12 @@ if TYPE_CHECKING:
     from compactlib.raftlog.log.snapshot_writer import (
         Applied as Applied,
         MachineCopy as MachineCopy,
+        SnapshotReport as SnapshotReport,
         SnapshotWriter as SnapshotWriter,
-        SnapshotWritten as SnapshotWritten,
     )
     from compactlib.raftlog.log.stored_segment import StoredEntry as StoredEntry, StoredSegment as StoredSegment
     from compactlib.raftlog.log.unflushed import logs_of_store as logs_of_store
-    from compactlib.raftlog.log.worker import (
-        LogCompactionWorker as LogCompactionWorker,
-        SegmentChanges as SegmentChanges,
-    )
+    from compactlib.raftlog.log.worker import LogCompactionWorker as LogCompactionWorker
     from compactlib.raftlog.model.snapshot_meta import SnapshotMeta as SnapshotMeta
     from compactlib.raftlog.model.values import (
         AppendAnswer as AppendAnswer,
@@ -83,16 +83,16 @@ else:
         "compactlib.raftlog.compaction.plan.policies.seed": "SeedPolicy",
         "compactlib.raftlog.compaction.plan.policy": "LogChoice LogPolicy",
         "compactlib.raftlog.compaction.plan.view": "LogView",
-        "compactlib.raftlog.compaction.report": "LogCompactionReport report_of",
+        "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.compaction.sense.trigger": "DeadRatio EveryNMinors",
         "compactlib.raftlog.log.folder": "is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.other_names": "OtherName",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.log.snapshot_writer": "Applied MachineCopy SnapshotWriter SnapshotWritten",
+        "compactlib.raftlog.log.snapshot_writer": "Applied MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",
         "compactlib.raftlog.log.unflushed": "logs_of_store",
-        "compactlib.raftlog.log.worker": "LogCompactionWorker SegmentChanges",
+        "compactlib.raftlog.log.worker": "LogCompactionWorker",
         "compactlib.raftlog.model.snapshot_meta": "SnapshotMeta",
         "compactlib.raftlog.model.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum, unique
 
-from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, NotFound, Stale
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound, Stale
 
 
 class GapDetected(InvalidInput):
@@ -66,21 +66,6 @@ class MemtableFull(Busy):
                          f"status() if it fails")
         self.entries = entries
         self.limit = limit
-
-
-class LogStopped(Closed):
-    """A sync of the write-ahead log failed: nothing is confirmed any more. Close the store and open it again.
-
-    Attributes:
-        path: the file.
-        reason: what the disk said.
-    """
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(f"{path} could not be made durable ({reason}); nothing was confirmed since and nothing will "
-                         f"be: close the store, see to the disk, and open it again")
-        self.path = path
-        self.reason = reason
 
 
 class LiveSetLost(CorruptData):

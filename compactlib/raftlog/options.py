@@ -14,6 +14,7 @@ from compactlib.files.disk import Files, LocalFiles
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.report import SegmentChanges
 from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
@@ -33,6 +34,8 @@ class LogOptions:
         files: the disk.
         clock: where time comes from.
         observer: notified of progress, counters and events.
+        on_changes: called with each change of the list of segments (`SegmentChanges`), by the compaction or the reclaim
+            that is about to remove files. If it raises, the files stay, and the next reclaim calls it again.
         run_id: gives each compaction run an id of its own, for tests that need names to repeat.
     """
 
@@ -44,6 +47,7 @@ class LogOptions:
     files: Files = attrs.field(factory=LocalFiles)
     clock: Clock = attrs.field(factory=SystemClock)
     observer: Observer = attrs.field(factory=Observer)
+    on_changes: Callable[[SegmentChanges], object] | None = None
     run_id: Callable[[], str] = new_attempt_id
 
     def __attrs_post_init__(self) -> None:

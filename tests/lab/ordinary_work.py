@@ -63,7 +63,7 @@ def raftlog(folder: Path, observer: Observer) -> None:
     with SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
         log.extend([(index, 1, bytes(100)) for index in range(1, 101)])
         log.record_snapshot(100, live=range(3, 98, 5))
-        assert isinstance(log.compact(policy=SeedPolicy()), Done)
+        assert not log.compact(policy=SeedPolicy()).is_empty
 
 
 def blobstore(folder: Path, observer: Observer) -> None:

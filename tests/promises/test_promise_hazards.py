@@ -91,9 +91,7 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    ("raft_log_store", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called "
-                                                 "again",
-    ("local_log", "interrupts_of_closing"): "the same",
+    ("local_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
     ("blob_store", "interrupts_of_closing"): "the same",
     ("scheduler_host", "interrupts_of_closing"): "the same",
     ("segment_log", "opened_on_a_full_disk"): "a log whose last write was torn is opened and read on a full disk",

@@ -229,8 +229,8 @@ def worker_observer(host: Host) -> Seen:
 # ------------------------------------------------------------------------------------------------------ raft log
 
 
-def filled_log(folder: Path) -> SegmentLog:
-    log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
+def filled_log(folder: Path, **options: Any) -> SegmentLog:
+    log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4), **options))
     log.extend((index, 1, b"command") for index in range(1, 30))
     log.record_snapshot(28, live=[1, 5, 9, 13, 17])
     return log
@@ -278,8 +278,11 @@ def log_worker(host: Host, policy: Any = None, **how: Any) -> Seen:
         return worker.last_error, worker.failures
 
 
-def log_worker_server(host: Host) -> Seen:
-    return log_worker(host, server=host.hosts_mistake)
+def log_on_changes(host: Host) -> Seen:
+    with filled_log(host.folder / "log", on_changes=host.hosts_mistake) as log, LogCompactionWorker(log) as worker:
+        worker.request(SeedPolicy())
+        host.wait()
+    return None
 
 
 def log_worker_policy(host: Host) -> Seen:
@@ -486,7 +489,7 @@ def catalog_node_store(host: Host) -> Seen:
 ROWS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer,
     manager_policy, manager_executor, manager_fence, manager_new_budget, manager_observer,
-    log_worker_server, log_worker_policy, log_worker_executor, raft_log_confirmed,
+    log_on_changes, log_worker_policy, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
     staging_sensor_listener,
     catalog_listener, catalog_watermark_listener, catalog_upkeep_assignments, catalog_upkeep_destroy,
@@ -561,7 +564,7 @@ def test_a_job_that_is_stopped_by_its_worker_is_no_error(caplog: pytest.LogCaptu
 
 IN_THREADS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer, manager_policy,
-    manager_executor, manager_observer, log_worker_server, log_worker_executor, raft_log_confirmed,
+    manager_executor, manager_observer, log_on_changes, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, catalog_upkeep_assignments, catalog_upkeep_destroy,
     catalog_node_store]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
-from compactlib.errors import CorruptData
+from compactlib.errors import CompactionFailed, CompactlibError, CorruptData
 from compactlib.executors import Attempt, RewrittenFile
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -68,12 +68,20 @@ def options(files: Files | None = None, **changes: Any) -> LogOptions:
     return LogOptions(**chosen)
 
 
-def done(outcome: Done[LogCompactionReport] | Skipped | Failed) -> LogCompactionReport:
+def done(report: LogCompactionReport) -> LogCompactionReport:
     """The report of a compaction that did something, each group of it."""
-    assert isinstance(outcome, Done), outcome
-    assert not outcome.stats.failed, outcome.stats.failed
-    assert outcome.stats.unreclaimed is None
-    return outcome.stats
+    assert not report.is_empty
+    assert not report.failed, report.failed
+    assert report.unreclaimed is None
+    return report
+
+
+def failed(log: SegmentLog, **given: Any) -> tuple[LogCompactionReport, list[CompactlibError]]:
+    """The report and the failures of a compaction that fails in part."""
+    with pytest.raises(CompactionFailed) as caught:
+        log.compact(policy=log.policy, **given)
+    report: LogCompactionReport = caught.value.report
+    return report, list(caught.value.failures.values())
 
 
 def damaged(log: LogReader | SegmentLog) -> list[CorruptData]:
@@ -84,10 +92,10 @@ def damaged(log: LogReader | SegmentLog) -> list[CorruptData]:
 def compact_to_rest(log: SegmentLog) -> int:
     """Major compactions until there is nothing to do; how many did something."""
     for count in range(10):
-        outcome = log.compact(policy=log.policy)
-        if isinstance(outcome, Skipped):
+        report = log.compact(policy=log.policy)
+        if report.is_empty:
             return count
-        done(outcome)
+        done(report)
     raise AssertionError("compaction does not come to rest")
 
 

@@ -36,13 +36,13 @@ def indexes(log: RaftLog) -> list[int]:
 def held(log: RaftLog) -> IndexSet:
     """The indexes that its segments hold, dead or not."""
     found = IndexSet()
-    for ref in log.segments.refs:
-        with SegmentReader(Path(log.segments.folder) / segment_name(ref.number)) as reader:
+    for ref in log.refs:
+        with SegmentReader(Path(log.folder) / segment_name(ref.number)) as reader:
             found |= reader.index.index_set().between(ref.first, ref.last)
     return found
 
 
 def reopened(log: RaftLog) -> RaftLog:
-    folder = Path(log.segments.folder).parents[1]
+    folder = Path(log.folder).parents[1]
     log.close()
     return open_log(folder, SMALL)

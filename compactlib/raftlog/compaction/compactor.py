@@ -2,35 +2,36 @@
 """The compaction of one log: sense, plan, rewrite, check, commit, reclaim. `Compactor._compact` is the algorithm.
 
 A group that fails stays as it was while the others go on; what was committed stays when a later one fails, the disk
-fills up, or the budget ends, and the next run goes on from there. The list of segments is switched before a file goes.
+fills up, or the budget ends, and the next run goes on from there. The list of segments is switched, and the host is
+notified of the change, before a file goes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import (
+    BudgetSpent,
     Busy,
-    Closed,
+    CompactionFailed,
     CompactlibError,
     CorruptData,
     InvalidInput,
     NotFound,
     StorageError,
+    TaskFailed,
     Unsupported,
 )
-from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
-from compactlib.files.disk import Files
-from compactlib.guard import Guard
+from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, own_error
+from compactlib.guard import Guard, Run
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,
@@ -46,48 +47,50 @@ from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, Planne
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.compaction.report import (
-    CompactionOutcome,
-    GroupOutcome,
-    GroupStats,
-    LogCompactionReport,
-    LogReclaimReport,
-    outcome_of,
-    report_of,
-)
+from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.sense.cadence import CadenceFile, MajorCadence
 from compactlib.raftlog.compaction.sense.statistics import StatsCache, room_in, view_of
-from compactlib.raftlog.compaction.sense.trigger import Trigger
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.segment.segment_list import between
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
-from compactlib.runtime.budget import Budget, spent_at_once
-from compactlib.runtime.observe import Observer, Observers, Progress, telling
-from compactlib.runtime.ownership import Ownership, Run
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
 from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:
+    from compactlib.raftlog.memtable import Memtable
+
+_LOGGER = logging.getLogger("compactlib.raftlog")
 
 
 @attrs.define
-class Beside:
-    """What a store keeps of a log beside its segments.
+class _Work:
+    """What one run has done so far.
 
     Attributes:
-        held: gives the indexes of the entries that are in memory.
-        pinned: gives those that must stay although they are dead.
-        row_is_lost: whether the log's row is damaged and is not to be read: the store puts another in force.
+        plan: what it carries out.
+        waiting: groups whose new segments are still to come, by task.
+        placed: groups whose new segments are in force, and whose members' names are to become links.
+        ended: what ended the run: the fence, or the end of the log.
     """
 
-    held: Callable[[], IndexSet] = IndexSet
-    pinned: Callable[[], IndexSet] = IndexSet
-    row_is_lost: bool = False
+    plan: LogPlan
+    waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
+    placed: list[tuple[int, ...]] = attrs.field(factory=list)
+    dropped: tuple[int, ...] = ()
+    dropped_bytes: int = 0
+    done: list[GroupStats] = attrs.field(factory=list)
+    failed: list[GroupFailed] = attrs.field(factory=list)
+    purged: list[int] = attrs.field(factory=list)
+    unreclaimed: CompactlibError | None = None
+    ended: CompactlibError | None = None
 
 
 class Compactor:
@@ -96,56 +99,48 @@ class Compactor:
     Args:
         segments: the log's segments.
         guard: of the log; its lock is held while files are switched.
-        beside: what else has to be kept.
-        files, clock, observer, limits, policy, trigger, keep_links_seconds, run_id: see `LogOptions`.
-
-    Attributes:
-        runs: whose compaction or reclaim is under way.
+        options: of the log.
+        memtable: of a log of a store: entries that no segment holds yet.
     """
 
-    def __init__(self, segments: Segments, guard: Guard, beside: Beside, *, files: Files, clock: Clock,
-                 observer: Observer, limits: SegmentLimits, policy: LogPolicy, trigger: Trigger,
-                 keep_links_seconds: float, run_id: Callable[[], str]) -> None:
+    def __init__(self, segments: Segments, guard: Guard, options: LogOptions, memtable: Memtable | None) -> None:
         self._segments = segments
         self._guard = guard
-        self._beside = beside
+        self._options = options
+        self._memtable = memtable
         self._folder = segments.folder
-        self._files = files
-        self._clock = clock
-        self._observer = telling(observer)
-        self._limits = limits
-        self._policy = policy
-        self._keep_links_seconds = keep_links_seconds
-        self._run_id = run_id
+        self._files = options.files
+        self._clock = options.clock
+        self._observer = telling(options.observer)
         self._stats = StatsCache()
-        self._cadence = MajorCadence(trigger, clock, CadenceFile(files, segments.folder, self._observer))
+        self._cadence = MajorCadence(options.trigger, options.clock,
+                                     CadenceFile(options.files, segments.folder, self._observer))
         # By merged segment, the change of the list that made it a link: leases from before may use that.
         self._linked: dict[int, int] = {}
-        self.runs: Ownership = Ownership(f"the log in {segments.folder}")
+        # The list as the host knows it.
+        self._shown: dict[int, SegmentRef] = {ref.number: ref for ref in segments.refs}
 
     # -- sense and plan
 
     def view(self, budget: Budget | None = None) -> LogView:
-        """The log as a policy sees it now; what is pinned counts as alive."""
+        """Return the log as a policy sees it now; what is pinned counts as alive."""
         return self._sense(budget)[1]
 
     def _sense(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
-        """What a plan is made from: the snapshot as far as segments have to keep what it names, and the view."""
         self._guard.require_open()
         known = self._segments.known()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._state_of_segments()
-        return state, view_of(self._segments, state, known, self._stats, self._limits, budget, self._clock)
+        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget, self._clock)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
-        """The snapshot, with what is pinned, and without what no segment holds (it is in memory, or held by its pin).
-        """
+        """Return the snapshot, with what is pinned, and without what no segment holds (memory or its pin holds it)."""
         state = self._segments.row
         if state is None:
             return None
-        pinned = self._beside.pinned().at_most(state.index)
+        pinned = self._segments.pinned.at_most(state.index)
         live = state.live | pinned
-        suspects = live & (self._beside.held() | pinned)
+        suspects = live & (pinned if self._memtable is None else self._memtable.indexes() | pinned)
         if not suspects:
             return state
         found = []
@@ -153,7 +148,7 @@ class Compactor:
             try:
                 found.append(here & self._segments.index_of(ref.number).index_set())
             except (CorruptData, Unsupported, StorageError, NotFound):
-                # What judges it says so, and it stays as it is.
+                # The view lists it as damaged, and it stays as it is.
                 found.append(here)
         return SnapshotMeta(state.index, state.term, live - (suspects - IndexSet().union(*found)))
 
@@ -172,8 +167,8 @@ class Compactor:
         if not view.candidates:
             # With nothing alive a rewrite would only do what a drop does.
             return planned(DropDead(), "")
-        # Why a rewrite is due holds nothing back; of a policy that rewrites nothing, that it does not is what does.
-        plan = planned(self._policy, "" if isinstance(self._policy, DropDead) else due)
+        own = self._options.policy
+        plan = planned(own, "" if isinstance(own, DropDead) else due)
         if room is None or plan.bytes_needed <= room:
             return plan
         return planned(DropDead(), f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}")
@@ -181,112 +176,93 @@ class Compactor:
     # -- the five steps
 
     def compact(self, plan: LogPlan | None, policy: LogPolicy | None, executor: Executor | None,
-                budget: Budget | None, observer: Observer | None, fence: CommitFence | None) -> CompactionOutcome:
+                budget: Budget | None, observer: Observer | None, fence: CommitFence | None) -> LogCompactionReport:
         """See `SegmentLog.compact`."""
         self._guard.require_open()
         if plan is not None:
             self._require_own(plan, policy)
-        told = self._observer if observer is None else Observers(self._observer, observer)
-        began, views = self._clock.monotonic(), list[LogView]()
-        outcome: CompactionOutcome
-        with self.runs.begin(budget) as run:
-            if run is None:
-                outcome = self._busy()
-                if self.runs.is_mine:
-                    # Asked for by an observer, say, which must not be notified because it asked.
-                    return outcome
-            else:
-                try:
-                    outcome = self._compact(plan, policy, executor, run, told, fence, views)
-                except _Ended as ended:
-                    outcome = self._failed(ended.error)
-            if not told.is_deaf:  # else nobody would read the numbers, for which new segments are opened
-                self._tell_numbers(telling(told) if run is None else run.observer(told), outcome,
-                                   self._clock.monotonic() - began, views)
-        return outcome
-
-    def _compact(self, given: LogPlan | None, policy: LogPolicy | None, executor: Executor | None, run: Run,
-                 observer: Observer, fence: CommitFence | None, views: list[LogView]) -> CompactionOutcome:
+        notified = self._observer if observer is None else Observers(self._observer, observer)
         began = self._clock.monotonic()
-        told = run.observer(observer)
-        with _ending():
-            run.budget.check()
-            self._recover()
-            state, view = self._sense(run.budget)                                  # sense
-        views.append(view)
-        plan = self.plan(view, policy) if given is None else given                  # plan
-        with _ending():
-            run.budget.check()
-            if given is not None:
-                require_fitting(plan, view)
-            needed, room = self._room_for(plan, executor)
-            if needed > room:
-                return Skipped(_without_room(needed, room))
-            self._cadence.planned(plan, view)
-            if plan.is_empty or state is None:
-                self._reclaim()
-                self._cadence.ended(plan, ())
-                return Skipped(plan.why)
-            groups: list[GroupOutcome] = list(plan.damaged)
-            drop = self._drop(plan, fence)
-            error = drop.error
-            if error is not None:
-                groups += [GroupFailed((stats.number,), error, "partly" if drop.numbers else "no")
-                           for stats in plan.drops]
-            waiting = dict(self._tasks(plan.groups, state))
-            placed: list[tuple[int, ...]] = []
-            with self._rewritten(waiting if error is None else {}, executor or LocalExecutor(), run, told) as answers:
-                for group, task, answer in answers:                                 # rewrite
-                    if isinstance(answer, GroupFailed):
-                        groups.append(answer)
-                        continue
-                    outcomes, error = self._commit(group, task, answer, fence, placed)  # check, commit
-                    groups += outcomes
-                    if error is not None:
-                        break
-            groups += [GroupFailed(group.numbers, error) for group, _ in waiting.values() if error is not None]
-            purged, unreclaimed = self._try_to_reclaim(placed)                       # reclaim
-        report = LogCompactionReport(
-            policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=drop.numbers,
-            dropped_bytes=drop.freed, groups=tuple(groups), left_out=plan.left_out,
-            purged_links=tuple(sorted({*drop.purged, *purged})), unreclaimed=unreclaimed,
-            seconds=self._clock.monotonic() - began)
-        self._cadence.ended(plan, report.failed)
-        _tell(report, told)
-        return outcome_of(report)
+        run = Run(self._guard, budget)
+        with run.held:
+            run.begin("compaction")
+            try:
+                report = self._compact(plan, policy, executor, run.budget, notified, fence)
+            except CompactlibError as error:
+                done = error.report if isinstance(error, CompactionFailed) else None
+                self._notify_numbers(notified, ("failed", type(error).__name__), done, self._clock.monotonic() - began)
+                raise
+            self._notify_numbers(notified, ("skipped", "nothing") if report.is_empty else ("done", report.policy.name),
+                                 report, report.seconds)
+        return report
+
+    def _compact(self, given: LogPlan | None, policy: LogPolicy | None, executor: Executor | None, budget: Budget,
+                 observer: Observer, fence: CommitFence | None) -> LogCompactionReport:
+        began = self._clock.monotonic()
+        budget.check()
+        self._recover()
+        state, view = self._sense(budget)                                               # sense
+        plan = self.plan(view, policy) if given is None else given                      # plan
+        if given is not None:
+            require_fitting(given, view)
+        budget.check()
+        work, why_not = _Work(plan), self._without_room(plan, executor)
+        if why_not:
+            return self._report(attrs.evolve(plan, damaged=()), work, began, why_not)
+        self._cadence.planned(plan, view)
+        work.failed += plan.damaged
+        if state is not None:
+            try:
+                self._drop(work, fence)
+                work.waiting = dict(self._tasks(plan.groups, state))
+                with contextlib.closing(self._rewritten(work, executor or LocalExecutor(), budget, observer)) as made:
+                    for group, task, result in made:                                    # rewrite
+                        self._commit(group, task, result, fence, work)                  # check, commit
+            except CompactlibError as error:
+                work.ended = error
+        work.failed += [GroupFailed(group.numbers, work.ended) for group, _ in work.waiting.values() if work.ended]
+        if work.ended is None:
+            self._finish_and_reclaim(work)                                              # reclaim
+        self._cadence.ended(plan, work.failed)
+        report = self._report(plan, work, began)
+        _notify(report, observer)
+        return _returned(report, work.ended)
 
     def _recover(self) -> tuple[str, ...]:
-        """Finish what an earlier run has left of its links and files, as opening the log would; returns the names."""
+        """Finish what an earlier run has left of its links and files, as opening the log would; return the names."""
         with self._guard.lock:
             # No other thread is making files now whose temporary names could be taken for leftovers.
             self._guard.require_open()
             return recover_folder(self._files, self._folder).names
 
-    def _room_for(self, plan: LogPlan, executor: Executor | None) -> tuple[int, float]:
-        """The bytes that are needed, and those that are available."""
+    def _without_room(self, plan: LogPlan, executor: Executor | None) -> str:
+        """Return what is missing for the new segments, or an empty text."""
         room = room_in(self._files, self._folder) if plan.groups else None
         # Others than this thread may copy all groups before the first is committed.
         needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
-        return needed, float("inf") if room is None else room
+        return "" if room is None or needed <= room else _without_room(needed, room)
 
-    def _drop(self, plan: LogPlan, fence: CommitFence | None) -> _Drop:
+    def _drop(self, work: _Work, fence: CommitFence | None) -> None:
         """Take what is wholly dead out of the list, and remove the files that no lease holds."""
-        numbers = tuple(stats.number for stats in plan.drops)
+        numbers = tuple(stats.number for stats in work.plan.drops)
         if not numbers:
-            return _Drop()
+            return
         freed = sum(file_bytes(self._folder, number) for number in numbers)
-
-        def drop() -> tuple[int, ...]:
-            self._segments.drop(numbers, self._clock)
-            # So that the rewrite finds the room.
-            return self._try_to_reclaim()[0]
-
-        purged, error = _in_fence(fence, drop)
-        return _Drop(numbers, freed, purged, error) if purged is not None else _Drop(error=error)
+        try:
+            with _entered(fence):
+                self._segments.drop(numbers, self._clock)
+                work.dropped, work.dropped_bytes = numbers, freed
+            # Now, so that the rewrite finds the room.
+            with _entered(fence):
+                self._reclaim_for(work)
+        except CompactlibError as error:
+            if not work.dropped:
+                work.failed += [GroupFailed((number,), error) for number in numbers]
+            raise
 
     def _tasks(self, groups: Sequence[PlannedGroup],
-               state: SnapshotMeta) -> Iterator[tuple[str, tuple[PlannedGroup, CompactSegments]]]:
-        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}") if groups else ""
+               state: SnapshotMeta) -> Generator[tuple[str, tuple[PlannedGroup, CompactSegments]]]:
+        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._options.run_id()}") if groups else ""
         for group in groups:
             name = segment_name(group.members[0].number)
             sources = tuple(
@@ -294,80 +270,58 @@ class Compactor:
                               state.live.between(stats.ref.first, stats.ref.last))
                 for stats in group.members)
             yield name, (group, CompactSegments(name=name, folder=private, sources=sources,
-                                                max_bytes=self._limits.max_bytes, files=self._files))
+                                                max_bytes=self._options.limits.max_bytes, files=self._files))
 
-    @contextlib.contextmanager
-    def _rewritten(self, waiting: dict[str, tuple[PlannedGroup, CompactSegments]], executor: Executor, run: Run,
-                   observer: Observer) -> Iterator[Iterator[tuple[PlannedGroup, CompactSegments,
-                                                                  RewriteResult | GroupFailed]]]:
-        """Give each group with what its rewrite has made, in the order in which they end; what ends leaves `waiting`.
+    def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
+                   observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
+        """Yield each group with what its rewrite has made, in the order in which they end; note those that fail.
 
         Then the private folder goes: an attempt that outlives its run finds none to create its file in.
         """
+        waiting = work.waiting
         if not waiting:
-            yield iter(())
             return
-        private = next(iter(waiting.values()))[1].folder
+        count, left = len(waiting), budget.remaining.total_bytes
+        tasks = [task for _, task in waiting.values()]
+        private = tasks[0].folder
+        self._files.make_folder(private)
         try:
-            self._files.make_folder(private)
-        except StorageError as error:
-            yield iter([(group, task, GroupFailed(group.numbers, error)) for group, task in waiting.values()])
+            observer.progress(Progress("compact", 0, count, "groups"))
+            # A task that closes the log, on whichever thread, is refused: it uses the log while it runs.
+            inside = TellingObserver(observer, self._guard.use)  # type: ignore[arg-type]  # a lock is a context manager
+            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=inside)) as answers:
+                for answer in answers:
+                    group, task = waiting.pop(answer.task)
+                    if isinstance(answer, RewriteFailure):
+                        work.failed.append(GroupFailed(group.numbers, _naming_total(answer.error, group, left)))
+                    else:
+                        yield group, task, answer
+                    observer.progress(Progress("compact", count - len(waiting), count, "groups"))
+        except Exception as raised:  # whatever a host's executor raises
+            error = own_error("compact", raised)
+            work.failed += [GroupFailed(group.numbers, error) for group, _ in waiting.values()]
             waiting.clear()
-            return
-        try:
-            with contextlib.closing(self._answers(waiting, executor, run, observer)) as answers:
-                yield answers
         finally:
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
 
-    def _answers(self, waiting: dict[str, tuple[PlannedGroup, CompactSegments]], executor: Executor, run: Run,
-                 observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult | GroupFailed]]:
-        count, left = len(waiting), run.budget.remaining.total_bytes
-        observer.progress(Progress("compact", 0, count, "groups"))
-        tasks = [task for _, task in waiting.values()]
-        with contextlib.closing(answers_of(executor, tasks, budget=run.budget, observer=observer)) as outcomes:
-            while True:
-                try:
-                    outcome = next(outcomes, None)
-                except Exception as raised:  # whatever a host's executor raises
-                    error = own_error("compact", raised)
-                    for name, (group, task) in list(waiting.items()):
-                        del waiting[name]
-                        yield group, task, GroupFailed(group.numbers, error)
-                    return
-                if outcome is None:
-                    return
-                group, task = waiting.pop(outcome.task)
-                if isinstance(outcome, RewriteFailure):
-                    failure, needed = outcome.error, group.live_bytes
-                    if left is not None and left < needed:
-                        failure = spent_at_once(failure, f"the group of segments {group.numbers}", left=left,
-                                                needed=needed)
-                    yield group, task, GroupFailed(group.numbers, failure)
-                else:
-                    yield group, task, outcome
-                observer.progress(Progress("compact", count - len(waiting), count, "groups"))
-
     def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
-                placed: list[tuple[int, ...]]) -> tuple[list[GroupOutcome], CompactlibError | None]:
-        """Check a group's new segment and put it in force; the error is one that ends the run.
+                work: _Work) -> None:
+        """Check a group's new segment and put it in force. What is raised ends the run; what is noted, the group.
 
-        A fence is held until the group is finished; else one sync at the end of the run finishes all, in `placed`.
+        With a fence the group is finished inside it; else one sync at the end of the run finishes all.
         """
         members = group.numbers
-        if len(result.files) != 1:
-            return [GroupFailed(members, InvalidInput(f"the rewrite of segments {members} made {len(result.files)} "
-                                                      f"files; expected one"))], None
-        file = result.files[0]
         try:
+            if len(result.files) != 1:
+                raise InvalidInput(f"the rewrite of segments {members} made {len(result.files)} files; expected one")
+            file = result.files[0]
             merged = check_rewritten(file, members, [source.live for source in task.sources])
             sizes = sum(file_bytes(self._folder, number) for number in members)
         except CompactlibError as error:
-            return [GroupFailed(members, error)], None
-
-        def switch() -> CompactlibError | None:
-            """What stood in the way; before the switch, or behind it, where links are missing."""
+            work.failed.append(GroupFailed(members, error))
+            return
+        with _entered(fence):
             try:
                 with self._guard.lock:
                     self._require_unchanged(group)
@@ -380,29 +334,23 @@ class Compactor:
                         raise
                     epoch = self._segments.replace(members, merged)
                     self._guard.done()
-                self._linked.update(dict.fromkeys(members[1:], epoch))
-                placed.append(members)
-                link_members(self._files, self._folder, members)
-                if fence is not None:
-                    self._finish(placed)
             except (StorageError, Busy) as error:
-                return error
-            return None
-
-        stopped, refused = _in_fence(fence, switch)
-        is_open, failure = self._guard.is_open, refused or stopped
-        is_in_force = self._segments.known_of(members[0]) == merged
-        outcomes: list[GroupOutcome] = []
-        if is_in_force and stopped is None:
-            outcomes.append(GroupStats(
+                work.failed.append(GroupFailed(members, error))
+                if not self._guard.is_open:
+                    raise
+                return
+            work.placed.append(members)
+            work.done.append(GroupStats(
                 members=members, entries_before=sum(stats.entries for stats in group.members),
                 entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
                 bytes_freed=sizes - file.size_bytes, seconds=result.seconds))
-        if failure is not None:
-            outcomes.append(GroupFailed(members, failure,
-                                        "partly" if is_in_force else "no" if is_open else "unknown"))
-        # The present holder of the fence does the rest; a log that closed itself does none.
-        return outcomes, refused if is_open else failure
+            self._linked.update(dict.fromkeys(members[1:], epoch))
+            try:
+                link_members(self._files, self._folder, members)
+                if fence is not None:
+                    self._finish(work)
+            except StorageError as error:
+                work.unreclaimed = error
 
     def _require_unchanged(self, group: PlannedGroup) -> None:
         refs, members = self._segments.refs, group.numbers
@@ -410,57 +358,85 @@ class Compactor:
             raise Busy(f"segments {', '.join(map(str, members))} are not neighbours as they were when they were "
                        f"planned; compact again")
 
-    def _finish(self, placed: list[tuple[int, ...]]) -> None:
-        finish_groups(self._files, self._folder, placed)
-        placed.clear()
+    def _finish(self, work: _Work) -> None:
+        finish_groups(self._files, self._folder, work.placed)
+        work.placed.clear()
 
     # -- reclaim
 
-    def reclaim(self, budget: Budget | None) -> Done[LogReclaimReport] | Skipped | Failed:
+    def reclaim(self, budget: Budget | None) -> LogReclaimReport:
         """See `SegmentLog.reclaim`."""
         self._guard.require_open()
-        with self.runs.begin(budget) as run:
-            if run is None:
-                return self._busy()
-            try:
-                run.budget.check()
-                names = self._recover()
-                report = attrs.evolve(self._reclaim(), leftovers=names)
-            except CompactlibError as error:
-                return self._failed(error)
-        if report:
-            return Done(report)
+        run = Run(self._guard, budget)
+        with run.held:
+            run.begin("compaction")
+            run.budget.check()
+            names = self._recover()
+            report = attrs.evolve(self._reclaim(), leftovers=names)
+            return attrs.evolve(report, why=self._why_kept(report)) if report.is_empty else report
+
+    def _why_kept(self, report: LogReclaimReport) -> str:
         if report.waiting:
-            return Skipped(f"{report.waiting} dropped segments wait for the end of a lease; release it")
-        if links_in(self._folder):
-            return Skipped(f"{len(links_in(self._folder))} old names of merged segments are kept for "
-                           f"keep_links_seconds={self._keep_links_seconds:g}, for readers in other processes; "
-                           f"wait, or lower it")
-        return Skipped("nothing waits to be removed")
+            return f"{report.waiting} dropped segments wait for the end of a lease; release it"
+        links = len(links_in(self._folder))
+        if links:
+            return (f"{links} old names of merged segments are kept for keep_links_seconds="
+                    f"{self._options.keep_links_seconds:g}, for readers in other processes; wait, or lower it")
+        return "nothing waits to be removed"
 
     def _reclaim(self) -> LogReclaimReport:
-        """Remove what no reader can reach any more."""
+        """Remove what no reader can reach any more, once the host knows that it is not listed.
+
+        Raises:
+            TaskFailed: the host's `on_changes` failed; nothing was removed.
+            StorageError: the disk refused; what is left is tried again the next time.
+        """
         self._guard.require_open()
+        self._notify_changes()
         removed, freed = self._segments.remove_dropped()
         purged = purge_links(self._files, self._folder, now=self._clock.now(),
-                             keep_seconds=self._keep_links_seconds,
+                             keep_seconds=self._options.keep_links_seconds,
                              is_leased=lambda number: self._segments.is_leased(self._linked.get(number, 0)))
         for number in purged:
             self._linked.pop(number, None)
         return LogReclaimReport(segments=removed, links=purged, leftovers=(), bytes_freed=freed,
                                 waiting=len(self._segments.dropped))
 
-    def _try_to_reclaim(self, placed: list[tuple[int, ...]] | None = None
-                        ) -> tuple[tuple[int, ...], StorageError | None]:
-        """Finish the groups that were placed, and remove what nobody reaches; what the disk refuses is for later."""
-        if not self._guard.is_open:
-            return (), None
+    def _reclaim_for(self, work: _Work) -> None:
         try:
-            if placed:
-                self._finish(placed)
-            return self._reclaim().links, None
+            work.purged += self._reclaim().links
+        except (StorageError, TaskFailed) as error:
+            work.unreclaimed = error
+
+    def _finish_and_reclaim(self, work: _Work) -> None:
+        """Finish the groups that were placed, and remove what nobody reaches; what is refused is for the next run."""
+        try:
+            if work.placed:
+                self._finish(work)
         except StorageError as error:
-            return (), error
+            work.unreclaimed = error
+        else:
+            self._reclaim_for(work)
+
+    def _notify_changes(self) -> None:
+        """Give the host the changes of the list since the last time."""
+        notified = self._options.on_changes
+        now = {ref.number: ref for ref in self._segments.refs}
+        if notified is None or now == self._shown:
+            return
+        newest = max(self._shown, default=0)
+        changed = [ref for number, ref in now.items() if self._shown.get(number) != ref]
+        changes = SegmentChanges(
+            folder=self._folder, new=tuple(ref for ref in changed if ref.number >= newest),
+            merged=tuple(ref for ref in changed if ref.number < newest),
+            removed=tuple(sorted(self._shown.keys() - now)))
+        try:
+            notified(changes)
+        except Exception as error:
+            _LOGGER.warning("on_changes of the log in %s failed; no file is removed, and the next reclaim calls it "
+                            "again", self._folder, exc_info=error)
+            raise foreign_error("on_changes", error) from error
+        self._shown = now
 
     # -- what is said of it
 
@@ -473,94 +449,75 @@ class Compactor:
             whose = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
             raise InvalidInput(f"the plan is of {whose}, and this is the one in {self._folder}; plan with this log")
 
-    def _busy(self) -> Skipped:
-        if self.runs.is_closed:
-            raise Closed(f"the log in {self._folder} is closed; open it again")
-        return Skipped("a compaction is running; ask again when it has ended", is_busy=True)
+    def _report(self, plan: LogPlan, work: _Work, began: float, why_not: str = "") -> LogCompactionReport:
+        return LogCompactionReport(
+            policy=plan.policy, why=why_not or plan.why,
+            snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=work.dropped,
+            dropped_bytes=work.dropped_bytes, groups=(*work.failed, *work.done), left_out=plan.left_out,
+            purged_links=tuple(sorted(set(work.purged))), unreclaimed=work.unreclaimed,
+            seconds=self._clock.monotonic() - began)
 
-    def _failed(self, error: CompactlibError) -> Failed:
-        if not self._guard.is_open and isinstance(error, Closed):
-            raise error
-        return Failed(error)
-
-    def _tell_numbers(self, observer: Observer, outcome: CompactionOutcome, seconds: float,
-                      views: Sequence[LogView]) -> None:
+    def _notify_numbers(self, observer: Observer, outcome: tuple[str, str], report: LogCompactionReport | None,
+                        seconds: float) -> None:
+        if observer.is_deaf:  # nobody would read the numbers, for which new segments are opened
+            return
         above, name = os.path.split(self._folder)
         if os.path.basename(above) == LOGS_FOLDER:
             # Of a store with many: ids are often the same in each.
             name = f"{os.path.basename(os.path.dirname(above))}/{name}"
-        numbers, report = StoreNumbers("raftlog", name), report_of(outcome)
-        numbers.compacted(observer, outcome, seconds, policy="" if report is None else report.policy.name,
-                          moved=None if report is None else Moved(read=report.bytes_read, copied=report.bytes_written,
-                                                                  freed=report.bytes_freed))
+        numbers = StoreNumbers("raftlog", name)
+        numbers.ended(observer, *outcome, seconds, Moved() if report is None else Moved(
+            read=report.bytes_read, copied=report.bytes_written, freed=report.bytes_freed))
         with contextlib.suppress(CompactlibError):
-            if views:
-                numbers.levels(observer, self._levels(views[-1] if report is None else self.view()))
-
-    def _levels(self, view: LogView) -> StoreLevels:
-        room = room_in(self._files, self._folder)
-        return StoreLevels(
-            live_bytes=sum(each.live_bytes for each in view.segments),
-            dead_bytes=sum(each.dead_bytes for each in view.segments), free_bytes=room,
-            capacity_bytes=None if room is None else sum(each.file_bytes for each in view.segments) + room,
-            oldest_lease_seconds=self._segments.oldest_lease(),
-            oldest_unreclaimed_seconds=self._segments.oldest_dropped())
+            view, room = self.view(), room_in(self._files, self._folder)
+            numbers.levels(observer, StoreLevels(
+                live_bytes=sum(each.live_bytes for each in view.segments),
+                dead_bytes=sum(each.dead_bytes for each in view.segments), free_bytes=room,
+                capacity_bytes=None if room is None else sum(each.file_bytes for each in view.segments) + room,
+                oldest_lease_seconds=self._segments.oldest_lease(),
+                oldest_unreclaimed_seconds=self._segments.oldest_dropped()))
 
 
-@attrs.frozen
-class _Drop:
-    """The drops of a plan, if they were carried out.
-
-    Attributes:
-        numbers: the segments.
-        freed: what their files held.
-        purged: merged segments whose old names went as well.
-        error: what the fence said before or after.
-    """
-
-    numbers: tuple[int, ...] = ()
-    freed: int = 0
-    purged: tuple[int, ...] = ()
-    error: CompactlibError | None = None
+def _entered(fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if fence is None else fence.guard()
 
 
-class _Ended(Exception):
-    """A run has ended with an error of the library, which becomes its outcome."""
-
-    def __init__(self, error: CompactlibError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@contextlib.contextmanager
-def _ending() -> Iterator[None]:
-    """Inside it an error of the library ends the run; what a policy raises in between is for the caller to see."""
-    try:
-        yield
-    except CompactlibError as error:
-        raise _Ended(error) from error
-
-
-def _in_fence(fence: CommitFence | None, work: Callable[[], _T]) -> tuple[_T | None, CompactlibError | None]:
-    """What `work` returned, `None` if it was not done; and what the fence raised before it or after it."""
-    done: _T | None = None
-    try:
-        with contextlib.nullcontext() if fence is None else fence.guard():
-            done = work()
-    except CompactlibError as error:
-        return done, error
-    return done, None
-
-
-def _tell(report: LogCompactionReport, observer: Observer) -> None:
+def _notify(report: LogCompactionReport, observer: Observer) -> None:
     for failed in report.failed:
         observer.event("raftlog_group_failed", {"members": failed.members, "error": str(failed.error)})
     if report.unreclaimed is not None:
         observer.event("raftlog_unreclaimed", {"error": str(report.unreclaimed)})
 
 
+def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:
+    """Return the report, or raise what the run came to."""
+    is_changed = bool(report.done or report.dropped)
+    if ended is not None and not is_changed:
+        raise ended
+    failures = {_name(each): each.error for each in report.failed if not isinstance(each.error, BudgetSpent)}
+    if ended is not None:
+        failures["the run"] = ended
+    if failures:
+        raise CompactionFailed(report=report, failures=failures) from next(iter(failures.values()))
+    if report.is_partial and not is_changed:
+        raise report.failed[0].error
+    return report
+
+
+def _name(failed: GroupFailed) -> str:
+    return f"segments {', '.join(map(str, failed.members))}"
+
+
+def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None) -> CompactlibError:
+    """Return `error`; if the budget's total did not suffice for one group, another one that says how much would."""
+    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None or left >= group.live_bytes:
+        return error
+    least = max(group.live_bytes, left + 1)
+    return BudgetSpent(f"segments {group.numbers} become one at once: the budget had {left} bytes left "
+                       f"({error.spent_bytes} bytes spent in all); give at least {least}",
+                       reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)
+
+
 def _without_room(needed: int, room: float) -> str:
     return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
             f"compact(policy=DropDead()) needs none")
-
-

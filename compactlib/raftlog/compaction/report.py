@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction did: one value per group, and the report over all of them."""
+"""What a compaction or a reclaim did: the reports, and the changes of the list of segments for the host."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import BudgetSpent, StorageError
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.raftlog.compaction.plan.plan import DROP_DEAD, GroupFailed, LeftOutSegment
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.report import PolicyRecord, Printed, Table
 
 
@@ -47,15 +47,15 @@ class LogCompactionReport(Printed):
 
     Attributes:
         policy: the name of the policy that chose what was rewritten.
-        why: the plan's reason.
+        why: the plan's reason; of an empty report which gate was shut, its value, and the setting to change.
         snapshot_index: the snapshot that it relied on.
         dropped: numbers of the segments that were removed whole.
         dropped_bytes: what their files held; given back at once, or when the last lease on them ends.
         groups: each group's outcome.
         left_out: segments that were left alone, with the reason.
         purged_links: numbers of merged segments whose old names are gone now.
-        unreclaimed: why files that no reader can reach are still there, if the disk refused to remove them; the
-            next run tries again.
+        unreclaimed: why files that no reader can reach are still there: the disk refused to remove them, or the host's
+            `on_changes` failed. The next run tries again.
         seconds: how long everything took.
     """
 
@@ -67,8 +67,18 @@ class LogCompactionReport(Printed):
     groups: tuple[GroupOutcome, ...]
     left_out: tuple[LeftOutSegment, ...]
     purged_links: tuple[int, ...]
-    unreclaimed: StorageError | None
+    unreclaimed: CompactlibError | None
     seconds: float
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was dropped or rewritten; `why` says what held it back."""
+        return not (self.dropped or self.groups)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the caller's budget ended before all was done; the next run goes on."""
+        return any(isinstance(each.error, BudgetSpent) for each in self.failed)
 
     @property
     def drops_only(self) -> bool:
@@ -118,6 +128,8 @@ class LogCompactionReport(Printed):
                                 title=self._summary())
 
     def _summary(self) -> str:
+        if self.is_empty:
+            return f"{self.policy}: nothing was done: {self.why}"
         trouble = f", {len(self.failed)} groups FAILED" if self.failed else ""
         if self.unreclaimed is not None:
             trouble += ", files left to be removed"
@@ -128,42 +140,20 @@ class LogCompactionReport(Printed):
 
 
 @attrs.frozen(kw_only=True)
-class CompactionFailed(Failed):
-    """Not everything that was planned could be carried out; what was committed stays, and the next run goes on.
+class SegmentChanges:
+    """How the list of a log's segments has changed since its host was last notified; given to `LogOptions.on_changes`.
 
     Attributes:
-        report: what was done all the same, and each failure.
+        folder: the log's folder.
+        new: segments that were begun since, or have grown.
+        merged: older segments with another range: neighbours became one, or entries were taken back.
+        removed: numbers of segments that are listed no more, and whose files go next.
     """
 
-    report: LogCompactionReport
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The row of a failure, and those of the report."""
-        return [*Failed(self.error, self.changed).to_dicts(),
-                *({"outcome": "failed", **row} for row in self.report.to_dicts())]
-
-
-CompactionOutcome: TypeAlias = Done[LogCompactionReport] | Skipped | Failed
-"""What `SegmentLog.compact` answers; where something of a plan failed, the `Failed` is a `CompactionFailed`."""
-
-
-def outcome_of(report: LogCompactionReport) -> Done[LogCompactionReport] | CompactionFailed:
-    """`Done` if everything was carried out, else `CompactionFailed` with the first error."""
-    if not report.failed:
-        return Done(report)
-    told = {failed.changed for failed in report.failed}
-    partly = bool(report.done or report.dropped or "partly" in told)
-    # A cancellation is reported to the caller that asked for it, whatever else failed.
-    error = next((each.error for each in report.failed if isinstance(each.error, BudgetSpent)), report.failed[0].error)
-    return CompactionFailed(error, "unknown" if "unknown" in told else "partly" if partly else "no",
-                            report=report)
-
-
-def report_of(outcome: CompactionOutcome) -> LogCompactionReport | None:
-    """What a compaction did, whatever it ended in; `None` if it did nothing."""
-    if isinstance(outcome, Done):
-        return outcome.stats
-    return outcome.report if isinstance(outcome, CompactionFailed) else None
+    folder: str
+    new: tuple[SegmentRef, ...]
+    merged: tuple[SegmentRef, ...]
+    removed: tuple[int, ...]
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -176,6 +166,7 @@ class LogReclaimReport(Printed):
         leftovers: names of an interrupted compaction that were finished, undone or removed.
         bytes_freed: what the files of the segments held.
         waiting: how many dropped segments still wait for the end of a lease.
+        why: of an empty report, what files wait for.
     """
 
     segments: tuple[int, ...]
@@ -183,9 +174,17 @@ class LogReclaimReport(Printed):
     leftovers: tuple[str, ...]
     bytes_freed: int
     waiting: int
+    why: str = ""
 
-    def __bool__(self) -> bool:
-        return bool(self.segments or self.links or self.leftovers)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was freed; `why` says what held it back."""
+        return not (self.segments or self.links or self.leftovers)
+
+    @property
+    def is_partial(self) -> bool:
+        """False: a reclaim is one short step."""
+        return False
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row for each name."""
@@ -194,6 +193,8 @@ class LogReclaimReport(Printed):
                 *({"what": "leftover", "name": name} for name in self.leftovers)]
 
     def _summary(self) -> str:
+        if self.is_empty:
+            return f"nothing was reclaimed: {self.why}"
         return (f"{len(self.segments)} segments, {len(self.links)} old names and {len(self.leftovers)} leftovers "
                 f"reclaimed, {self.bytes_freed:,} bytes; {self.waiting} segments wait for a lease")
 

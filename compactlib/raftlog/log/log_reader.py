@@ -37,7 +37,7 @@ from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.log.unflushed import Unflushed
+    from compactlib.raftlog.memtable import Memtable
     from compactlib.raftlog.wal.frames import Frame
 
 _MAX_LOOKS = 100
@@ -102,11 +102,11 @@ class LogReader(LogReading):
                 segments = SegmentList(self._folder, contents.known, row, max_open=self._max_open)
                 segments.keep_open(contents.readers)
                 with contextlib.suppress(NotFound):
-                    unflushed = _replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
+                    memtable = _replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
-            self._segments, self._unflushed, self._snapshot_version = segments, unflushed, version
+            self._segments, self._memtable, self._snapshot_version = segments, memtable, version
             self._limits = _limits_of(contents)
 
     def _is_behind(self) -> bool:
@@ -129,6 +129,11 @@ class LogReader(LogReading):
         return wal_files(self._wal)
 
     @property
+    def snapshot(self) -> SnapshotMeta | None:
+        """The last snapshot recorded, `None` before the first."""
+        return self._segments.row
+
+    @property
     def limits(self) -> SegmentLimits:
         """The limits with which the log's newest segment was begun; its plans are made under them."""
         return self._limits
@@ -136,15 +141,14 @@ class LogReader(LogReading):
     @property
     def unflushed(self) -> IndexSet:
         """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
-        found = self._unflushed
-        return IndexSet() if found is None else (self._segments.row or NO_SNAPSHOT).needed(found.indexes)
+        return (self._segments.row or NO_SNAPSHOT).needed(super().unflushed)
 
     def view(self, *, budget: Budget | None = None) -> LogView:
         self._guard.require_open()
-        row, unflushed = self._segments.row, self._unflushed
-        if row is not None and unflushed is not None:
+        row, memtable = self._segments.row, self._memtable
+        if row is not None and memtable is not None:
             # Without what is alive in the write-ahead log only.
-            row = SnapshotMeta(row.index, row.term, row.live.at_most(unflushed.base - 1))
+            row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
         known = self._segments.known() if self.refs else ()
         return view_of(self._segments, row, known, self._stats, self._limits, budget, SystemClock())
 
@@ -218,7 +222,7 @@ def _limits_of(contents: FolderContents) -> SegmentLimits:
     return SegmentLimits() if header is None else header.limits
 
 
-def _replayed(frames: tuple[Frame, ...], segments: SegmentList, row: SnapshotMeta) -> Unflushed | None:
+def _replayed(frames: tuple[Frame, ...], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
     from compactlib.raftlog.log.unflushed import replayed
 
     return replayed(frames, segments, row)

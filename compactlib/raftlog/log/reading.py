@@ -25,7 +25,6 @@ from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.model.refs import asked_refs, next_ref
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
     Answer,
@@ -42,7 +41,7 @@ from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.log.unflushed import Unflushed
+    from compactlib.raftlog.memtable import Memtable, Slab
 
 
 _MAX_ATTEMPTS = 100
@@ -55,14 +54,17 @@ class LogReading(Closing):
         folder: the log's.
         segments: its segments, with the row of the snapshot in force.
         guard: whether the log can be used.
+        memtable: of a log of a store: what it says on top of the segments.
     """
 
-    def __init__(self, folder: str, segments: SegmentList, guard: Guard) -> None:
+    def __init__(self, folder: str, segments: SegmentList, guard: Guard, memtable: Memtable | None = None) -> None:
         self._folder = folder
         self._segments = segments
         self._guard = guard
-        # What a store's write-ahead log says on top of the segments.
-        self._unflushed: Unflushed | None = None
+        self._memtable = memtable
+
+    def _require_open(self) -> None:
+        self._guard.require_open()
 
     # -- for the classes that inherit
 
@@ -79,8 +81,8 @@ class LogReading(Closing):
 
     @property
     def unflushed(self) -> IndexSet:
-        """Which entries a log's store holds elsewhere, in memory or in its write-ahead log, and no segment yet."""
-        return IndexSet()
+        """Which entries a log's store holds in memory, or in its write-ahead log, and no segment yet."""
+        return IndexSet() if self._memtable is None else self._memtable.indexes()
 
     # -- the log
 
@@ -90,36 +92,40 @@ class LogReading(Closing):
         return self._folder
 
     @property
-    def snapshot(self) -> SnapshotMeta | None:
-        """The last snapshot recorded, `None` before the first."""
-        return self._segments.row
-
-    @property
     def refs(self) -> tuple[SegmentRef, ...]:
         """The segments, oldest first, with the range of indexes each answers for."""
-        refs = self._segments.refs
-        return refs if self._unflushed is None else self._unflushed.below(refs)
+        refs, memtable = self._segments.refs, self._memtable
+        base = MAX_INDEX + 1 if memtable is None else memtable.base
+        if not refs or refs[-1].last < base:
+            return refs
+        return tuple(ref if ref.last < base else SegmentRef(ref.number, ref.first, base - 1)
+                     for ref in refs if ref.first < base)
 
     @property
     def first_index(self) -> int | None:
         """The lowest index in the log, `None` if it is empty."""
-        refs = self.refs
-        if not refs and self._unflushed is not None and self._unflushed.slabs:
-            return self._unflushed.slabs[0].first
-        return refs[0].first if refs else None
+        refs, slabs = self.refs, self._slabs()
+        return refs[0].first if refs else slabs[0].first if slabs else None
 
     @property
     def last_index(self) -> int | None:
         """The highest index in the log, `None` if it is empty."""
-        if self._unflushed is not None and self._unflushed.slabs:
-            return self._unflushed.slabs[-1].last
-        refs = self.refs
-        return refs[-1].last if refs else None
+        refs, slabs = self.refs, self._slabs()
+        return slabs[-1].last if slabs else refs[-1].last if refs else None
+
+    def _slabs(self) -> Sequence[Slab]:
+        if self._memtable is None or not self._memtable.tables:
+            return ()
+        from compactlib.raftlog.memtable import visible_slabs  # loaded for logs of a store alone
+
+        return visible_slabs(self._memtable.tables)
 
     # -- one index
 
     def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """The entry of `index`, or that it is dead, or that the log never held it. One bisection and one `pread`.
+        """The entry of `index`, or that it is dead, or that the log never held it.
+
+        From memory, or with one bisection and one `pread`.
 
         Raises:
             CorruptData: the entry is damaged, or it is live and no segment holds it.
@@ -127,12 +133,12 @@ class LogReading(Closing):
         """
         if type(index) is not int:
             index = whole("the index", index)
-        self._guard.require_open()
+        self._require_open()
         row = self._segments.row
         if row is not None and index <= row.index and not row.live.holds(index):
             return DeadEntry(index, row.index)
         try:
-            entry = self._segments.read(index) if self._unflushed is None else self._find(index)
+            entry = self._segments.read(index) if self._memtable is None else self._find(index)
         except NotFound:
             return self._read_again(index)
         if entry is not None:
@@ -142,15 +148,16 @@ class LogReading(Closing):
         return MissingEntry(index) if above and not self._is_behind() else self._read_again(index)
 
     def _find(self, index: int) -> Entry | None:
-        unflushed = self._unflushed
-        if unflushed is not None and index >= unflushed.base:
-            return unflushed.find(index)
+        # The tables before the segments: what leaves the tables is in segments by then.
+        for table in reversed(() if self._memtable is None else self._memtable.tables):
+            if index >= table.base:
+                return table.find(index)
         return self._segments.read(index)
 
     def _read_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
         for _ in range(_MAX_ATTEMPTS):
-            self._guard.require_open()
+            self._require_open()
             self.refresh()
             row = self._segments.row
             if row is not None and row.is_dead(index):
@@ -189,7 +196,7 @@ class LogReading(Closing):
         Raises:
             Unsorted: the indexes do not ascend strictly.
         """
-        self._guard.require_open()
+        self._require_open()
         # Before the list is read, so that everything it leads to stays.
         lease = self._segments.lease()
         try:
@@ -216,10 +223,11 @@ class LogReading(Closing):
         Uses the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
         dies before is left out. What is appended meanwhile is left out too.
         """
-        self._guard.require_open()
+        self._require_open()
         first, last = whole("first", first), whole("last", last)
         with self._segments.lease():
-            unflushed, asked = self._unflushed, last
+            # The tables before the segments, as above.
+            slabs, asked = self._slabs(), last
             refs = self.refs
             last = min(last, refs[-1].last) if refs else -1
             failed: SegmentRef | None = None
@@ -244,7 +252,7 @@ class LogReading(Closing):
                     if not (isinstance(answer, DamagedEntry) and self._has_died(answer.index)):
                         yield answer
                 first = part.last + 1
-        for slab in () if unflushed is None else unflushed.slabs:
+        for slab in slabs:
             for entry in slab.entries(first, asked):
                 if self._segments.row is None or not self._segments.row.is_dead(entry.index):
                     yield entry
@@ -302,7 +310,7 @@ class LogReading(Closing):
             StorageError: something cannot be read.
             Closed: the log was closed.
         """
-        self._guard.require_open()
+        self._require_open()
         seen = Examination()
         self.examine(seen, budget=budget)
         wal = wal_of(self._folder)
@@ -397,7 +405,7 @@ class ReadPlan(Closing):
             CorruptData: a whole segment is damaged.
         """
         for part in self._parts:
-            row = self._log.snapshot
+            row = self._log._segments.row
             alive = [index for index in part.indexes if row is None or not row.is_dead(index)]
             found = self._found(part.number, alive)
             for index in part.indexes:

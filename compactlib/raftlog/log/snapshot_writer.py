@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SnapshotWriter`: has a log's worker write snapshots and checkpoints of the host's machine, when a trigger wants one.
 
-```
-looked at ──▶ how far is the machine? ──▶ does a trigger want one? ──▶ a copy of the machine ──▶ written, piece by piece
-```
-
 The host says how far its machine is, and gives a copy of it when asked; the rest is `RaftLog.snapshot` and
 `RaftLog.checkpoint`.
 """
@@ -12,25 +8,21 @@ The host says how far its machine is, and gives a copy of it when asked; the res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import InvalidInput, Stale
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import index_set, whole
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.arguments import index_set
 from compactlib.raftlog.snapshots.files_format import SnapshotKind
-from compactlib.runtime.budget import Budget
+from compactlib.report import Printed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
-def _require_seconds(name: str, seconds: object) -> None:
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
-        raise InvalidInput(f"{name} is {seconds!r}; give seconds, more than 0")
+    from compactlib.raftlog.store.raft_log import RaftLog
 
 
 class SnapshotTrigger(Protocol):
@@ -61,12 +53,12 @@ class Applied:
     seconds: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        if whole("entries", self.entries) < 1:
+        if self.entries < 1:
             raise InvalidInput(f"entries is {self.entries}; give at least 1")
-        _require_seconds("seconds", self.seconds)
+        if self.seconds is not None and not self.seconds > 0:
+            raise InvalidInput(f"seconds is {self.seconds}; give more than 0, or None")
 
     def wants_snapshot(self, entries: int, seconds: float) -> str | None:
-        """See `SnapshotTrigger.wants_snapshot`."""
         if entries >= self.entries:
             return f"{entries} entries were applied, at least {self.entries}"
         if self.seconds is not None and seconds >= self.seconds:
@@ -91,40 +83,35 @@ class MachineCopy:
 
 
 @attrs.frozen(kw_only=True)
-class SnapshotWritten:
-    """A snapshot or checkpoint that was written.
+class SnapshotReport(Printed):
+    """What an attempt at a snapshot came to.
 
     Attributes:
-        kind: which of both.
-        index: its last entry.
+        kind: `"snapshot"` or `"checkpoint"`; `None` if none was written.
+        index: its last entry, -1 if none was written.
         live: how many live entries it names.
         state_bytes: how large the machine's state is; 0 for one that was there as a checkpoint, whose state is kept.
-        why: what asked for it.
+        why: what asked for it, or held it back.
     """
 
-    kind: SnapshotKind
-    index: int
-    live: int
-    state_bytes: int
+    kind: SnapshotKind | None = None
+    index: int = -1
+    live: int = 0
+    state_bytes: int = 0
     why: str
 
-
-class SnapshotTaker(Protocol):
-    """What a `SnapshotWriter` uses of a `RaftLog`."""
-
     @property
-    def state(self) -> SnapshotMeta:
-        """See `RaftLog.state`."""
+    def is_empty(self) -> bool:
+        """Whether none was written."""
+        return self.kind is None
 
-    def snapshot(self, index: int, live: IndexSet | Iterable[int] = (), state: Iterable[Buffer] | None = None) -> None:
-        """See `RaftLog.snapshot`."""
-
-    def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer]) -> None:
-        """See `RaftLog.checkpoint`."""
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [attrs.asdict(self)]
 
 
 class SnapshotWriter:
-    """See the module; given to a `LogCompactionWorker`, which asks it at each flush and every `look_seconds`. One
+    """See the module; given to a `LogCompactionWorker`, which calls it at each flush and every `every_seconds`. One
     writer serves one worker.
 
     A host that takes a snapshot or checkpoint itself may go on to: one excludes the other, and both triggers count from
@@ -132,33 +119,28 @@ class SnapshotWriter:
 
     Args:
         log: the `RaftLog`, which has a snapshot store (`RaftLog.attach`).
-        applied: asked for the last index that the machine has applied, -1 if none; in the worker's thread, from its
-            start on.
+        applied: returns the last index that the machine has applied, -1 if none; called in the worker's thread, from
+            its start on.
         copy: makes a copy of the machine, in the worker's thread: it holds what excludes `apply` while it copies, and
             no longer.
         when: a snapshot is written; `None`: only when the host asks for one.
         checkpoint_when: a checkpoint is written, unless a snapshot is; `None`: never.
-        look_seconds: how often the triggers are asked though nothing is flushed, > 0; `None`: at flushes alone.
-
-    Raises:
-        InvalidInput: one of them is not what it should be.
+        every_seconds: how often the triggers are asked though nothing is flushed, > 0; `None`: at flushes alone.
     """
 
-    def __init__(self, log: SnapshotTaker, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
+    def __init__(self, log: RaftLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
                  when: SnapshotTrigger | None = Applied(), checkpoint_when: SnapshotTrigger | None = None,
-                 look_seconds: float | None = 5.0) -> None:
-        _require_seconds("look_seconds", look_seconds)
+                 every_seconds: float | None = 5.0) -> None:
         self._log = log
         self._applied = applied
         self._copy = copy
         self._triggers: tuple[tuple[SnapshotKind, SnapshotTrigger | None], ...] = (
             ("snapshot", when), ("checkpoint", checkpoint_when))
-        self.look_seconds: float | None = look_seconds
+        self.every_seconds: float | None = every_seconds
         # For each kind: the index of the newest one, and when it was seen first.
         self._newest: dict[SnapshotKind, tuple[int, float]] = {}
 
-    def write(self, now: float, budget: Budget, *, is_asked: bool = False
-              ) -> Done[SnapshotWritten] | Skipped | Failed:
+    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
         """Write what is due.
 
         Args:
@@ -166,71 +148,48 @@ class SnapshotWriter:
             budget: asked for each piece of a state.
             is_asked: write a snapshot although no trigger wants one.
 
-        Returns:
-            `Done` with what was written; `Skipped` if nothing is due, or the host or another member was faster.
-
         Raises:
             BudgetSpent: the budget refused; nothing has changed.
-            InvalidInput, LiveIndexMissing, StorageError, LogStopped, Closed: as `RaftLog.snapshot`.
+            InvalidInput, LiveIndexMissing, StorageError, Closed: as `RaftLog.snapshot`.
             Exception: what `applied`, `copy` or a trigger raised.
         """
-        applied = whole("the last index applied", self._applied())
-        row = self._log.state.index
+        applied, row = self._applied(), self._log.state.index
         self._seen("snapshot", row, now)
         self._seen("checkpoint", row, now)
         if applied <= row:
-            return Skipped(f"the machine has applied {applied}, and the snapshot {row} is in force")
-        wanted = self._wanted(applied, now, is_asked)
-        if wanted is None:
+            return SnapshotReport(why=f"the machine has applied {applied}, and the snapshot {row} is in force")
+        kind: SnapshotKind | None = "snapshot" if is_asked else None
+        why = "the host asked for it"
+        for each, trigger in self._triggers:
+            since, at = self._newest[each]
+            if kind is None and trigger is not None and applied > since:
+                reason = trigger.wants_snapshot(applied - since, now - at)
+                kind, why = (kind, why) if reason is None else (each, reason)
+        if kind is None:
             since, at = self._newest["snapshot"]
-            return Skipped(f"no trigger wants a snapshot: {applied - since} entries were applied and {now - at:.0f} "
-                           f"seconds passed since {f'snapshot {since}' if since >= 0 else 'none'}; see when=, or ask "
-                           f"for one")
-        kind, why = wanted
-        copied = self._copy()
-        pieces = _Paced(copied.pieces, budget)
+            return SnapshotReport(why=f"no trigger wants a snapshot: {applied - since} entries were applied and "
+                                      f"{now - at:.0f} seconds passed since {since if since >= 0 else 'the start'}; "
+                                      f"see when=, or ask for one")
+        copied, sizes = self._copy(), list[int]()
+
+        def paced() -> Iterator[Buffer]:
+            for piece in copied.pieces:
+                sizes.append(memoryview(piece).nbytes)
+                budget.spend(sizes[-1])
+                yield piece
+
         live = index_set("the live indexes", copied.live)
         try:
-            (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, live, pieces)
+            (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, live, paced())
         except Stale as error:
-            # The same again would come to the same.
+            # The host was faster.
             self._seen(kind, copied.index, now)
-            return Skipped(str(error))
+            return SnapshotReport(why=str(error))
         self._seen(kind, copied.index, now)
         self._seen("checkpoint", copied.index, now)
-        return Done(SnapshotWritten(kind=kind, index=copied.index, live=live.count, state_bytes=pieces.bytes_given,
-                                    why=why))
-
-    def _wanted(self, applied: int, now: float, is_asked: bool) -> tuple[SnapshotKind, str] | None:
-        """What is due, a snapshot before a checkpoint, and why."""
-        if is_asked:
-            return "snapshot", "the host asked for it"
-        for kind, trigger in self._triggers:
-            since, at = self._newest[kind]
-            if trigger is not None and applied > since:
-                why = trigger.wants_snapshot(applied - since, now - at)
-                if why is not None:
-                    return kind, why
-        return None
+        return SnapshotReport(kind=kind, index=copied.index, live=live.count, state_bytes=sum(sizes), why=why)
 
     def _seen(self, kind: SnapshotKind, index: int, now: float) -> None:
         """One of this index is there."""
         if kind not in self._newest or index > self._newest[kind][0]:
             self._newest[kind] = index, now
-
-
-class _Paced:
-    """Pieces of a state, for each of which the budget is asked."""
-
-    def __init__(self, pieces: Iterable[Buffer], budget: Budget) -> None:
-        self._pieces = pieces
-        self._budget = budget
-        self.bytes_given: int = 0
-
-    def __iter__(self) -> Iterator[Buffer]:
-        for piece in self._pieces:
-            size = memoryview(piece).nbytes
-            self._budget.spend(size)
-            self.bytes_given += size
-            yield piece
-

@@ -11,18 +11,14 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-import attrs
-
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder
-from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, require_log
-from compactlib.raftlog.memtable.replay import replay
-from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
+from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentRef
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.segment.segment_list import SegmentList
 from compactlib.raftlog.wal.frames import Frame
 from compactlib.raftlog.wal.recovery import recover_wal
@@ -46,34 +42,6 @@ def logs_of_store(folder: StrPath) -> list[str] | None:
             if not name.startswith(".") and not os.path.islink(path) and require_log(path, may_create=False):
                 found.append(path)
     return found
-
-
-@attrs.frozen
-class Unflushed:
-    """What the WAL says of a log on top of its segments.
-
-    Attributes:
-        base: it answers for every index from here on; segments only for those below.
-        slabs: the entries, ascending.
-    """
-
-    base: int
-    slabs: tuple[Slab, ...]
-    _memtable: Memtable
-
-    def find(self, index: int) -> Entry | None:
-        """The entry of an index from `base` on, `None` if there is none."""
-        return self._memtable.find(index)
-
-    @property
-    def indexes(self) -> IndexSet:
-        """The indexes of the entries."""
-        return IndexSet.from_runs((slab.first, slab.last) for slab in self.slabs)
-
-    def below(self, refs: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
-        """`refs` as far as segments answer."""
-        return tuple(ref if ref.last < self.base else attrs.evolve(ref, last=self.base - 1)
-                     for ref in refs if ref.first < self.base)
 
 
 def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
@@ -118,7 +86,7 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
                  if log_id in (None, each.log_id))
 
 
-def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Unflushed | None:
+def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
     """What `frames` say on top of `segments`; `None` if segments answer for everything.
 
     Raises:
@@ -128,8 +96,7 @@ def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) 
     memtable = Memtable(refs[-1].last if refs else -1, max_entries=MAX_INDEX)
     for frame in frames:
         replay(frame, memtable, row, segments.matching)
-    base = memtable.base
-    return None if base is None else Unflushed(base, tuple(visible_slabs(memtable.tables)), memtable)
+    return memtable if memtable.tables else None
 
 
 def wal_files(wal: str) -> list[tuple[str, int, int]]:

@@ -1,351 +1,282 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogCompactionWorker`, a `LogWorker`: compacts a log and writes its snapshots, so that no thread of the server does.
+"""`LogCompactionWorker`: compacts a log and writes its snapshots in threads of its own.
 
-```
-asked ──▶ compaction, what it replaces held in place ──▶ the server is notified ──▶ files removed ──▶ again, if asked
-```
-
-It is asked for by a snapshot, by new segments, by the host, and by time: once in a period it looks whether a compaction
-has become due, and removes what was kept long enough. One compaction at a time. What is asked for meanwhile is
-remembered as one request, the strongest of all, and runs afterwards: dropping what is wholly dead is less than what the
-log's own rule says, and that less than a policy. What `RaftLog.compact` is asked for takes the same way, in the thread
-that asks. Snapshots and checkpoints are written in another thread, so that none waits for a long compaction.
+A compaction is requested by a snapshot, by new segments and by the host; once in a period the worker asks the log's
+trigger by itself, and reclaims. Requests during a compaction become one, the strongest of all: `DropDead` is less than
+the log's own rule, and that less than a policy. Snapshots and checkpoints are written in another thread, so that none
+waits for a long compaction.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, Self
 
-import attrs
-
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
-from compactlib.executors.tasks import foreign_error
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, StorageError, TaskFailed
+from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, report_of
-from compactlib.raftlog.log.segment_log import SegmentLog
-from compactlib.raftlog.log.snapshot_writer import SnapshotWriter, SnapshotWritten
+from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
+from compactlib.raftlog.log.snapshot_writer import SnapshotReport, SnapshotWriter
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentRef
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.runtime.ownership import Ownership
-from compactlib.runtime.services.service_face import ServiceFace
-from compactlib.runtime.services.work_service import Job, WorkService, ended_in
+from compactlib.service import PeriodicService
 
 WORKER_FAILED = "raftlog_worker_failed"
-"""An unexpected exception was raised: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
+"""A compaction or a snapshot failed, and is tried again: `work`, `error`, `message`, `failures` of the worker."""
 SNAPSHOT_WRITTEN = "raftlog_snapshot_written"
-"""The worker has written a snapshot or checkpoint: the fields of `SnapshotWritten`."""
+"""The worker has written a snapshot or checkpoint: the fields of `SnapshotReport`."""
 
 PERIOD_SECONDS = 60.0
-"""How often a worker looks by itself, unless it is given another time."""
-
-_WORK, _LOOK, _SNAPSHOT = "compaction", "look", "snapshot"
-_IF_DUE, _AT_ONCE = 1, 2
-_DROPS, _OWN_RULE, _POLICY = 1, 2, 3
+"""How often a worker asks the trigger by itself, unless it is given another time."""
+_BUSY_SECONDS = 1.0
+_NONE, _DROPS, _OWN_RULE, _POLICY = range(4)
 
 
-@attrs.frozen
-class MergedSegments:
-    """Segments that became one.
+class CompactableLog(Protocol):
+    """What a worker calls of a log: a `RaftLog` or a `SegmentLog`."""
 
-    Attributes:
-        members: their numbers, ascending; the first is that of the new one.
-        ref: the new segment's range.
-    """
+    @property
+    def folder(self) -> str: ...
 
-    members: tuple[int, ...]
-    ref: SegmentRef
+    def plan(self) -> LogPlan: ...
 
+    def compact(self, *, policy: LogPolicy | None = None, executor: Executor | None = None,
+                budget: Budget | None = None) -> LogCompactionReport: ...
 
-@attrs.frozen
-class SegmentChanges:
-    """What a compaction did to the list of segments; empty if it did nothing.
+    def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport: ...
 
-    Attributes:
-        dropped: segments that are listed no more.
-        merged: segments that became one.
-    """
-
-    dropped: tuple[int, ...] = ()
-    merged: tuple[MergedSegments, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.dropped or self.merged)
-
-    @classmethod
-    def of(cls, report: LogCompactionReport, refs: Sequence[SegmentRef]) -> SegmentChanges:
-        """The changes in a report, with the ranges from the log's list after it."""
-        found = {ref.number: ref for ref in refs}
-        groups = [group.members for group in report.groups if isinstance(group, GroupStats)]
-        gone = tuple(number for members in groups if members[0] not in found for number in members)
-        return cls((*report.dropped, *gone), tuple(MergedSegments(members, found[members[0]]) for members in groups
-                                                   if members[0] in found))
-
-    @classmethod
-    def between(cls, before: Sequence[SegmentRef], after: Sequence[SegmentRef]) -> SegmentChanges:
-        """The changes from one list to a later one, for a compaction that left no report: each segment alone."""
-        found = {ref.number: ref for ref in after}
-        return cls(tuple(ref.number for ref in before if ref.number not in found),
-                   tuple(MergedSegments((ref.number,), found[ref.number]) for ref in before[:-1]
-                         if found.get(ref.number, ref) != ref))
-
-    def applied_to(self, refs: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
-        """A list of segments with the changes made, whatever came to it since the compaction began. O(segments).
-
-        New segments and truncations concern only what lies above the snapshot, so they stay as they are. Changes that
-        the list has already are made again without effect.
-        """
-        gone = {*self.dropped, *(number for each in self.merged for number in each.members)}
-        kept = [ref for ref in refs if ref.number not in gone]
-        return tuple(sorted([*kept, *(each.ref for each in self.merged)]))
+    def status(self) -> Any: ...
 
 
-WorkerOutcome: TypeAlias = Done[LogCompactionReport] | Skipped | Failed
-SnapshotOutcome: TypeAlias = Done[SnapshotWritten] | Skipped | Failed
-Server: TypeAlias = Callable[[SegmentChanges, WorkerOutcome], object]
-"""Notified by the worker of each compaction's end, before a file is removed. It may use the log."""
+class LogCompactionWorker:
+    """See the module. Any thread may call any method. Use it in a `with`, or call `start` and `stop`.
 
-
-class LogCompactionWorker(ServiceFace):
-    """See the module; a `Service`. Any thread may call any method; those of `LogWorker` never block.
-
-    Whatever a compaction raises ends in a `Failed` outcome, is kept in `last_error`, and lets everything go that was
-    held; what an executor's own error or the disk has kept from being done is tried again after a growing delay.
+    What fails is logged, kept in `last_error`, and tried again after a growing delay; damage is reported once for each
+    request. The worker ends by itself when its log is closed.
 
     Args:
-        log: what is compacted; `RaftLog.segments`, or a `SegmentLog` of its own. Stays open when the worker is stopped.
-        server: notified of what changed, by each compaction that this worker or `RaftLog.compact` carries out.
+        log: what is compacted; stays open when the worker is stopped.
         snapshots: has snapshots and checkpoints written; without one the host writes them.
         executor: runs the copying; default the worker's thread.
-        budget: what each compaction may use up, and the state of each snapshot, lent anew each time.
-        observer: notified as `raftlog_worker_failed` of an unexpected exception, and as `raftlog_snapshot_written`.
-        every_seconds: how often it looks by itself whether the log's trigger asks for a compaction by now (`Elapsed`
-            does while nothing else happens), and removes old names of merged segments and what leases held back, at
-            first when it is started; `None`: never.
+        budget: what each compaction, and the state of each snapshot, may use up.
+        observer: notified of `raftlog_worker_failed` and `raftlog_snapshot_written`.
+        every_seconds: how often it asks the log's trigger and reclaims, at first when it is started; `None`: never.
         clock: when that is.
 
-    Raises:
-        InvalidInput: one of them is not what it should be.
+    Attributes:
+        last_report: of the last compaction that ended; `None` before the first.
+        last_snapshot: how the last attempt at a snapshot ended; `why` says what holds one back.
     """
 
-    def __init__(self, log: SegmentLog, *, server: Server | None = None, snapshots: SnapshotWriter | None = None,
+    def __init__(self, log: CompactableLog, *, snapshots: SnapshotWriter | None = None,
                  executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                  every_seconds: float | None = PERIOD_SECONDS, clock: Clock | None = None) -> None:
-        if not callable(getattr(log, "lease", None)):
-            raise InvalidInput(f"the log is {log!r:.100}; give a SegmentLog, or the `segments` of a RaftLog")
-        self._service = WorkService(f"the worker of the log in {log.folder}", event=WORKER_FAILED, budget=budget,
-                                    observer=observer, clock=clock)
-        # Damage stays so; another try may find another executor, or room.
-        self._service.add(_WORK, self._turn, retries=lambda _: self._may_pass)
-        if every_seconds is not None:
-            self._service.add(_LOOK, self._look, every_seconds=every_seconds)
-        if snapshots is not None:
-            # What has failed, the host's copy or the disk, is tried again.
-            self._service.add(_SNAPSHOT, self._write_snapshot, lane=_SNAPSHOT, every_seconds=snapshots.look_seconds)
         self._log = log
-        self._server = server
-        self._snapshots = snapshots
+        self._writer = snapshots
         self._executor = executor
+        self._budget = budget
+        self._lent: set[Budget] = set()
         self._observer = telling(observer)
         self._clock: Clock = SystemClock() if clock is None else clock
-        # Held from a compaction's beginning until the server knows of it, whoever asked for it.
-        self._carrying = Ownership(f"the worker of the log in {log.folder}")
+        self._every = every_seconds
+        self._lock = threading.Lock()
+        self._strength = _NONE
         self._policy: LogPolicy | None = None
         self._has_snapshot = False
-        self._may_pass = False
-        self._last: WorkerOutcome = Skipped("nothing was asked for yet")
-        self.last_snapshot: SnapshotOutcome = Skipped("none was looked for yet")
-        """How the last look for a snapshot ended: `Skipped` says what holds one back."""
+        self._is_asked = False
+        self._failing: set[str] = set()
+        self.last_report: LogCompactionReport | None = None
+        self.last_snapshot: SnapshotReport = SnapshotReport(why="no attempt was made yet")
+        self._services = {"compaction": PeriodicService(
+            self._compact, name=f"compactions of {log.folder}", every_seconds=every_seconds, clock=self._clock)}
+        if snapshots is not None:
+            self._services["snapshot"] = PeriodicService(
+                self._write_snapshot, name=f"snapshots of {log.folder}", every_seconds=snapshots.every_seconds,
+                clock=self._clock)
 
-    def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """See `LogWorker.snapshot_recorded`: what died by it can go."""
-        self._has_snapshot = self._has_snapshot or row.index >= 0
-        self.request()
+    # -- requests
 
-    def segments_flushed(self, last_index: int | None) -> None:
-        """See `LogWorker.segments_flushed`: what was the newest segment need not be left alone any more."""
-        if self._has_snapshot:
-            self.request()
-        if self._snapshots is not None:
-            self._service.request(_SNAPSHOT, _IF_DUE)
+    def request(self, policy: LogPolicy | None = None) -> None:
+        """Request a compaction; one that runs is followed by the strongest that was requested meanwhile.
+
+        Args:
+            policy: decides what is rewritten; of several the last one does. `None`: the log's own rule says.
+        """
+        with self._lock:
+            if policy is not None and not isinstance(policy, DropDead):
+                self._policy = policy
+            self._strength = max(self._strength, _OWN_RULE if policy is None
+                                 else _DROPS if isinstance(policy, DropDead) else _POLICY)
+        self._services["compaction"].wake()
 
     def request_snapshot(self) -> None:
-        """Ask for a snapshot of what the machine has applied by now; see `last_snapshot`, and the observer.
+        """Request a snapshot of what the machine has applied by now; see `last_snapshot`, and the observer.
 
         Raises:
             InvalidInput: the worker was given no `snapshots`.
         """
-        if self._snapshots is None:
+        if self._writer is None:
             raise InvalidInput("the worker writes no snapshots; make it with snapshots=SnapshotWriter(...), or call "
                                "RaftLog.snapshot")
-        self._service.request(_SNAPSHOT, _AT_ONCE)
+        self._is_asked = True
+        self._services["snapshot"].wake()
 
-    def carry_out(self, compact: Callable[[], WorkerOutcome]) -> WorkerOutcome:
-        """See `LogWorker.carry_out`: the server is notified as of any other compaction."""
-        outcome, _ = self._carried_out(compact, self._service.note)
-        return outcome
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
+        """Request a compaction, since entries died by a snapshot; the log calls it."""
+        self._has_snapshot = self._has_snapshot or row.index >= 0
+        self.request()
 
-    def request(self, policy: LogPolicy | None = None) -> None:
-        """Ask for a compaction; one that runs is followed by the strongest that was asked for meanwhile.
+    def segments_flushed(self, last_index: int | None) -> None:
+        """Request a compaction, since what was the newest segment may be one; the log calls it."""
+        if self._has_snapshot:
+            self.request()
+        if self._writer is not None:
+            self._services["snapshot"].wake()
 
-        Args:
-            policy: decides what is rewritten; of several the last one does. `None`: the log's own rule says.
+    # -- the service
+
+    def start(self) -> None:
+        """Begin; starting again does nothing."""
+        for service in self._services.values():
+            service.start()
+
+    def run_pending(self) -> bool:
+        """Do what is due now in the caller's thread; return whether anything was. For hosts without threads."""
+        return max([service.run_pending() for service in self._services.values()])
+
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
 
         Raises:
-            InvalidInput: it is none.
+            Busy: it has not ended in time, or the caller is a part of its work; it ends all the same.
         """
-        if policy is not None and not isinstance(policy, DropDead):
-            self._policy = policy
-        strength = _OWN_RULE if policy is None else _DROPS if isinstance(policy, DropDead) else _POLICY
-        self._service.request(_WORK, strength)
+        for service in self._services.values():
+            service.cancel()
+        for lent in list(self._lent):
+            lent.cancel()
+        for service in self._services.values():
+            service.stop(wait_seconds=wait_seconds)
 
-    def wait_until_idle(self, seconds: float = 60.0) -> WorkerOutcome:
-        """Return when nothing runs and nothing waits, with how the last compaction ended.
-
-        What waits for its delay after a failure is not waited for.
+    def wait_until_idle(self, seconds: float = 60.0) -> LogCompactionReport | None:
+        """Return the last compaction's report when nothing runs, and nothing is requested that does not wait after a
+        failure.
 
         Raises:
-            Busy: that has not come in `seconds`; or called from within the worker's own work.
-            AuditFailed: the thread has ended, as after `SystemExit`.
+            Busy: that has not come in `seconds`.
         """
-        self._service.wait_until_idle(seconds)
-        return self._last
+        end = SystemClock().monotonic() + seconds
+        while ((self._strength and "compaction" not in self._failing)
+               or (self._is_asked and "snapshot" not in self._failing) or self._lent):
+            if SystemClock().monotonic() > end:
+                raise Busy(f"{self!r} has work left after {seconds:g} seconds; wait longer, or see last_error")
+            SystemClock().sleep(0.01)
+        return self.last_report
+
+    @property
+    def failures(self) -> int:
+        """How often its work failed."""
+        return sum(service.failures for service in self._services.values())
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What it failed with last."""
+        return next((service.last_error for service in self._services.values() if service.last_error), None)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def __repr__(self) -> str:
-        return f"<LogCompactionWorker: {self._service.report()._summary()}>"
+        return f"<LogCompactionWorker of {self._log.folder!r}: {self.failures} failures>"
 
-    # -- inside
+    # -- one turn of each
 
-    def _turn(self, job: Job) -> Outcome[Any]:
-        self._may_pass = False
-        policy = {_DROPS: DropDead(), _POLICY: self._policy}.get(job.turn.strength)
-        try:
-            _, told = self._carried_out(lambda: self._compact(job, policy), job.note)
-            return told
-        except Closed as error:
-            self._last = Failed(error)
-            if self._is_log_closed():
-                job.rest()
-            else:
-                job.note(error)
-                self._may_pass = True
-            return self._last
+    def _compact(self, service_budget: Budget) -> float | None:
+        with self._lock:
+            strength, policy = self._strength, self._policy
 
-    def _carried_out(self, compact: Callable[[], WorkerOutcome], note: Callable[[Exception], object],
-                     ) -> tuple[WorkerOutcome, WorkerOutcome]:
-        """Compact, and notify the server while what was replaced is held in place; then let it go.
-
-        Returns how the compaction ended, and how that together with the server did.
-        """
-        with self._carrying.begin() as run:
-            if run is None:
-                busy = Skipped("another compaction of the log runs, or its server is being notified; ask again when it "
-                               "has ended", is_busy=True)
-                return busy, busy
-            before, lease = self._log.refs, None
+        def turn(budget: Budget) -> None:
+            if not strength:
+                plan = self._log.plan()
+                if not (plan.drops or plan.groups):
+                    # Damage alone is for the next request to report, not for each period.
+                    self._log.reclaim(budget=budget)
+                    return
+            chosen = DropDead() if strength == _DROPS else policy if strength == _POLICY else None
             try:
-                if self._server is not None:
-                    lease = self._log.lease()
-                try:
-                    outcome = compact()
-                except BaseException as error:
-                    # A fence's exception, say, after a part of it was committed.
-                    if changes := SegmentChanges.between(before, self._log.refs):
-                        self._told(Failed(ended_in("the compaction", error), "partly"), changes, note)
+                self.last_report = self._log.compact(policy=chosen, executor=self._executor, budget=budget)
+            except CompactionFailed as error:
+                self.last_report = error.report
+                if any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
+                    # Another try may find another executor, or room; damage stays so.
                     raise
-                report = report_of(outcome)
-                changes = SegmentChanges() if report is None else SegmentChanges.of(report, self._log.refs)
-                self._last = told = self._told(outcome, changes, note)
-            finally:
-                if lease is not None:
-                    lease.release()
-            if lease is not None:
-                # What the disk refuses to remove is tried again by the next compaction; a closed log has done it or
-                # will.
-                with contextlib.suppress(CompactlibError):
-                    self._log.reclaim()
-            return outcome, told
+            with self._lock:
+                if (self._strength, self._policy) == (strength, policy):
+                    self._strength, self._policy = _NONE, None
+            if self._strength:
+                # Requested meanwhile, in another way.
+                self._services["compaction"].wake()
 
-    def _write_snapshot(self, job: Job) -> Outcome[Any]:
-        assert self._snapshots is not None, "the work was added for it"
-        try:
-            outcome: SnapshotOutcome = self._snapshots.write(self._clock.monotonic(), job.budget,
-                                                             is_asked=job.turn.strength == _AT_ONCE)
-        except CompactlibError as error:
-            outcome = Failed(error)
-            if isinstance(error, Closed) and self._is_log_closed():
-                job.rest()
-        except Exception as error:
-            self.last_snapshot = Failed(foreign_error("snapshot", error))
-            raise
-        self.last_snapshot = outcome
-        if isinstance(outcome, Done):
-            self._observer.event(SNAPSHOT_WRITTEN, attrs.asdict(outcome.stats))
-        return outcome
+        if not strength and self._every is None:
+            return None
+        is_done = self._turn("compaction", service_budget, turn)
+        return None if is_done or not strength else _BUSY_SECONDS
 
-    def _look(self, job: Job) -> Outcome[Any]:
-        """Ask for what has become due; of nothing, remove what may go."""
-        try:
-            plan = self._log.plan(view=self._log.view(budget=job.budget))
-            # Damage alone is for the next one that is asked for to report, not for each period.
-            if not (plan.drops or plan.groups):
-                return self._log.reclaim(budget=job.budget)
-        except CompactlibError as error:
-            if isinstance(error, Closed) and self._is_log_closed():
-                job.rest()
-            return Failed(error)
-        self.request()
-        return Skipped(f"a compaction is due, and was asked for: {plan.why}")
+    def _write_snapshot(self, service_budget: Budget) -> float | None:
+        writer, is_asked = self._writer, self._is_asked
+        assert writer is not None, "the service was made for it"
 
-    def _compact(self, job: Job, policy: LogPolicy | None) -> WorkerOutcome:
+        def turn(budget: Budget) -> None:
+            self.last_snapshot = written = writer.write(self._clock.monotonic(), budget, is_asked=is_asked)
+            self._is_asked = False
+            if not written.is_empty:
+                self._observer.event(SNAPSHOT_WRITTEN, written.to_dicts()[0])
+
+        is_done = self._turn("snapshot", service_budget, turn)
+        return None if is_done or not is_asked else _BUSY_SECONDS
+
+    def _turn(self, work: str, service_budget: Budget, turn: Callable[[Budget], None]) -> bool:
+        """Take a turn with a budget of its own; return whether it came to its end, and was not kept off by others."""
+        lent = service_budget if self._budget is None else self._budget.child()
+        self._lent.add(lent)
+        self._failing.discard(work)
+        if service_budget.cancelled:
+            lent.cancel()  # it was stopped before it could see this budget
         try:
-            outcome: WorkerOutcome = self._log.compact(policy=policy, executor=self._executor, budget=job.budget)
-        except CompactlibError as error:
-            if isinstance(error, Closed):
+            turn(lent)
+        except Busy as error:
+            if isinstance(error, BudgetSpent) and error.reason == "bytes":
+                self._note(work, error)
                 raise
-            return Failed(error)
+            return False
         except Exception as error:
-            # A policy, say.
-            job.note(error)
-            self._may_pass = True
-            return Failed(foreign_error("compaction", error))
-        report = report_of(outcome)
-        errors = [group.error for group in report.failed] if report is not None else \
-            [outcome.error] if isinstance(outcome, Failed) else []
-        passing = [error for error in errors if isinstance(error, TaskFailed | StorageError)]
-        if passing:
-            job.note(passing[0])
-            self._may_pass = True
-        return outcome
+            if isinstance(error, Closed) and self._is_log_closed():
+                self._services[work].cancel()
+                self._strength, self._is_asked = _NONE, False
+                return False
+            self._note(work, error)
+            raise
+        finally:
+            self._lent.discard(lent)
+        return True
+
+    def _note(self, work: str, error: Exception) -> None:
+        self._failing.add(work)
+        self._observer.event(WORKER_FAILED, {"work": work, "error": type(error).__name__, "message": str(error),
+                                             "failures": self.failures + 1})
 
     def _is_log_closed(self) -> bool:
-        """Whether the log was closed before its worker; `Closed` may also come from a policy's own tool."""
+        """Whether the log is closed; `Closed` may also come from a policy's own tool."""
         try:
             self._log.status()
         except Closed:
             return True
         return False
-
-    def _told(self, outcome: WorkerOutcome, changes: SegmentChanges, note: Callable[[Exception], object]
-              ) -> WorkerOutcome:
-        """Notify the server; how the compaction ended, or that the server failed."""
-        # What was busy is asked for again soon.
-        if self._server is not None and not (isinstance(outcome, Skipped) and outcome.is_busy):
-            try:
-                self._server(changes, outcome)
-            except Exception as error:
-                # A server that fails must not keep the files for ever, nor end this thread.
-                note(error)
-                if isinstance(error, CompactlibError):
-                    return Failed(error)
-                return Failed(TaskFailed(f"the server that was notified of a compaction raised {error!r}; its list of "
-                                         f"segments may be outdated", task="report", kind=type(error).__name__,
-                                         detail=foreign_error("report", error).detail))
-        return outcome

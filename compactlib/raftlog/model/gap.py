@@ -41,6 +41,9 @@ class KeptGap:
         files: the disk.
         folder: the log's, which nobody else writes.
 
+    Attributes:
+        after: what lies above this index, if anything does, does not follow it; `None` if no gap is noted.
+
     Raises:
         CorruptData, Unsupported, StorageError: as `read_gap`.
     """
@@ -48,15 +51,10 @@ class KeptGap:
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
         self._path = os.path.join(folder, GAP_NAME)
-        self._after = read_gap(folder)
+        self.after: int | None = read_gap(folder)
         # No name that a compaction knows, and clears away.
         if look_at(self._path + TEMPORARY_SUFFIX) is not None:
             files.unlink(self._path + TEMPORARY_SUFFIX)
-
-    @property
-    def after(self) -> int | None:
-        """What lies above this index, if anything does, does not follow it; `None` if no gap is noted."""
-        return self._after
 
     def note(self, after: int) -> None:
         """Note a gap durably, before anything comes to lie above it; in place of another.
@@ -64,7 +62,7 @@ class KeptGap:
         Raises:
             StorageError: the disk refused; it counts in this process, and after a crash perhaps.
         """
-        self._after = after
+        self.after = after
         write_durably(self._files, self._path, [_FRAME.encode(after)], temporary_suffix=TEMPORARY_SUFFIX)
 
     def forget(self) -> None:
@@ -76,4 +74,4 @@ class KeptGap:
         if look_at(self._path) is not None:
             self._files.unlink(self._path)
         self._files.sync_folder(os.path.dirname(self._path))
-        self._after = None
+        self.after = None

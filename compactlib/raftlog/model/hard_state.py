@@ -9,6 +9,7 @@ moves forward, and a damaged one is refused and never taken for none.
 from __future__ import annotations
 
 import os
+import threading
 
 import attrs
 
@@ -18,7 +19,6 @@ from compactlib.files.durable_record import DurableRecord
 from compactlib.files.json_record import JsonRecord
 from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.runtime.owned_lock import OwnedLock
 
 MAX_NAME_BYTES = 255
 
@@ -90,7 +90,7 @@ class KeptHardState:
         self._now = self._kept.read() or HardState()
         # A compaction clears away what others have left, at any time: so this is no name that it knows.
         self._kept.clear_leftover()
-        self.lock: OwnedLock = OwnedLock(f"the hard state in {folder}")
+        self.lock: threading.RLock = threading.RLock()
 
     @property
     def now(self) -> HardState:

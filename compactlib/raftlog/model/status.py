@@ -27,7 +27,6 @@ class LogStatus(Printed):
         segments: how many segment files answer.
         pinned: entries that are pinned, and by how many pins.
         pins: how many pins are held.
-        stopped: why nothing is confirmed any more, `None` if all is well.
         gap_after: the index before the first gap behind the snapshot, which a snapshot's transfer leaves while it is
             under way, or when it was cut short; `None` without one. Only of a log of a store.
         is_busy: whether a compaction or a reclaim is under way.
@@ -49,7 +48,6 @@ class LogStatus(Printed):
     segments: int
     pinned: int
     pins: int
-    stopped: str | None
     gap_after: int | None = None
     is_busy: bool = False
     failures: int = 0
@@ -74,7 +72,6 @@ class RaftLogStoreStatus(Printed):
         queued_bytes: what waits for the next sync.
         unflushed_files: closed WAL files whose entries are not all in segments.
         flush_error: what the last flush ended in, `None` if it went well.
-        stopped: why nothing is confirmed any more, `None` if all is well.
         damaged: ids of logs that could not be opened; `RaftLogStore.log` says why.
         strangers: names of unrelated files and folders found beside the logs; they are left alone.
         is_busy: whether a compaction of one of the logs is under way.
@@ -88,7 +85,6 @@ class RaftLogStoreStatus(Printed):
     queued_bytes: int
     unflushed_files: int
     flush_error: str | None
-    stopped: str | None
     strangers: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     is_busy: bool = False

@@ -13,6 +13,7 @@ import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -47,6 +48,13 @@ class _View:
         return cls(refs, tuple(ref.first for ref in refs), {each.ref.number: each for each in listed})
 
 
+class Releasable(Protocol):
+    """What pins entries."""
+
+    def release(self) -> None:
+        """Let them go."""
+
+
 class SegmentList:
     """Which segment answers for which index, and an open reader for each that is asked.
 
@@ -72,6 +80,7 @@ class SegmentList:
         self._changes = itertools.count(1)
         self._epoch = 0
         self._leases: set[Lease] = set()
+        self._pins: dict[Releasable, IndexSet] = {}
         self._closed = False
 
     @property
@@ -260,6 +269,27 @@ class SegmentList:
     def _release(self, lease: Lease) -> None:
         with self._lock:
             self._leases.discard(lease)
+
+    # -- pins
+
+    def pin(self, holder: Releasable, indexes: IndexSet) -> None:
+        """Have compactions keep entries as if they were live, until `unpin` of the same holder."""
+        self._pins[holder] = indexes
+
+    def unpin(self, holder: Releasable) -> None:
+        """Let them go; again does nothing."""
+        self._pins.pop(holder, None)
+
+    @property
+    def pins(self) -> tuple[Releasable, ...]:
+        """Who pins entries."""
+        return tuple(self._pins)
+
+    @property
+    def pinned(self) -> IndexSet:
+        """What is pinned."""
+        pins = list(self._pins.values())
+        return IndexSet().union(*pins) if pins else IndexSet()
 
     def audit(self) -> None:
         """Check that the references ascend without overlap and that each is known.

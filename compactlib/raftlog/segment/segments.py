@@ -514,7 +514,7 @@ class Segments(SegmentList):
             writer.abandon()
 
     def end(self) -> None:
-        """Sync, before the log is closed; a log that is closed is left as it is.
+        """Sync, and close the log; a log that is closed is left as it is.
 
         Raises:
             StorageError: the disk refused.
@@ -524,4 +524,4 @@ class Segments(SegmentList):
                 self._guard.begin("a close")
                 self._writer.close()
                 self._guard.done()
-
+            self._guard.close()

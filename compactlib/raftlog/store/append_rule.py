@@ -15,10 +15,10 @@ from bisect import bisect_left
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.model.values import AppendAnswer
-from compactlib.raftlog.store.read_path import RaftReadPath
+from compactlib.raftlog.store.raft_reading import RaftReading
 
 
-def judge(log: RaftReadPath, through: int, prev_index: int, prev_term: int, term: int, count: int
+def judge(log: RaftReading, through: int, prev_index: int, prev_term: int, term: int, count: int
           ) -> AppendAnswer | int:
     """How many of a leader's entries are held already, the first ones, or why all are refused.
 
@@ -35,7 +35,7 @@ def judge(log: RaftReadPath, through: int, prev_index: int, prev_term: int, term
     Raises:
         InvalidInput: the log begins later, and has no snapshot of what lies before.
     """
-    row, last = log.row, prev_index + count
+    row, last = log.state, prev_index + count
     begins = log.first_index if row.index < 0 else None
     if prev_index <= row.index <= last and row.term not in (0, prev_term if prev_index == row.index else term):
         # Of a leader that was deposed, or of another group: a leader has what is committed.

@@ -3,32 +3,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from compactlib.errors import CorruptData, NotFound
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import DamagedEntry, Entry
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_list import SegmentList
 
 
 class Pin:
-    """Pinned entries. Holds the open files, so that nothing that happens to their names matters.
+    """Pinned entries. Holds the open files, so that nothing that happens to their names matters. A context manager.
 
-    Compactions are given them too (`RaftLog.pin`): they keep pinned entries as if they were live.
+    Compactions keep pinned entries as if they were live.
 
     Args:
         indexes: what is pinned.
         in_memory: those entries that are in no segment yet.
         in_files: open segments, each with the indexes to be read from it; ascending.
-        released: called once, when the pin is released.
+        segments: of the log, which note the pin.
     """
 
     def __init__(self, indexes: IndexSet, in_memory: Mapping[int, Entry],
-                 in_files: Sequence[tuple[SegmentReader, tuple[int, ...]]], released: Callable[[Pin], object]) -> None:
+                 in_files: Sequence[tuple[SegmentReader, tuple[int, ...]]], segments: SegmentList) -> None:
         self._indexes = indexes
         self._in_memory = dict(in_memory)
         self._in_files = tuple(in_files)
-        self._released: Callable[[Pin], object] | None = released
+        self._segments = segments
+        self._is_released = False
+        segments.pin(self, indexes)
 
     @property
     def indexes(self) -> IndexSet:
@@ -51,7 +54,7 @@ class Pin:
         entry = self._in_memory.get(index)
         if entry is not None:
             return entry
-        if self._released is not None and index in self._indexes:
+        if not self._is_released and index in self._indexes:
             for reader, indexes in self._in_files:
                 if indexes[0] <= index <= indexes[-1]:
                     found = reader.read(index)
@@ -82,11 +85,10 @@ class Pin:
 
     def release(self) -> None:
         """Let the entries go; releasing again does nothing."""
-        released, self._released = self._released, None
-        if released is not None:
-            self._in_files = ()
-            self._in_memory.clear()
-            released(self)
+        self._is_released = True
+        self._segments.unpin(self)
+        self._in_files = ()
+        self._in_memory.clear()
 
     def __enter__(self) -> Pin:
         return self
@@ -95,4 +97,4 @@ class Pin:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<Pin of {self._indexes!r}{'' if self._released is not None else ', released'}>"
+        return f"<Pin of {self._indexes!r}{', released' if self._is_released else ''}>"

@@ -6,11 +6,9 @@ A host gives `RaftLog` a `SnapshotStore` (where snapshots lie) and may give it a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 
 if TYPE_CHECKING:
@@ -72,14 +70,13 @@ class CheckpointStore(SnapshotStore, Protocol):
 
 
 class LogWorker(Protocol):
-    """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
+    """Who compacts a log, off the threads that append. `LogCompactionWorker` is one.
 
-    The facade starts it, notifies it of changes without ever waiting for it, has it carry out what the host asks for,
-    and stops it before it closes.
+    The log starts it, notifies it of changes without ever waiting for it, and stops it before it closes.
     """
 
     def start(self) -> None:
-        """See `Service.start`."""
+        """Begin; starting again does nothing."""
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """The row was replaced: a snapshot was taken or installed. Called with the log's lock held: must not block."""
@@ -87,12 +84,5 @@ class LogWorker(Protocol):
     def segments_flushed(self, last_index: int | None) -> None:
         """Entries came to segments. Called with the log's lock held: must not block."""
 
-    def carry_out(self, compact: Callable[[], Done[LogCompactionReport] | Skipped | Failed]
-                  ) -> Done[LogCompactionReport] | Skipped | Failed:
-        """Call `compact`, which the host has asked for, in this thread, and answer what it does, or that the worker's
-        own compaction is under way (`Skipped`, `is_busy`). So there is one maker of rewrites, and whoever is notified
-        of its compactions is notified of this one. What `compact` raises passes through. Called without any lock held.
-        """
-
-    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
-        """See `Service.stop`. Called without any lock held."""
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """See `PeriodicService.stop`. Called without any lock held."""

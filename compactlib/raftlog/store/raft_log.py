@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install.
 
-One class for all that a host calls, and much of it says what a call does and raises: entries are written and read by
-`write_path.py` and `read_path.py`, flushed and looked up in segments by `log_segments.py`. What is left here is the
-order of things: which lock, what must be durable before what, which listener is called.
+An append goes into the WAL's queue and into the memtable at once, in one order, under the log's lock. A flush writes
+what the memtable holds to segments. A cut (an append over held entries, `reset`, a conflict in `append_entries`) is
+made in memory, in the WAL and in the segments before the call returns. Reads take no lock (`LogReading`).
+
+Locks, in this order: the snapshot's, that of flushes and cuts, the log's, the WAL's, the segments' (the guard's).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import os
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from compactlib._closing import Closing
-from compactlib.contract import CommitFence
+import attrs
+
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -28,59 +32,49 @@ from compactlib.errors import (
     StorageError,
 )
 from compactlib.indexset.index_set import IndexSet
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
-from compactlib.raftlog.compaction.plan.plan import LogPlan
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
-from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, LogStopped, Overwriting
-from compactlib.raftlog.log.segment_log import SegmentLog
-from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
-from compactlib.raftlog.memtable.table import Memtable, base_of
-from compactlib.raftlog.model.hard_state import HardState
-from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting
+from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
+from compactlib.raftlog.model.hard_state import HardState, KeptHardState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
-from compactlib.raftlog.model.values import (
-    MAX_INDEX,
-    Answer,
-    AppendAnswer,
-    AppendEntries,
-    DeadEntry,
-    Entry,
-    MissingEntry,
-)
+from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.store.append_rule import judge
-from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore
-from compactlib.raftlog.store.read_path import RaftReadPath
-from compactlib.raftlog.store.write_path import (
-    RaftWritePath,
-    checked_entry,
-    require_numbers,
-    runs_of,
-)
-from compactlib.raftlog.wal.batch import Confirmed
-from compactlib.raftlog.wal.wal import Wal
-from compactlib.report import VerifyReport
-from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.later import LaterCalls
-from compactlib.runtime.observe import Observer, tell
-from compactlib.runtime.owned_lock import OwnedLock
-from compactlib.runtime.ownership import Ownership
+from compactlib.raftlog.store.raft_reading import RaftReading
+from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
+from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
+from compactlib.runtime.breather import Breather
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from compactlib.raftlog.store.store import RaftLogStore
+
+_LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
+_RUN_ENTRIES = 1024
+"""Flushed at a stretch, in about a millisecond, before a read of another thread has its turn."""
 
-_ReportT = TypeVar("_ReportT")
+
+@attrs.define(eq=False)
+class LogMemory:
+    """What a store keeps of a log in memory; it outlives a `RaftLog` that has closed itself.
+
+    Attributes:
+        memtable: entries that are in no segment yet.
+        waiting: what the WAL has not confirmed yet, in the order of appending: ticket, first and last index.
+        ticket: of the last write.
+    """
+
+    memtable: Memtable
+    waiting: deque[tuple[int, int, int]] = attrs.field(factory=deque)
+    ticket: int = 0
+    is_begun: bool = False  # knows where the segments end
 
 
-class RaftLog(Closing):
+class RaftLog(RaftReading):
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
     What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
@@ -89,44 +83,41 @@ class RaftLog(Closing):
     Made by `RaftLogStore.log`.
     """
 
-    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, rows: LogRows, memtable: Memtable, *,
-                 make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
-                 max_queued_bytes: int, keep_trailing: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
+    _wal: Wal
+    """Given by the store once all logs are open."""
+
+    def __init__(self, store: RaftLogStore, log_id: str, folder: str, memory: LogMemory, *,
+                 row_is_lost: bool = False) -> None:
+        options = store.options
+        super().__init__(folder, options.log, memory.memtable, row_is_lost=row_is_lost)
+        self._store = store
         self._log_id = log_id
-        self._segments = segments
-        self._log = segments.log
-        self._wal = wal
-        self._rows = rows
-        self._memtable = memtable
-        self._make_room = make_room
-        self._catch_up = catch_up
-        self._queued = queued
-        self._max_queued_bytes = max_queued_bytes
-        self._keep_trailing = keep_trailing
-        self._owner = owner
-        self._outbox = outbox
-        self._reads = RaftReadPath(segments, memtable, partial(rows.get, log_id))
-        self._writes = RaftWritePath(log_id, wal, memtable)
-        self._lock = OwnedLock(f"the log {log_id!r}")
-        self._pins: dict[Pin, None] = {}
-        self._closed = False
+        self._pending = memory
+        self._max_queued_bytes = options.max_queued_bytes
+        self._max_closed_files = options.max_unflushed_files + 1
+        self._keep_trailing = options.keep_trailing
+        self._lock = threading.RLock()
+        self._files_lock = threading.RLock()
+        self._is_cutting = False
+        # One snapshot or installation at a time.
+        self._snapshotting = threading.RLock()
+        self._changes_snapshot = False
+        self.closes_store: bool = False
         self._on_confirmed: Callable[[Confirmed], object] | None = None
         self._failures = 0
         self._last_error: BaseException | None = None
-        self._work_owner = Ownership(f"log {log_id!r}")
-        # One snapshot or installation at a time; taken before any other lock.
-        self._snapshotting = OwnedLock(f"the log {log_id!r}")
-        self._changes_snapshot = False
-        self._close_store: Callable[[], object] | None = None
         self._snapshots: SnapshotStore | None = None
         self._worker: LogWorker | None = None
         # A snapshot may be in the store and not in the row: a try that the disk has cut short.
         self._row_may_be_behind = False
-        # Up to where nothing is missing, while entries behind that are; looked up when it is first asked for.
-        self._gap_after: int | None = None
-        self._knows_gap = False
-        segments.beside.held = memtable.indexes
-        segments.beside.pinned = self._pinned
+        if not memory.is_begun:
+            memory.memtable.skip_to(self._last_in_segments)
+            memory.is_begun = True
+        try:
+            self._hard_state: KeptHardState = KeptHardState(self._files, folder)
+        except BaseException:
+            self._guard.release()
+            raise
 
     def attach(self, snapshots: SnapshotStore | None = None, worker: Callable[[RaftLog], LogWorker] | None = None,
                on_confirmed: Callable[[Confirmed], object] | None = None, *, applied: int | None = None) -> None:
@@ -148,14 +139,13 @@ class RaftLog(Closing):
             CorruptData: the newest snapshot is damaged.
             LiveIndexMissing: the log does not hold what that snapshot needs.
             InvalidInput: the machine has applied more than the log holds without a gap.
-            StorageError, LogStopped, Closed: as `sync`.
+            StorageError, Closed: as `sync`.
         """
         self._require_open()
         if applied is not None and whole("the last index applied", applied) < -1:
             raise InvalidInput(f"the last index applied is {applied}; give it, or -1 if none was")
         if snapshots is not None:
             with self._changing_snapshot():
-                self._owner()
                 self._snapshots = snapshots
                 self._follow_snapshots(snapshots)
                 snapshots.remove_older()
@@ -164,18 +154,18 @@ class RaftLog(Closing):
         if on_confirmed is not None:
             self._on_confirmed = on_confirmed
         if worker is not None:
-            self._stop_worker()
+            self.stop_worker()
             self._worker = made = worker(self)
             try:
                 made.start()
             except BaseException:
                 # What it has begun does not go on.
-                self._stop_worker()
+                self.stop_worker()
                 raise
             row = self.state
             if row.index >= 0:
                 # What an earlier life had left dead does not wait for this one's first snapshot.
-                self._tell_worker(lambda who: who.snapshot_recorded(row))
+                made.snapshot_recorded(row)
 
     def _take_back_behind_gap(self, applied: int) -> None:
         through, first = self.contiguous_through, self.first_index
@@ -199,43 +189,19 @@ class RaftLog(Closing):
         self._row_may_be_behind = False
         return found
 
-    def owns(self, close_store: Callable[[], object]) -> None:
-        """The store's: closing this log closes the store."""
-        self._close_store = close_store
-
     @property
     def log_id(self) -> str:
         """The log's id in its store."""
         return self._log_id
 
     @property
-    def folder(self) -> str:
-        """Where its segments are, as an absolute path."""
-        return self._log.folder
-
-    @property
-    def state(self) -> SnapshotMeta:
-        """The row: what the last snapshot left, as one value."""
-        return self._rows.get(self._log_id)
-
-    @property
-    def segments(self) -> SegmentLog:
-        """The log's segments: for those who compact it."""
-        return self._log
-
-    @property
     def is_closed(self) -> bool:
-        """Whether the log was closed."""
-        return self._closed
+        """Whether the log was closed, or closed itself."""
+        return not (self._guard.is_open and self._wal.guard.is_open)
 
-    @property
-    def last_index(self) -> int:
-        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1).
-
-        While a snapshot is received, and after a crash in the middle of that, entries below it are missing: what a
-        host says of its log in a vote is `contiguous_through`, and the term of that index.
-        """
-        return self._memtable.last
+    def _require_open(self) -> None:
+        self._guard.require_open()
+        self._wal.guard.require_open()
 
     @property
     def contiguous_through(self) -> int:
@@ -244,67 +210,9 @@ class RaftLog(Closing):
         In a log without a snapshot, from the first index that is held; -1 in an empty log. O(1), but for the first
         time and after a snapshot over gaps: O(segments).
         """
+        self._require_open()
         with self._lock:
-            self._require_open()
             return self._through()
-
-    def _through(self) -> int:
-        """The same, for a caller that locks."""
-        gap = self._find_gap()
-        return self._memtable.last if gap is None else gap
-
-    @property
-    def last_term(self) -> int | None:
-        """The term of the last index, `None` in an empty log."""
-        return self.term_of(self.last_index) if self.last_index >= 0 else None
-
-    @property
-    def first_index(self) -> int | None:
-        """The lowest index that can be read, `None` if none can."""
-        return self._reads.first_index
-
-    # -- reading
-
-    def term_of(self, index: int) -> int | None:
-        """The term of an entry that can be read, or of the one at which the snapshot ends; `None` for any other index.
-        """
-        return self._reads.term_of(index)
-
-    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """The entry of `index`, or that it is dead, or that the log does not hold it.
-
-        From memory, or with one bisection and one `pread`.
-
-        Raises:
-            CorruptData: the entry is damaged, or it is live and nothing holds it.
-            Closed: the log was closed.
-        """
-        self._require_open()
-        return self._reads.read(index)
-
-    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
-        """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
-
-        Damage to one entry is its answer, `DamagedEntry`; a dead or missing index hides none behind it.
-
-        Raises:
-            Unsorted: the indexes do not ascend strictly.
-            CorruptData: a whole segment is damaged.
-        """
-        self._require_open()
-        yield from self._reads.read_many(indexes)
-
-    def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
-        """Every entry from `first` to `last` that is not dead, ascending.
-
-        What is appended meanwhile is left out.
-
-        Raises:
-            CorruptData: an entry is damaged; those before it have been given.
-            Closed: the log was closed.
-        """
-        self._require_open()
-        yield from self._reads.entries(first, last)
 
     def entries_after(self, prev_index: int, *, max_bytes: int = 1 << 20) -> AppendEntries | None:
         """What a leader sends to a follower whose log is the leader's up to `prev_index`, as far as it is known.
@@ -321,13 +229,13 @@ class RaftLog(Closing):
             Closed: the log was closed.
         """
         prev_index, max_bytes = whole("the previous index", prev_index), whole("max_bytes", max_bytes)
-        return self._reads.after(prev_index, self.contiguous_through, max_bytes)
+        return self._entries_after(prev_index, self.contiguous_through, max_bytes)
 
     def next_index(self, answer: AppendAnswer) -> int:
         """What a leader sends next to a follower that has answered so: `answer.next_index`, or, if this log has entries
         of the term that conflicts, what is behind the last of them: those the follower has too. O(log entries).
         """
-        return self._reads.next_index(answer, self.contiguous_through)
+        return self._next_index(answer, self.contiguous_through)
 
     # -- appending
 
@@ -348,12 +256,16 @@ class RaftLog(Closing):
             MemtableFull: too many entries at once.
             StorageError, CorruptData: too much waits for a sync or for segments, and the disk refuses that; nothing was
                 appended. (Of several terms, or more than 16,384 entries, the first may be: see `last_index`.)
-            LogStopped: a sync has failed before; see `status`.
-            Closed: the log was closed.
+            Closed: the log was closed, or closed itself.
         """
+        if type(entries) is list and len(entries) == 1 and isinstance(entries[0], tuple) and len(entries[0]) == 3:
+            first, term, payload = entries[0]
+            if type(first) is int and type(term) is int and type(payload) is bytes:
+                self._append(first, term, [payload])
+                return self._memory.last
         for first, term, payloads in self._checked_runs(entries):
             self.append_run(first, term, payloads)
-        return self.last_index
+        return self._memory.last
 
     def _checked_runs(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[Buffer]]]:
         """All are checked before the first is taken."""
@@ -365,14 +277,29 @@ class RaftLog(Closing):
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
         for start, part in self._parts(first, term, payloads):
-            with self._lock:
-                self._require_next(start)
-                overrules = start <= self._memtable.last
-                if not overrules:
-                    self._put(start, term, part)
-            if overrules:
-                # What lies behind a gap goes.
-                self._cut(start - 1, partial(self._put, start, term, part), partial(self._require_next, start))
+            self._append(start, term, part)
+
+    def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """The path of every append: what memory and WAL take at once, or not at all."""
+        if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
+            raise _no_numbers(first, term)
+        wal, memtable = self._wal, self._memory
+        if (wal.closed_files > self._max_closed_files or wal.queued_bytes > self._max_queued_bytes
+                or self._gap.after is not None or memtable.entries + len(payloads) > memtable.max_entries):
+            self._make_room_for(first, len(payloads))
+        self._guard.require_open()
+        with self._lock:
+            row = self._own.row
+            if not (self._knows_gap and self._gap_after is None and first == memtable.last + 1
+                    and (row is None or first > row.index)):
+                self._require_next(first)
+            overrules = first <= memtable.last
+            if not overrules:
+                self._put(first, term, payloads)
+        if overrules:
+            # What lies behind a gap goes.
+            self._cut(first - 1, partial(self._put, first, term, payloads), partial(self._require_next, first))
+        if wal.queued_bytes > self._max_queued_bytes or self._store.syncs_by_itself:
             self._after_append()
 
     def _require_next(self, first: int) -> None:
@@ -381,8 +308,11 @@ class RaftLog(Closing):
         through = self._through()
         if first <= through:
             raise Overwriting(index=first, last=through)
-        if first > through + 1 and through < self._memtable.last:
-            raise GapDetected(previous=first - 1, last=through, highest=self._memtable.last)
+        if first > through + 1 and through < self._memory.last:
+            raise GapDetected(previous=first - 1, last=through, highest=self._memory.last)
+        # An empty log begins anywhere, one that everything was taken back of included.
+        if 0 <= self._memory.last < first - 1:
+            raise GapDetected(previous=first - 1, last=self._memory.last)
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
@@ -401,7 +331,7 @@ class RaftLog(Closing):
         Raises:
             InvalidInput: the entries are not consecutive, or do not follow `prev_index`; or the log begins later, and
                 has no snapshot of what lies before.
-            MemtableFull, StorageError, CorruptData, LogStopped, Closed: as `append` and `sync`; the first entries may
+            MemtableFull, StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may
                 be in the log.
         """
         prev_index, prev_term = whole("the previous index", prev_index), whole("the previous term", prev_term)
@@ -411,6 +341,7 @@ class RaftLog(Closing):
         if runs and runs[0][0] != prev_index + 1:
             raise InvalidInput(f"the first entry is {runs[0][0]}, and follows {prev_index}; give entries from "
                                f"{prev_index + 1} on")
+        self._require_open()
         judged: AppendAnswer | int = 0 if runs else self._take_part(prev_index, prev_term, prev_term, [])
         for first, term, payloads in runs:
             for start, part in self._parts(first, term, payloads):
@@ -427,21 +358,31 @@ class RaftLog(Closing):
                    may_cut: bool = False) -> AppendAnswer | int:
         with self._lock:
             self._require_open()
-            judged = judge(self._reads, self._through(), prev_index, prev_term, term, len(payloads))
+            judged = judge(self, self._through(), prev_index, prev_term, term, len(payloads))
             if not isinstance(judged, int) or judged == len(payloads):
                 return judged
             start = prev_index + 1 + judged
-            overrules = start <= self._memtable.last
+            overrules = start <= self._memory.last
             if not overrules:
                 self._put(start, term, payloads[judged:])
         if overrules and not may_cut:
             # Judged again with the lock that keeps other cuts away.
-            with self._outbox, self._outbox.held(), self._segments.guard.lock:
+            with self._switching():
                 return self._take_part(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
             self._cut(start - 1, partial(self._put, start, term, payloads[judged:]), self._require_open)
         self._after_append()
         return judged
+
+    @contextlib.contextmanager
+    def _switching(self) -> Iterator[None]:
+        """Inside it no other flush or cut of this log runs."""
+        self._require_open()
+        with self._files_lock:
+            if self._is_cutting:
+                self._guard.close("was left in the middle of a cut by an error or an interrupt")
+            self._guard.require_open()
+            yield
 
     def _cut(self, after: int, write: Callable[[], object], check: Callable[[], object]) -> None:
         """Take back everything above `after` by what `write` queues; durable, also in segments, when this returns.
@@ -450,27 +391,30 @@ class RaftLog(Closing):
         durable in the WAL; what follows is done again by opening the log after a crash. A flush writes nothing
         meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
         """
-        guard = self._segments.guard
-        with self._outbox, self._outbox.held(), guard.lock:
-            guard.require_open()
-            self._segments.prepare_cut(after)
+        with self._switching():
+            if self._last_in_segments > after:
+                self._own.prepare_truncation()
             with self._lock:
                 check()
-                guard.begin("a cut")
+                self._is_cutting = True
                 try:
                     write()
                 except CompactlibError:
-                    guard.undone()
+                    self._is_cutting = False
                     raise
             try:
-                self._writes.sync()
+                self._wal.sync(self._pending.ticket)
+                self._own.truncate(after)
             except CompactlibError as error:
                 # Queued: it is in memory, and nobody knows whether it is durable. Opening the log again makes it so.
-                self._log.guard.fail(error)
-                guard.done()
+                self._guard.fail(error)
                 raise
-            guard.done()
-            self._segments.cut(after)
+            self._is_cutting = False
+
+    @property
+    def _last_in_segments(self) -> int:
+        last = self._own.last_index
+        return -1 if last is None else last
 
     def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Checked parts of a run, each with its first index, and room in memory for each."""
@@ -485,8 +429,38 @@ class RaftLog(Closing):
             yield first + start, part
 
     def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        self._writes.put_run(first, term, payloads)
+        """Queue entries in the WAL, and put them into the memtable. The caller locks.
+
+        An interrupt between the two leaves entries in the WAL of which memory does not know: the next write of the
+        log begins at the same index, so that a replay overwrites them.
+        """
+        memtable, pending = self._memory, self._pending
+        last, written = first + len(payloads) - 1, memtable.last
+        cut_after = first - 1 if first <= written else None
+        ticket = self._wal.queue(QueuedWrite(self._log_id, run_body(payloads), first - 1 if first else None, cut_after,
+                                             first, last, term))
+        memtable.insert(first, term, payloads)
         self._gap_after = None
+        if cut_after is not None:
+            self._forget_above(cut_after)
+        pending.ticket = ticket
+        waiting = pending.waiting
+        waiting.append((ticket, first, last))
+        if waiting[0][0] <= self._wal.durable_ticket:
+            self._forget_confirmed()
+
+    def _forget_above(self, after: int) -> None:
+        """No caller waits any more for what was taken back. They ascend: what is appended lies above all that waits."""
+        waiting = self._pending.waiting
+        while waiting and waiting[-1][2] > after:
+            ticket, first, _ = waiting.pop()
+            if first <= after:
+                waiting.append((ticket, first, after))
+
+    def _forget_confirmed(self) -> None:
+        waiting, durable = self._pending.waiting, self._wal.durable_ticket
+        while waiting and waiting[0][0] <= durable:
+            waiting.popleft()
 
     def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None,
                       apart: bool = False) -> None:
@@ -501,7 +475,7 @@ class RaftLog(Closing):
         Raises:
             GapDetected: the log's last index is another.
             Overwriting: an index is not above the one before it, or the last index of the log.
-            InvalidInput, MemtableFull, StorageError, LogStopped, Closed: as `append`.
+            InvalidInput, MemtableFull, StorageError, Closed: as `append`.
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
@@ -510,17 +484,29 @@ class RaftLog(Closing):
             return
         for entry in entries:
             require_numbers(entry.index, entry.index, entry.term)
+        for before, entry in pairwise(entries):
+            if entry.index <= before.index:
+                raise Overwriting(index=entry.index, last=before.index)
         self._make_room_for(entries[0].index, len(entries))
         last = self.last_index
         if apart and 0 <= last == self.contiguous_through == entries[0].index - 1:
             # What was taken back above is gone by then.
             self.sync()
-            self._segments.gap.note(last)
+            self._gap.note(last)
         with self._lock:
             self._require_appendable(entries[0].index)
-            before = self._memtable.last
-            self._writes.put_sparse(entries, previous_index)
-            if self._gap_after is None and (apart or not 0 <= before == entries[-1].index - len(entries)):
+            last = self._memory.last
+            self._memory.require_sparse_fit(entries[0].index, previous_index)
+            self._memory.require_room(len(entries))
+            indexes, terms = [entry.index for entry in entries], [entry.term for entry in entries]
+            body = sparse_body(indexes, terms, [entry.payload for entry in entries])
+            ticket = self._wal.queue(QueuedWrite(self._log_id, body, last if last >= 0 else None, None, indexes[0],
+                                                 indexes[-1], terms[-1], indexes, terms))
+            for entry in entries:
+                self._memory.insert(entry.index, entry.term, [entry.payload])
+                self._pending.waiting.append((ticket, entry.index, entry.index))
+            self._pending.ticket = ticket
+            if self._gap_after is None and (apart or not 0 <= last == entries[-1].index - len(entries)):
                 self._knows_gap = False
         self._after_append()
 
@@ -530,31 +516,32 @@ class RaftLog(Closing):
         Raises:
             InvalidInput: it lies below the snapshot.
             StorageError: the disk refused. If the WAL was refused the cut, or segments were, the log is closed, and
-                opening the store again shows whether it has happened.
-            LogStopped, Closed: as `append`.
+                opening it again shows whether it has happened.
+            Closed: as `append`.
         """
-        last_index = whole("the last index", last_index)
-        with self._outbox, self._outbox.held(), self._segments.guard.lock:
+        self._reset(whole("the last index", last_index))
+        self._store.settle()
+
+    def _reset(self, last_index: int) -> None:
+        with self._switching():
             with self._lock:
                 self._require_open()
                 if last_index < self.state.index:
                     raise InvalidInput(f"reset to {last_index} would take back what the snapshot "
                                        f"{self.state.index} covers; reset to that index or above")
-                if last_index >= self._memtable.last:
+                if last_index >= self._memory.last:
                     return
-                after = self._reads.highest_held(last_index)
-            self._cut(after, partial(self._writes.cut, after), self._require_open)
+                after = self._highest_held(last_index)
+            self._cut(after, partial(self._queue_cut, after), self._require_open)
         with self._lock:
-            if self._gap_after is not None and self._memtable.last <= self._gap_after:
+            if self._gap_after is not None and self._memory.last <= self._gap_after:
                 self._gap_after = None
 
-    def _find_gap(self) -> int | None:
-        """The index before the first gap, `None` if there is no gap. The caller locks."""
-        if not self._knows_gap:
-            through = self._reads.contiguous_through()
-            self._gap_after = through if through < self._memtable.last else None
-            self._knows_gap = True
-        return self._gap_after
+    def _queue_cut(self, after: int) -> None:
+        self._pending.ticket = self._wal.queue(QueuedWrite(self._log_id, empty_body(FrameKind.CUT), None, after,
+                                                           after + 1, after, 0))
+        self._forget_above(after)
+        self._memory.cut(after)
 
     def _require_appendable(self, first: int) -> None:
         self._require_open()
@@ -565,23 +552,27 @@ class RaftLog(Closing):
 
     def _make_room_for(self, first: int, entries: int) -> None:
         """Before anything is appended, so that what the disk refuses was not."""
-        self._catch_up()
-        gap = self._segments.gap.after
+        self._require_open()
+        if self._wal.closed_files > self._max_closed_files:
+            # Flushes have failed so long that too many files wait.
+            self._store.flush_closed()
+        gap = self._gap.after
         if gap is not None and self.state.index <= gap and first <= gap + 1:
             self._end_gap(gap)
         if self._wal.queued_bytes > self._max_queued_bytes:
             self.sync()
-        if not self._memtable.has_room(entries):
-            self._make_room()
+        if self._memory.entries + entries > self._memory.max_entries:
+            self._store.flush()
+        self._memory.require_room(entries)
 
     def _end_gap(self, after: int) -> None:
         """What comes next follows the entries up to `after`: first nothing else may lie there, after a crash either."""
         self.reset(after)
         self.sync()
-        self._segments.gap.forget()
+        self._gap.forget()
 
     def _after_append(self) -> None:
-        self._queued()
+        self._store.wake_committer()
         if self._wal.queued_bytes > self._max_queued_bytes:
             # It is appended, and stays queued: a disk that is still full shows with the next.
             with contextlib.suppress(StorageError):
@@ -591,42 +582,41 @@ class RaftLog(Closing):
         """Return when everything appended before is durable: one fsync for what all threads and logs have queued.
 
         Raises:
-            StorageError: the disk has no room; the entries stay queued, call again.
-            LogStopped: a sync failed, now or before: nothing will be confirmed until the store is opened again.
-            Closed: the log was closed.
+            StorageError: the disk has no room, and the entries stay queued; or a sync failed: it is unknown whether
+                they are durable, and the store is closed.
+            Closed: the log was closed, or closed itself.
         """
         self._require_open()
-        self._writes.sync()
+        self._wal.sync(self._pending.ticket)
+        self._store.settle()
 
-    def confirmed(self, found: Confirmed, ticket: int) -> None:
-        """The store's: everything up to `ticket` is durable. Called with no lock held."""
-        with self._lock:
-            self._writes.confirm(ticket)
+    def notify_confirmed(self, confirmed: Confirmed) -> None:
+        """The store's: call the host's listener, with no lock held."""
         if self._on_confirmed is not None:
-            self._note(tell(self._on_confirmed, found))
+            try:
+                self._on_confirmed(confirmed)
+            except Exception as error:
+                _LOGGER.warning("on_confirmed of the log %r failed; the log goes on", self._log_id, exc_info=error)
+                self._note(error)
 
-    def _note(self, error: BaseException | None) -> None:
-        """Keep what a listener that was called has raised, if anything, or what nobody else is told."""
-        if error is not None:
-            self._failures, self._last_error = self._failures + 1, error
+    def _note(self, error: BaseException) -> None:
+        """Keep what a listener raised, or what nobody else is notified of."""
+        self._failures, self._last_error = self._failures + 1, error
 
     @property
     def unconfirmed(self) -> IndexSet:
-        """What was appended and is not durable yet."""
+        """What was appended and is not durable yet. O(runs)."""
+        self._require_open()
         with self._lock:
-            return self._writes.unconfirmed
-
-    @property
-    def stopped(self) -> LogStopped | None:
-        """Why nothing is confirmed any more, `None` if all is well."""
-        return self._wal.stopped
+            self._forget_confirmed()
+            return IndexSet.from_runs((first, last) for _, first, last in self._pending.waiting)
 
     # -- term and vote
 
     @property
     def hard_state(self) -> HardState:
         """The member's term, and whom it has voted for in it, as they were recorded last. Durable."""
-        return self._segments.hard_state.now
+        return self._hard_state.now
 
     def record_hard_state(self, term: int, voted_for: str | None = None) -> HardState:
         """Note a term, and a vote in it, durably; what is in force then. Call it before you answer for either.
@@ -645,10 +635,10 @@ class RaftLog(Closing):
             StorageError: the disk refused; the one before counts, and a vote that was refused must not be given.
             Closed: the log was closed.
         """
-        with self._segments.hard_state.lock:
+        # Closing waits for it: the next owner of the folder must know of the vote.
+        with self._guard.use():
             self._require_open()
-            self._owner()
-            return self._segments.hard_state.record(whole("the term", term), voted_for)
+            return self._hard_state.record(whole("the term", term), voted_for)
 
     # -- snapshots
 
@@ -681,8 +671,8 @@ class RaftLog(Closing):
             if meta == found:
                 # It is there already, and in the row by now.
                 return
-            self.sync()
-            self._log.require_held(meta)
+            self._wal.sync(self._pending.ticket)
+            self._require_held(meta)
             if self._snapshots is not None and state is not None:
                 self._row_may_be_behind = True
                 self._snapshots.write(meta, state)
@@ -708,8 +698,8 @@ class RaftLog(Closing):
             self._caught_up()
             store = self._checkpoint_store()
             meta = self._meta_at(index, live_set)
-            self.sync()
-            self._log.require_held(meta)
+            self._wal.sync(self._pending.ticket)
+            self._require_held(meta)
             store.write_checkpoint(meta, state)
 
     def promote(self, index: int) -> SnapshotMeta:
@@ -723,7 +713,7 @@ class RaftLog(Closing):
             InvalidInput: the snapshot store that was attached keeps no checkpoints, or there is none.
             CorruptData: the checkpoint is damaged.
             LiveIndexMissing: the log does not hold what it needs; nothing was changed.
-            StorageError, LogStopped, Closed: as `snapshot`. Call again.
+            StorageError, Closed: as `snapshot`. Call again.
         """
         _require_index(index)
         with self._changing_snapshot():
@@ -740,8 +730,8 @@ class RaftLog(Closing):
             if held != meta.term:
                 raise Stale(f"checkpoint {meta.index} is of term {meta.term}, and that entry was taken back since: the "
                             f"log holds {'none' if held is None else f'one of term {held}'} there; take a snapshot")
-            self.sync()
-            self._log.require_held(meta)
+            self._wal.sync(self._pending.ticket)
+            self._require_held(meta)
             self._row_may_be_behind = True
             store.promote(meta.index)
             self._record(self._with_trailing(meta))
@@ -755,7 +745,8 @@ class RaftLog(Closing):
         Raises:
             Busy: it tries.
         """
-        with self._outbox, self._outbox.held(), self._snapshotting:
+        self._require_open()
+        with self._snapshotting:
             if self._changes_snapshot:
                 raise Busy(f"log {self._log_id!r} is taking a snapshot, whose state was being given when this was "
                            f"called; call it when that has returned")
@@ -764,11 +755,11 @@ class RaftLog(Closing):
                 yield
             finally:
                 self._changes_snapshot = False
+        self._store.settle()
 
     def _caught_up(self) -> SnapshotMeta | None:
         """Before a snapshot: bring the row up to what an earlier try has left in the store, and return that."""
         self._require_open()
-        self._owner()
         if self._row_may_be_behind and self._snapshots is not None:
             return self._follow_snapshots(self._snapshots)
         return None
@@ -807,11 +798,10 @@ class RaftLog(Closing):
         Raises:
             Stale: the row is at or above it.
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
-            StorageError, LogStopped, Closed: as `sync`.
+            StorageError, Closed: as `sync`.
         """
         with self._changing_snapshot():
             self._require_open()
-            self._owner()
             if meta.index <= self.state.index:
                 raise Stale(f"snapshot {meta.index} is not newer than {self.state.index}, which is in force")
             self._row_may_be_behind = self._snapshots is not None
@@ -819,34 +809,34 @@ class RaftLog(Closing):
             self._row_may_be_behind = False
 
     def _take_over(self, meta: SnapshotMeta, *, trails: bool = False) -> None:
-        self._log.require_held(meta)
+        self._require_held(meta)
         term = self.term_of(meta.index)
         # Without a row it may be that one which was lost: then the entry may have been dropped, and what follows stays.
         if self.last_index > meta.index and term != meta.term and not (term is None and self.state.index < 0):
-            self.reset(meta.index)
-        self.sync()
+            self._reset(meta.index)
+        self._wal.sync(self._pending.ticket)
         self._record(self._with_trailing(meta) if trails else meta)
 
     def _with_trailing(self, meta: SnapshotMeta) -> SnapshotMeta:
         """The row of a snapshot whose entries the machine has applied from this log: the last of them stay."""
-        first = max(meta.index - self._keep_trailing + 1, self._reads.kept_from, 0)
+        first = max(meta.index - self._keep_trailing + 1, self._kept_from, 0)
         if first > meta.index or meta.index > self.contiguous_through or self.term_of(meta.index) != meta.term:
             return meta
         return SnapshotMeta(meta.index, meta.term, meta.live | IndexSet.range(first, meta.index))
 
     def _record(self, meta: SnapshotMeta) -> None:
-        self._log.record_state(meta)
+        self._record_state(meta)
         with self._lock:
-            self._rows.put(self._log_id, meta)
-            self._memtable.skip_to(meta.index)
+            self._memory.skip_to(meta.index)
+            self._wal.smallest_live[self._log_id] = meta.smallest_live_index
             # What the snapshot covers is no gap any more.
             self._knows_gap = self._knows_gap and self._gap_after is None
-        gap = self._segments.gap.after
+        gap = self._gap.after
         if gap is not None and gap < meta.index:
             # It means nothing any more, and does no harm if it stays.
             with contextlib.suppress(StorageError):
-                self._segments.gap.forget()
-        self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta))
+                self._gap.forget()
+        self._notify_worker(lambda worker: worker.snapshot_recorded(meta))
         if self._snapshots is not None:
             try:
                 self._snapshots.remove_older()
@@ -854,10 +844,14 @@ class RaftLog(Closing):
                 # The new one is in force: they go with the next one, or when the store is attached again.
                 self._note(error)
 
-    def _tell_worker(self, what: Callable[[LogWorker], object]) -> None:
+    def _notify_worker(self, notify: Callable[[LogWorker], object]) -> None:
         worker = self._worker
         if worker is not None:
-            self._note(tell(what, worker))
+            try:
+                notify(worker)
+            except Exception as error:
+                _LOGGER.warning("the worker of the log %r failed; the log goes on", self._log_id, exc_info=error)
+                self._note(error)
 
     def pin(self, indexes: IndexSet) -> Pin:
         """Hold entries readable until released, although a newer snapshot may leave them dead.
@@ -867,25 +861,18 @@ class RaftLog(Closing):
             Closed: the log was closed.
         """
         self._require_open()
-        # No snapshot may come between the look at the row and the pin.
+        # No snapshot may come between reading the row and the pin.
         with self._snapshotting:
-            pin = self._reads.pin(indexes, self._unpin)
-            with self._lock:
-                self._pins[pin] = None
+            base = self._memory.base
+            in_memory = {index: entry for index in indexes.at_least(base)
+                         if isinstance(entry := self.read(index), Entry)}
+            pin = Pin(indexes, in_memory, self._pinned_files(indexes.at_most(base - 1)), self._own)
         try:
             self._require_found(pin)
         except BaseException:
             pin.release()
             raise
         return pin
-
-    def _unpin(self, pin: Pin) -> None:
-        with self._lock:
-            del self._pins[pin]
-
-    def _pinned(self) -> IndexSet:
-        pins = list(self._pins)
-        return IndexSet().union(*(pin.indexes for pin in pins)) if pins else IndexSet()
 
     def _require_found(self, pin: Pin) -> None:
         dead = pin.indexes - self.state.needed(pin.indexes)
@@ -895,100 +882,84 @@ class RaftLog(Closing):
                                    f"log, the first of them {missing.first}; pin what a snapshot in force names",
                                    missing=len(missing), first=missing.first)
 
-    # -- flushing and compacting
+    # -- flushing
 
     def flush(self) -> None:
         """Write all that this store's logs hold in memory to segments now; see `RaftLogStore.flush`."""
         self._require_open()
-        self._make_room()
+        self._store.flush()
 
-    @property
-    def policy(self) -> LogPolicy:
-        """The log's own policy; see `SegmentLog.policy`."""
-        return self._log.policy
-
-    def view(self, *, budget: Budget | None = None) -> LogView:
-        """The log's segments as a policy sees them now. What is pinned counts as alive. See `SegmentLog.view`."""
-        self._require_open()
-        return self._log.view(budget=budget)
-
-    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
-        """What `compact` would do now, and why: a dry run that changes nothing. See `SegmentLog.plan`."""
-        self._require_open()
-        return self._log.plan(policy, view=view)
-
-    def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
-                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[LogCompactionReport] | Skipped | Failed:
-        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`.
-
-        A worker that is attached carries it out: then its server is notified too, and `Skipped` (`is_busy`) is the
-        answer while it compacts itself.
-        """
-        def compacted(lent: Budget) -> Done[LogCompactionReport] | Skipped | Failed:
-            work = partial(self._log.compact, plan, policy=policy, executor=executor, budget=lent, observer=observer,
-                           fence=fence)
-            worker = self._worker
-            return work() if worker is None else worker.carry_out(work)
-
-        return self._work(budget, compacted)
-
-    def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
-        """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
-        return self._work(budget, lambda lent: self._log.reclaim(budget=lent))
-
-    def _work(self, budget: Budget | None, work: Callable[[Budget], Done[_ReportT] | Skipped | Failed]
-              ) -> Done[_ReportT] | Skipped | Failed:
-        """Work on the segments, which end with this object's close, although the store keeps them."""
-        self._require_open()
-        self._owner()
-        with self._work_owner.begin(budget) as run:
-            if run is None:
-                self._require_open()
-                return Skipped("a compaction is running, or the log is closing; ask again when it has ended",
-                               is_busy=True)
-            return work(run.budget)
-
-    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every entry, those in the WAL included, and list what is damaged or missing.
-
-        Args:
-            budget: asked before each segment.
+    def flush_memtable(self) -> None:
+        """The store's: write to segments what is in memory now, durably. What they hold already is not written again.
 
         Raises:
-            BudgetSpent: the budget refused.
-            StorageError: something cannot be read.
-            Closed: the log was closed.
-        """
-        self._require_open()
-        return self._log.verify(budget=budget)
-
-    def freeze(self, file_number: int) -> None:
-        """The store's: what the memtable holds waits for segments, with this WAL file."""
-        with self._lock:
-            self._memtable.freeze(file_number)
-
-    def flush_through(self, file_number: int) -> FlushPlan | None:
-        """The store's: write to segments what waits with WAL files up to this one; `None` if nothing does.
-
-        Raises:
-            StorageError: see `LogSegments.write`; call again.
-            Closed: a cut of the log has failed.
+            StorageError: the disk refused; what was written since the last sync is taken back, call again. If that is
+                refused too, the log is closed.
+            Closed: the log was closed, or a cut of it has failed.
         """
         # A cut of this log comes before or after all of it, so that what it takes back is never written.
-        with self._segments.guard.lock:
-            self._segments.guard.require_open()
+        with self._switching():
             with self._lock:
-                tables, row = self._memtable.frozen(file_number), self.state
-                below = base_of(self._memtable.tables[len(tables):])
+                tables, row = self._memory.freeze(), self.state
             if not tables:
-                return None
-            plan = plan_flush(tables, row, self._segments.newest_stats(), below=below)
-            self._segments.write(plan)
+                return
+            slabs = needed_slabs(visible_slabs(tables), row)
+            newest = self._own.known_of(self._own.newest_number)
+            if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
+                    and newest.data_bytes > STALE_BYTES):
+                # It holds nothing alive, and only its place as the newest keeps compactions from it.
+                self._undone_if_refused(self._own.end_segment)
+            breather = Breather(self._options.clock)
+            for slab in slabs:
+                for start in range(max(self._last_in_segments + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
+                    payloads = slab.payloads[start:start + _RUN_ENTRIES]
+                    self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
+                    breather.breathe()
+            self._undone_if_refused(self._own.sync)
             with self._lock:
-                self._memtable.release(tables)
-        self._outbox.put(self._tell_worker, lambda worker: worker.segments_flushed(self._log.last_index))
-        return plan
+                self._memory.release(tables)
+        self._notify_worker(lambda worker: worker.segments_flushed(self._own.last_index))
+
+    def _undone_if_refused(self, change: Callable[..., object], *arguments: object) -> None:
+        with self._guard.lock:
+            try:
+                change(*arguments)
+            except StorageError:
+                self._own.take_back()
+                raise
+
+    def replay(self, frame: Frame) -> None:
+        """The store's: do again what the WAL says was written to the log, before `begin`."""
+        replay(frame, self._memory, self.state, self._matching)
+
+    def holds(self, row: SnapshotMeta) -> bool:
+        """The store's: whether the log holds what a snapshot needs of it."""
+        try:
+            self._require_held(row)
+        except LiveIndexMissing:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """The store's: inside it no other thread appends."""
+        with self._files_lock, self._lock:
+            yield
+
+    def begin(self, wal: Wal) -> None:
+        """The store's: make the cuts again that memory says and a crash or an error may have left half way; then the
+        log can be used.
+
+        What agrees with memory stays: a flush has written it since the cut. So does what the snapshot covers, which
+        was recorded after the cuts below it were whole.
+        """
+        row = self.state
+        cuts = [table.base - 1 for table in self._memory.tables if table.cuts]
+        if cuts:
+            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))
+        self._memory.skip_to(row.index)
+        self._wal = wal
+        wal.smallest_live[self._log_id] = row.smallest_live_index
 
     # -- the log itself
 
@@ -999,25 +970,20 @@ class RaftLog(Closing):
             Closed: it was closed.
         """
         self._require_open()
-        row = self.state
-        stopped = self._wal.stopped
-        unconfirmed = self.unconfirmed
-        pinned = self._pinned()
+        row, unconfirmed, pinned = self.state, self.unconfirmed, self._own.pinned
         return LogStatus(
             log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
-            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
-            segments=len(self._log.refs), pinned=len(pinned), pins=len(self._pins),
-            stopped=None if stopped is None else str(stopped),
+            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
+            segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins),
             gap_after=through if (through := self.contiguous_through) < self.last_index else None,
-            is_busy=self._log.is_compacting,
+            is_busy=self.is_compacting,
             failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
-        """The last unexpected error, of the worker or of the server that it notifies, else of a listener or of the
-        removal of a snapshot that another has outdone; or `None`."""
+        """The last unexpected error: of the worker, else of a listener, or of the removal of an older snapshot."""
         return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:
@@ -1028,119 +994,142 @@ class RaftLog(Closing):
             Closed: it was closed.
         """
         self._require_open()
-        self.audit_kept()
-
-    def audit_kept(self) -> None:
-        """The store's: the same, also of a log that was closed, whose entries the store keeps.
-
-        Raises:
-            AuditFailed: as `audit`.
-        """
         with self._snapshotting, self._lock:
-            self._memtable.audit()
-            self._log.audit()
-            row, recorded = self.state, self._log.snapshot or NO_SNAPSHOT
-            if row != recorded:
-                raise AuditFailed(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
+            self._memory.audit()
+            self._own.audit()
             waiting = self.unconfirmed
             if waiting and waiting.last > self.last_index:
                 raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
-                                      f"index {self.last_index}")
+                                  f"index {self.last_index}")
 
-    def _stop_worker(self) -> None:
-        worker = self._worker
-        if getattr(worker, "is_mine", False):
-            # It goes on, and so does the log.
-            raise Busy(f"log {self._log_id!r} cannot let its worker go from within that one's work; do it elsewhere")
-        self._worker = None
+    # -- ending
+
+    def stop_worker(self) -> None:
+        """Stop the worker, and let it go."""
+        worker, self._worker = self._worker, None
         if worker is not None:
             try:
-                worker.stop(wait_seconds=math.inf)
+                worker.stop()
             except Busy:
                 self._worker = worker
                 raise
 
     def require_outside(self) -> None:
-        """Return unless the caller is inside a compaction of this log, or inside a notification of one, on whichever
-        thread.
+        """Return unless the calling thread is inside a compaction of this log.
 
         Raises:
             Busy: it is.
         """
-        if self._work_owner.is_mine or self._log.is_inside_compaction or getattr(self._worker, "is_mine", False):
-            raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
-                       f"close it when compact() has returned")
-
-    @property
-    def has_failed(self) -> bool:
-        """The store's: whether its segments have closed themselves, and can be opened again."""
-        return self._segments.guard.is_open and not self._log.guard.is_open
-
-    def roll_forward(self) -> None:
-        """The store's: make the cuts again that memory says, after its segments were opened again."""
-        self._segments.roll_forward(self._memtable.tables, self.state.index)
-
-    def reopened(self, segments: LogSegments | None = None) -> RaftLog:
-        """The store's: another object for this log once this one is closed; it goes on with what is not durable yet.
-
-        Args:
-            segments: if they were opened again.
-        """
-        again = RaftLog(self._log_id, segments or self._segments, self._wal, self._rows, self._memtable,
-                        make_room=self._make_room, catch_up=self._catch_up, queued=self._queued,
-                        max_queued_bytes=self._max_queued_bytes, keep_trailing=self._keep_trailing, owner=self._owner,
-                        outbox=self._outbox)
-        again._writes = self._writes
-        # A snapshot that is being taken ends first.
-        again._snapshotting = self._snapshotting
-        return again
-
-    def _require_open(self) -> None:
-        self._lock.require_mine()
-        if self._closed:
-            raise Closed(f"the log {self._log_id!r} in {os.path.dirname(self._log.folder)} is closed; open it "
-                         f"again")
-        self._segments.guard.require_open()
-        self._log.guard.require_open()
+        self._guard.require_outside()
 
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
 
-        In a fork of the process that opened it, it only lets the fork's files go.
+        `RaftLogStore.log` opens a log of a store again; until then, its entries wait in the WAL.
 
         Raises:
-            Busy: called from within a compaction of the log, by an observer or the server for example; nothing was
-                done.
-            StorageError, LogStopped: the last sync was refused; the log is closed all the same.
+            Busy: called from within a compaction of the log; nothing was done. Or work on it goes on, and it is closed
+                when that has ended: call again.
+            StorageError: the last sync was refused; the log is closed all the same.
         """
-        if self._closed:
-            return
-        if self._lock.is_inherited:
-            # Without another lock: a thread that held one when the process was forked does not exist to release it.
-            self._closed = True
-            if self._close_store is not None:
-                self._close_store()
-            return
-        self.require_outside()
-        self._stop_worker()
-        self._work_owner.close()
+        if self.closes_store:
+            self._store.close()
+        else:
+            self.close_alone()
+
+    def close_alone(self) -> None:
+        """The store's: close the log and not its store."""
+        self._guard.require_outside()
+        self.stop_worker()
         try:
-            with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
-                self.sync()
+            if not self.is_closed:
+                with contextlib.suppress(Closed):
+                    self._wal.sync(self._pending.ticket)
         finally:
-            # Not while a vote is being recorded: the next owner of the folder would not know of it. Nor while anything
-            # is appended: `reopened` has another lock for that.
-            with self._segments.hard_state.lock, self._lock:
-                self._closed = True
-            for pin in list(self._pins):
-                pin.release()
-            close_store, self._close_store = self._close_store, None
-            if close_store is not None:
-                close_store()
+            self.end()
+            self.let_go()
+
+    def end(self) -> None:
+        """The store's: refuse every later call; waits for who appends now."""
+        with self._lock if self._guard.is_open else contextlib.nullcontext():
+            self._guard.close()
+
+    def let_go(self) -> None:
+        """The store's: give up the files without a sync."""
+        for pin in self._own.pins:
+            pin.release()
+        self._guard.release()
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self._log_id!r}: {self.first_index} to {self.last_index}, snapshot "
                 f"{self.state.index}>")
+
+
+def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tuple[int, int, list[Buffer]]]:
+    """Cut entries into runs of consecutive indexes and one term: first index, term, payloads.
+
+    Raises:
+        InvalidInput: the indexes are not consecutive, or something is no entry.
+    """
+    rows = entries if type(entries) is list else listed("the entries", entries, _with_own_bytes)
+    if not rows:
+        return
+    try:
+        indexes, terms, payloads = zip(*rows, strict=True)
+        range(rows[0][0])
+    except (TypeError, ValueError):
+        raise InvalidInput("an entry is an Entry, or a tuple of index (int), term (int) and payload (bytes); the first "
+                           f"that was given is a {type(rows[0]).__name__}") from None
+    first = indexes[0]
+    if indexes != tuple(range(first, first + len(rows))):
+        place = next(place for place, index in enumerate(indexes) if index != first + place)
+        raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive "
+                           f"indexes, or use append_sparse")
+    start = 0
+    while start < len(rows):
+        term = terms[start]
+        stop = len(rows) if terms.count(term) == len(rows) else start + 1
+        while stop < len(rows) and terms[stop] == term:
+            stop += 1
+        yield first + start, term, list(payloads[start:stop])
+        start = stop
+
+
+def _with_own_bytes(row: Any) -> Any:
+    """A row of a generator, which may give the next one in the same buffer."""
+    try:
+        index, term, payload = row
+    except (TypeError, ValueError):
+        return row  # refused with the others
+    return row if type(payload) is bytes else (index, term, bytes_of(payload))
+
+
+def require_numbers(first: object, last: object, term: object) -> None:
+    """Check the indexes and the term of a run.
+
+    Raises:
+        InvalidInput: one of them is no number that an entry can have.
+    """
+    for number in (first, last, term):
+        if not isinstance(number, int) or not 0 <= number <= MAX_INDEX:
+            raise _no_numbers(first, term)
+
+
+def checked_entry(given: Any) -> Entry:
+    """An entry as a host gives it.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        index, term, payload = given
+    except (TypeError, ValueError):
+        raise InvalidInput(f"an entry is {given!r:.100}; give an Entry, or index, term, payload") from None
+    return Entry(index, term, bytes_of(payload))
+
+
+def _no_numbers(first: object, term: object) -> InvalidInput:
+    return InvalidInput(f"entries from {first!r} on in term {term!r}: index and term are 0 to {MAX_INDEX}")
 
 
 def _require_index(index: object) -> None:

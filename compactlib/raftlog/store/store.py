@@ -8,7 +8,10 @@
 ```
 
 Entries go to the WAL and to memory first. When a WAL file has become large it is closed; what the logs hold in memory
-of it is written to their segments, and only then the file is removed.
+is written to their segments, and only then the file is removed.
+
+What fails in one log closes that log, and `log` opens it again while the others go on; what fails in the WAL closes the
+store. `_changing` is held by what opens, flushes or removes logs, before any lock of a log.
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 
 import attrs
 
 from compactlib._closing import Closing
+from compactlib.budget import Budget
 from compactlib.errors import (
-    AuditFailed,
     Busy,
-    Closed,
     CompactlibError,
     CorruptData,
     InvalidInput,
@@ -33,34 +36,27 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.files.disk import Files, StrPath, local_path, make_missing_folder, sync_names
-from compactlib.files.folder_lock import FolderLock
-from compactlib.raftlog.errors import LiveIndexMissing, NotALog
+from compactlib.guard import Guard, take_within
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
-from compactlib.raftlog.memtable.replay import replay
-from compactlib.raftlog.memtable.table import DEFAULT_MAX_ENTRIES, Memtable
+from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, SNAPSHOT_NAME, WAL_FOLDER
-from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.store.log_folders import FoundFolders, find_folders, what_is_there
-from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.protocols import SnapshotStore
-from compactlib.raftlog.store.raft_log import RaftLog
+from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
-from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
-from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
+from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, telling
-from compactlib.runtime.owned_lock import OwnedLock
-from compactlib.runtime.services.turns import Turns
+from compactlib.service import PeriodicService
 
 SYNC_FAILED = "raftlog_sync_failed"
-"""The disk refused a sync in the background; tried again: `error`, `message`, `failures`, `retry_in_seconds`."""
+"""The disk refused a sync in the background, which is tried again: `error`, `message`."""
 FLUSH_FAILED = "raftlog_flush_failed"
 """Entries could not be written to segments, which is tried again: the same fields."""
 
@@ -143,51 +139,58 @@ class RaftLogStore(Closing):
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
-        self._options = StoreOptions() if options is None else options
-        self._files: Files = self._options.log.files
-        self._observer: Observer = telling(self._options.log.observer)
-        self._outbox = LaterCalls()
-        self._rows = LogRows()
+        self.options: StoreOptions = StoreOptions() if options is None else options
+        self._files: Files = self.options.log.files
+        self._observer: Observer = telling(self.options.log.observer)
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._without_row: dict[str, _LostRow] = {}
-        self._changing = OwnedLock(f"the store in {self._folder}")
-        self._flushing = OwnedLock(f"the store in {self._folder}")
+        self._memories: dict[str, LogMemory] = {}
+        self._changing = threading.RLock()
+        self._delivering = threading.Lock()
         self._flush_error: CompactlibError | None = None
-        self._closed = False
-        self._committer = self._turns(self._commit_turn, "raftlog-wal", SYNC_FAILED)
-        self._flusher = self._turns(self._flush_closed, "raftlog-flush", FLUSH_FAILED)
-        with contextlib.ExitStack() as stack:
-            if not create:
-                self._require_there()
-            self._make_folders()
-            self._lock: FolderLock = stack.enter_context(FolderLock(self._folder))
-            self._sync_found()
-            logs = os.path.join(self._folder, LOGS_FOLDER)
-            self._finish_removals()
-            self._found: FoundFolders = find_folders(logs, _is_log_id)
-            self._recover(self._open_segments(stack), stack)
-            for log_id, error in self._damaged.items():
-                self._observer.event("raftlog_log_damaged", {"log_id": log_id, "error": str(error)})
-            if self._found.strangers:
-                self._observer.event("raftlog_strangers_found", {"folder": logs, "names": self._found.strangers})
-            if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
-                # Each opening begins a file, and may have been too short for a flush in the background.
-                self._flusher.attempt()
-            # From here on each log closes its own segments: those that are removed are not kept until the end.
-            stack.pop_all()
+        self._flushed_at = 0
+        self.syncs_by_itself: bool = self.options.sync_by_itself
+        self._committer = self._service(self._commit, "syncs")
+        self._flusher = self._service(self._flush_in_background, "flushes")
+        self._guard = Guard(f"the store in {self._folder}")
+        if not create:
+            self._require_there()
+        self._make_folders()
         try:
-            if self._options.sync_by_itself:
+            with self._guard.lock:
+                self._guard.begin("its opening")
+                self._guard.lock_folder(self._folder)
+                self._open()
+                self._guard.done()
+            if self.options.sync_by_itself:
                 self._committer.start()
-            if self._options.background:
+            if self.options.background:
                 self._flusher.start()
         except BaseException:
-            # A thread that runs already would keep the store, and its lock, for ever.
-            self.close()
+            for service in (self._committer, self._flusher):
+                service.stop()
+            self._guard.release()
             raise
+        for log_id, error in self._damaged.items():
+            self._observer.event("raftlog_log_damaged", {"log_id": log_id, "error": str(error)})
+        if self._found.strangers:
+            self._observer.event("raftlog_strangers_found", {
+                "folder": os.path.join(self._folder, LOGS_FOLDER), "names": self._found.strangers})
+        for log_id, lost in self._without_row.items():
+            self._logs[log_id].attach(lost.snapshots)
+            self._observer.event(ROW_REBUILT, {"log_id": log_id, "snapshot_index": lost.meta.index,
+                                               "error": str(lost.error)})
+        if self._wal.closed_files > self.options.max_unflushed_files:
+            # Each opening begins a file, and may have been too short for a flush in the background.
+            self._try_to_flush()
 
-    def _turns(self, turn: Callable[[], float | None], name: str, event: str) -> Turns:
-        return Turns(turn, name=name, event=event, clock=self._options.log.clock, observer=self._observer)
+    def _service(self, work: Callable[[], None], what: str) -> PeriodicService:
+        def run_once(budget: Budget) -> None:
+            if self._guard.is_open:
+                work()
+
+        return PeriodicService(run_once, name=f"{what} of {self._folder}", clock=self.options.log.clock)
 
     def _require_there(self) -> None:
         missing = next((path for path in (self._folder, *(os.path.join(self._folder, name)
@@ -212,26 +215,53 @@ class RaftLogStore(Closing):
         for name in (WAL_FOLDER, LOGS_FOLDER):
             self._files.sync_folder(os.path.join(self._folder, name))
 
-    def _open_segments(self, stack: contextlib.ExitStack) -> dict[str, LogSegments]:
-        """The segments of each log; one that is damaged keeps no other from being opened."""
-        found: dict[str, LogSegments] = {}
+    def _open(self) -> None:
+        """Open all logs, replay the WAL, and begin its next file; one log that is damaged keeps no other back."""
+        self._guard.keep(_LetGo(self._logs))
+        self._sync_found()
+        self._finish_removals()
+        self._found: FoundFolders = find_folders(os.path.join(self._folder, LOGS_FOLDER), _is_log_id)
         for log_id in self._found.logs:
+            self._memories[log_id] = self._new_memory()
             try:
                 try:
-                    made = LogSegments(self._log_folder(log_id), self._options.log)
+                    self._open_log(log_id)
                 except CorruptData as error:
                     self._without_row[log_id] = self._lost_row(log_id, error)
-                    made = LogSegments(self._log_folder(log_id), self._options.log, row_is_lost=True)
-                found[log_id] = stack.enter_context(made)
+                    self._open_log(log_id, row_is_lost=True)
             except (CorruptData, Unsupported, NotALog) as error:
                 self._without_row.pop(log_id, None)
                 # Without the frames, which would keep its files open for as long as the store is.
                 self._damaged[log_id] = error.with_traceback(None)
-        return found
+        found = recover_wal(self._files, os.path.join(self._folder, WAL_FOLDER))
+        # The rows were read before the WAL is replayed: what they say is dead is left out.
+        for logged in found.frames:
+            log = self._logs.get(logged.log_id)
+            if log is None:
+                path = self._log_folder(logged.log_id)
+                self._damaged.setdefault(logged.log_id, CorruptData(
+                    path=path, offset=0, found=what_is_there(path),
+                    expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
+            else:
+                log.replay(logged.frame)
+        self._refuse_unfounded()
+        self._wal = self._begin_wal(found)
+        for log in self._logs.values():
+            log.begin(self._wal)
+        if found.torn_bytes:
+            self._observer.event("raftlog_wal_torn", {"file": found.last_number, "bytes": found.torn_bytes})
+
+    def _open_log(self, log_id: str, *, row_is_lost: bool = False) -> RaftLog:
+        log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id], row_is_lost=row_is_lost)
+        self._logs[log_id] = log
+        return log
+
+    def _new_memory(self) -> LogMemory:
+        return LogMemory(Memtable(max_entries=self.options.max_memtable_entries))
 
     def _lost_row(self, log_id: str, error: CorruptData) -> _LostRow:
         """What can take the place of a row that is damaged; raises the error that was given if nothing can."""
-        snapshots_of = self._options.snapshots_of
+        snapshots_of = self.options.snapshots_of
         if snapshots_of is None or error.path != os.path.join(self._log_folder(log_id), SNAPSHOT_NAME):
             raise error
         snapshots = snapshots_of(log_id)
@@ -240,16 +270,13 @@ class RaftLogStore(Closing):
             raise error
         return _LostRow(error, snapshots, meta)
 
-    def _refuse_unfounded(self, segments: dict[str, LogSegments], memtables: dict[str, Memtable]) -> None:
+    def _refuse_unfounded(self) -> None:
         """A log of which neither segments nor the WAL hold what its snapshot needs stays damaged."""
         for log_id, lost in list(self._without_row.items()):
-            segments[log_id].beside.held = memtables[log_id].indexes
-            try:
-                segments[log_id].log.require_held(lost.meta)
-            except LiveIndexMissing:
+            if not self._logs[log_id].holds(lost.meta):
                 self._damaged[log_id] = lost.error
-                segments.pop(log_id).close()
-                del memtables[log_id], self._without_row[log_id]
+                self._logs.pop(log_id).let_go()
+                del self._memories[log_id], self._without_row[log_id]
 
     def _finish_removals(self) -> None:
         try:
@@ -261,62 +288,16 @@ class RaftLogStore(Closing):
     def _log_folder(self, log_id: str) -> str:
         return os.path.join(self._folder, LOGS_FOLDER, log_id)
 
-    def _recover(self, segments: dict[str, LogSegments], stack: contextlib.ExitStack) -> None:
-        # The rows before the WAL is replayed: what they say is dead is left out.
-        memtables: dict[str, Memtable] = {}
-        for log_id, each in segments.items():
-            self._rows.put(log_id, each.log.snapshot or NO_SNAPSHOT)
-            last = each.log.last_index
-            memtables[log_id] = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
-        wal_folder = os.path.join(self._folder, WAL_FOLDER)
-        found = recover_wal(self._files, wal_folder)
-        for logged in found.frames:
-            if logged.log_id not in memtables:
-                path = self._log_folder(logged.log_id)
-                self._damaged.setdefault(logged.log_id, CorruptData(
-                    path=path, offset=0, found=what_is_there(path),
-                    expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
-                continue
-            replay(logged.frame, memtables[logged.log_id], self._rows.get(logged.log_id),
-                   segments[logged.log_id].matching)
-        self._refuse_unfounded(segments, memtables)
-        for log_id, memtable in memtables.items():
-            segments[log_id].roll_forward(memtable.tables, self._rows.get(log_id).index)
-            memtable.freeze(found.last_number)
-            memtable.skip_to(self._rows.get(log_id).index)
-        self._wal = self._open_wal(wal_folder, found, memtables)
-        stack.callback(self._wal.close)
-        for log_id, each in segments.items():
-            self._logs[log_id] = self._make_log(log_id, each, memtables[log_id])
-        for log_id, lost in self._without_row.items():
-            self._logs[log_id].attach(lost.snapshots)
-            self._observer.event(ROW_REBUILT, {"log_id": log_id, "snapshot_index": lost.meta.index,
-                                               "error": str(lost.error)})
-        if found.torn_bytes:
-            self._observer.event("raftlog_wal_torn", {"file": found.last_number, "bytes": found.torn_bytes})
-
-    def _open_wal(self, folder: str, found: RecoveredWal, memtables: dict[str, Memtable]) -> Wal:
-        options = WalOptions(max_bytes=self._options.max_wal_bytes, files=self._files, clock=self._options.log.clock)
+    def _begin_wal(self, found: RecoveredWal) -> Wal:
         # What the WAL has of a log that cannot be opened stays, until it can be or is removed.
         held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
-        lasts = {log_id: memtable.last for log_id, memtable in memtables.items()}
+        lasts = {log_id: memory.memtable.last for log_id, memory in self._memories.items() if log_id in self._logs}
         lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
         unproven = found.frames[len(found.frames) - found.unproven:]
         tail = tuple(logged for logged in unproven if logged.log_id not in self._damaged)
-        # Of logs that were removed it need not know; of the others the memtable knows best.
-        found = attrs.evolve(found, lasts={}, frames=tail, unproven=len(tail))
-        return Wal(folder, self._rows, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
-                   settled=self._on_settled, outbox=self._outbox, lasts=lasts, held=held)
-
-    def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
-        return RaftLog(log_id, segments, self._wal, self._rows, memtable, make_room=self.flush,
-                       catch_up=self._catch_up, queued=self._wake_committer, owner=self._lock.require_mine,
-                       outbox=self._outbox, max_queued_bytes=self._options.max_queued_bytes,
-                       keep_trailing=self._options.keep_trailing)
-
-    def _wake_committer(self) -> None:
-        if self._options.sync_by_itself:
-            self._committer.wake()
+        return Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
+                   files=self._files, clock=self.options.log.clock, lasts=lasts, held=held,
+                   recovered=attrs.evolve(found, frames=tail, unproven=len(tail)))
 
     # -- logs
 
@@ -331,7 +312,8 @@ class RaftLogStore(Closing):
         return tuple(sorted(self._logs))
 
     def log(self, log_id: str, *, create: bool = True) -> RaftLog:
-        """The log of that id; the same object until that is closed. One that has closed itself is opened again.
+        """The log of that id; the same object until that is closed. One that was closed, or closed itself, is opened
+        again.
 
         Args:
             log_id: 1 to 100 letters, digits, `_`, `-` and `.`, the first of them a letter, a digit or `_`.
@@ -342,19 +324,16 @@ class RaftLogStore(Closing):
             CorruptData, Unsupported, NotALog: it could not be opened with the store, see there.
             InvalidInput: no such id can be.
             StorageError: the disk refused.
-            Closed: the store was closed.
+            Closed: the store was closed, or closed itself.
         """
+        self._guard.require_open()
+        found = self._logs.get(log_id)
+        if found is not None and not found.is_closed:
+            return found
         with self._changing:
-            self._require_open()
-            found = self._logs.get(log_id)
-            if found is not None:
-                if found.has_failed:
-                    self._lock.require_mine()
-                    found = self._opened_again(log_id, found)
-                elif found.is_closed:
-                    # What it had queued may still wait for the disk.
-                    found = self._logs[log_id] = found.reopened()
-                return found
+            self._guard.require_open()
+            if log_id in self._logs:
+                return self._opened(log_id)
             if log_id in self._damaged:
                 raise self._damaged[log_id].with_traceback(None)
             if not create:
@@ -362,26 +341,24 @@ class RaftLogStore(Closing):
             if not _is_log_id(log_id):
                 raise InvalidInput(f"log id {log_id!r}; an id is 1 to 100 letters, digits, '_', '-' and '.', and does "
                                    f"not begin with '-' or '.'")
-            self._lock.require_mine()
             return self._begin_log(log_id)
 
-    def _opened_again(self, log_id: str, failed: RaftLog) -> RaftLog:
-        """A log whose segments have closed themselves, opened again; the others go on. Memory has all of it still."""
-        with contextlib.suppress(CompactlibError):
-            failed.close()
-        # A cut may be queued, and is durable before files are cut.
-        self._wal.sync()
-        with self._flushing:
-            segments = LogSegments(self._log_folder(log_id), self._options.log)
+    def _opened(self, log_id: str) -> RaftLog:
+        """The log, opened again if it is closed; the others go on. Memory has all that it had queued."""
+        log = self._logs[log_id]
+        if log.is_closed:
+            with contextlib.suppress(StorageError):
+                log.close_alone()
+            if any(table.cuts for table in self._memories[log_id].memtable.tables):
+                # It is durable before files are cut.
+                self._wal.sync()
+            log = self._open_log(log_id)
             try:
-                self._rows.put(log_id, segments.log.snapshot or NO_SNAPSHOT)
-                again = failed.reopened(segments)
-                again.roll_forward()
+                log.begin(self._wal)
             except BaseException:
-                segments.close()
+                log.let_go()
                 raise
-            self._logs[log_id] = again
-            return again
+        return log
 
     def _begin_log(self, log_id: str) -> RaftLog:
         """Make a log, or take one up whose removal the disk refused. Durable before the WAL names it."""
@@ -389,18 +366,14 @@ class RaftLogStore(Closing):
         if os.path.islink(path):
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
-        segments = LogSegments(path, self._options.log)
+        self._memories[log_id] = self._new_memory()
         try:
-            row = segments.log.snapshot or NO_SNAPSHOT
-            self._rows.put(log_id, row)
-            last = segments.log.last_index
-            memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
-            memtable.skip_to(row.index)
-            self._logs[log_id] = self._make_log(log_id, segments, memtable)
+            log = self._open_log(log_id)
+            log.begin(self._wal)
         except BaseException:
-            segments.close()
+            self._logs.pop(log_id, None)
             raise
-        return self._logs[log_id]
+        return log
 
     def remove(self, log_id: str) -> None:
         """Remove a log with all that it holds. Flushes all logs first, so that no WAL file speaks of it any more.
@@ -409,35 +382,35 @@ class RaftLogStore(Closing):
 
         Raises:
             NotFound: it is not there.
-            StorageError, LogStopped, CorruptData: nothing was removed, or the rest is when the store is opened again.
+            StorageError, CorruptData: nothing was removed, or the rest is when the store is opened again.
             Busy: called from within a compaction of the log.
             Closed: the store was closed.
         """
-        with self._outbox, self._outbox.held(), self._changing:
+        self._guard.require_open()
+        found = self._logs.get(log_id)
+        if found is not None:
+            found.require_outside()
+            found.stop_worker()
+        with self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)
                 return
             log = self.log(log_id, create=False)
-            self._lock.require_mine()
-            log.close()
-            self.flush()
-            with self._flushing:
-                del self._logs[log_id]
-                self._wal.forget(log_id)
-                self._rows.remove(log_id)
-                try:
-                    log.segments.close()
-                    begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
-                except BaseException:
-                    if os.path.isdir(self._log_folder(log_id)):
-                        with contextlib.suppress(CompactlibError):
-                            self._begin_log(log_id)
-                    raise
+            with log.unwritten():
+                self.flush()
+                log.close_alone()
+            del self._logs[log_id], self._memories[log_id]
+            self._wal.forget(log_id)
+            try:
+                begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
+            except BaseException:
+                if os.path.isdir(self._log_folder(log_id)):
+                    with contextlib.suppress(CompactlibError):
+                        self._begin_log(log_id)
+                raise
             finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
 
     def _remove_damaged(self, log_id: str) -> None:
-        self._require_open()
-        self._lock.require_mine()
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self.flush()
         # The WAL holds what it has of the log until its folder is gone: if that is refused, nothing was removed.
@@ -453,54 +426,78 @@ class RaftLogStore(Closing):
 
     def sync(self) -> None:
         """Make everything appended to any log durable. Raises what `RaftLog.sync` does."""
-        self._require_open()
         self._wal.sync()
+        self._guard.require_open()
+        self.settle()
 
-    def _commit_turn(self) -> None:
-        """Sync what is queued; what the disk refuses stays queued, and is tried again."""
-        if self._wal.stopped is None:
-            self._wal.sync()
+    def wake_committer(self) -> None:
+        """Something was queued, which the store's own thread syncs."""
+        if self.syncs_by_itself:
+            self._committer.wake()
 
-    def _on_confirmed(self, confirmed: Sequence[Confirmed]) -> None:
-        ticket = self._wal.durable_ticket
-        for each in confirmed:
-            log = self._logs.get(each.log_id)
-            if log is not None:
-                log.confirmed(each, ticket)
+    def settle(self) -> None:
+        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
+        self._deliver()
+        closed = self._wal.closed_files
+        if closed and self._wal.number != self._flushed_at:
+            self._flushed_at = self._wal.number
+            if self.options.background and closed <= self.options.max_unflushed_files:
+                self._flusher.wake()
+            else:
+                # Memory is bounded: a caller that fills it helps to empty it.
+                self._try_to_flush()
 
-    def _on_rolled(self, closed: ClosedFile) -> None:
-        for log in list(self._logs.values()):
-            log.freeze(closed.number)
+    def _deliver(self) -> None:
+        """Notify the logs' hosts of what became durable, in order: one thread at a time, for all others."""
+        confirmed = self._wal.confirmed
+        while confirmed:
+            taken: list[bool] = []
+            try:
+                take_within(self._delivering, 0.0, taken)
+                if taken != [True]:
+                    return
+                while confirmed:
+                    each = confirmed.popleft()
+                    log = self._logs.get(each.log_id)
+                    if log is not None:
+                        log.notify_confirmed(each)
+            finally:
+                if taken == [True]:
+                    self._delivering.release()
 
-    def _on_settled(self, closed: ClosedFile) -> None:
-        if self._closed:
-            # Replayed when it is opened again.
-            return
-        waiting = self._wal.number - self._wal.file_numbers.start
-        if self._options.background and waiting <= self._options.max_unflushed_files:
-            self._flusher.wake()
-        else:
-            # Memory is bounded: a caller that fills it helps to empty it.
-            self._flusher.attempt()
+    def _commit(self) -> None:
+        try:
+            self.sync()
+        except CompactlibError as error:
+            self._observer.event(SYNC_FAILED, {"error": type(error).__name__, "message": str(error)})
+            raise
 
-    def _catch_up(self) -> None:
-        """Before an append: if flushes have failed so long that too many files wait, flush, or say why that fails."""
-        if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files + 1:
-            self._flush_closed()
+    def _flush_in_background(self) -> None:
+        if self._wal.closed_files:
+            try:
+                self.flush_closed()
+            except CompactlibError as error:
+                self._observer.event(FLUSH_FAILED, {"error": type(error).__name__, "message": str(error)})
+                raise
 
-    def _flush_closed(self) -> None:
-        """Flush what waits with closed WAL files, and remove them.
+    def _try_to_flush(self) -> None:
+        # What it fails with is in the status, and it is tried again with the next file.
+        with contextlib.suppress(CompactlibError):
+            self.flush_closed()
+
+    def flush_closed(self) -> None:
+        """Write what the logs hold in memory to their segments, and remove the closed WAL files.
 
         Every log that can be; one that cannot leaves the files where they are, and keeps no other back.
         """
+        self._guard.require_open()
         refused: CompactlibError | None = None
-        with self._outbox, self._outbox.held(), self._flushing:
-            self._lock.require_mine()
-            # Asked once, before any log is: one that learns of a file only later has not been asked for it.
-            number = self._wal.handed_over
-            for log in list(self._logs.values()):
+        with self._changing:
+            # Before any log is asked: what these files hold was queued, and is put into memory under the log's lock.
+            number = self._wal.number - 1
+            for log_id in list(self._logs):
                 try:
-                    log.flush_through(number)
+                    self._opened(log_id).flush_memtable()
                 except CompactlibError as error:
                     refused = refused or error
             try:
@@ -517,29 +514,27 @@ class RaftLogStore(Closing):
 
         Raises:
             StorageError: it cannot be done now; nothing is lost, call again.
-            LogStopped, Closed: as `RaftLog.append`.
+            Closed: as `RaftLog.append`.
         """
-        self._require_open()
-        with self._outbox, self._outbox.held():
-            self._wal.sync()
-            self._wal.roll_over()
-            self._flush_closed()
+        self._wal.sync()
+        self._wal.roll_over()
+        self._deliver()
+        self.flush_closed()
 
     # -- the store itself
 
     def status(self) -> RaftLogStoreStatus:
         """What the store says of itself."""
-        stopped = self._wal.stopped
-        logs = list(self._logs.values())
-        unexpected = [part for part in (self._committer, self._flusher, self._outbox) if part.failures]
+        self._guard.require_open()
+        logs, wal = list(self._logs.values()), self._wal
+        failed = [service for service in (self._committer, self._flusher) if service.failures]
         return RaftLogStoreStatus(
-            logs=len(self._logs), wal_files=len(self._wal.file_numbers), wal_bytes=self._wal.size_bytes,
-            queued_bytes=self._wal.queued_bytes, unflushed_files=len(self._wal.file_numbers) - 1,
+            logs=len(self._logs), wal_files=wal.closed_files + 1, wal_bytes=wal.size_bytes,
+            queued_bytes=wal.queued_bytes, unflushed_files=wal.closed_files,
             flush_error=None if self._flush_error is None else str(self._flush_error),
-            stopped=None if stopped is None else str(stopped), strangers=self._found.strangers,
-            damaged=tuple(sorted(self._damaged)), is_busy=any(log.segments.is_compacting for log in logs),
-            failures=sum(part.failures for part in unexpected),
-            last_error=told(unexpected[-1].last_error if unexpected else None))
+            strangers=self._found.strangers, damaged=tuple(sorted(self._damaged)),
+            is_busy=any(log.is_compacting for log in logs), failures=sum(service.failures for service in failed),
+            last_error=told(failed[-1].last_error if failed else None))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry of all logs and of the WAL, and list what is damaged or missing, logs that are not open too.
@@ -552,12 +547,12 @@ class RaftLogStore(Closing):
             StorageError: something cannot be read.
             Closed: the store was closed.
         """
-        self._require_open()
+        self._guard.require_open()
         seen = Examination()
         for log_id in sorted({*self._logs, *self._damaged}):
             log, error = self._logs.get(log_id), self._damaged.get(log_id)
             if log is not None:
-                log.segments.examine(seen, budget=budget)
+                log.examine(seen, budget=budget)
             elif isinstance(error, CorruptData | Unsupported):
                 seen.note(error)
             elif error is not None:
@@ -572,20 +567,11 @@ class RaftLogStore(Closing):
             AuditFailed: one is broken; says which, with the numbers.
             Closed: the store was closed.
         """
-        self._require_open()
-        self._rows.audit()
+        self._guard.require_open()
         self._wal.audit()
-        for thread in (self._committer, self._flusher):
-            error = thread.last_error
-            if thread.failures_in_a_row and not isinstance(error, CompactlibError):
-                raise AuditFailed(f"{thread!r} has failed {thread.failures_in_a_row} times in a row: {error!r}")
         for log in list(self._logs.values()):
-            log.audit_kept()
-
-    def _require_open(self) -> None:
-        self._changing.require_mine()
-        if self._closed:
-            raise Closed(f"the store in {self._folder} is closed; open it again")
+            if not log.is_closed:
+                log.audit()
 
     def close(self) -> None:
         """Sync, and let all logs go; closing again does nothing. What is in memory is replayed when it is opened.
@@ -594,38 +580,28 @@ class RaftLogStore(Closing):
         fork's files go.
 
         Raises:
-            Busy: called from within a compaction of one of its logs, or from one of its threads; nothing was done.
-            StorageError, LogStopped: the last sync was refused; everything is closed all the same.
+            Busy: called from within a compaction of one of its logs, or from one of its threads; nothing was done. Or
+                work on a log goes on, and it is closed when that has ended: call again.
+            StorageError: the last sync was refused; everything is closed all the same.
         """
-        if self._changing.is_inherited:
-            # Without another lock: a thread that held one when the process was forked does not exist to release it.
-            self._closed = True
-            for log in self._logs.values():
-                log.segments.close()
-            self._wal.abandon()
-            self._lock.release()
-            return
-        with self._changing:
-            if self._closed:
-                return
-            self._require_outside()
-            self._closed = True
-        for thread in (self._committer, self._flusher):
-            thread.stop()
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._lock.release)
-            stack.callback(self._wal.close)
-            for log in self._logs.values():
-                stack.callback(log.segments.close)
-            for log in self._logs.values():
-                stack.callback(log.close)
-
-    def _require_outside(self) -> None:
-        for log in self._logs.values():
+        logs = list(self._logs.values())
+        for log in logs:
             log.require_outside()
-        if self._committer.is_mine or self._flusher.is_mine:
+        if self._committer.is_own_thread or self._flusher.is_own_thread:
             raise Busy(f"the store in {self._folder} cannot be closed by what one of its own threads calls; close it "
                        f"from another thread")
+        for service in (self._committer, self._flusher):
+            service.stop()
+        for log in logs:
+            log.stop_worker()
+        try:
+            if self._guard.is_open:
+                self._wal.sync()
+                self._deliver()
+        finally:
+            for log in logs:
+                log.end()
+            self._guard.release()
 
     def __repr__(self) -> str:
         return f"<RaftLogStore of {self._folder!r}: {len(self._logs)} logs, WAL file {self._wal.number}>"
@@ -645,8 +621,19 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
     except BaseException:
         store.close()
         raise
-    log.owns(store.close)
+    log.closes_store = True
     return log
+
+
+@attrs.frozen
+class _LetGo:
+    """The logs as the store's guard keeps them."""
+
+    logs: dict[str, RaftLog]
+
+    def close(self) -> None:
+        for log in self.logs.values():
+            log.let_go()
 
 
 __all__ = ["RaftLogStore", "StoreOptions", "open_log"]

@@ -19,6 +19,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
 import attrs
 
@@ -34,6 +35,8 @@ ALIGNMENT = 8
 _FILE = RecordFrame("WAL format", b"CLRAFWAL", 1, "<H6xQQQ20x")
 _FRAME = struct.Struct("<4sBBHIIQQQQQI")
 _CRC = struct.Struct("<I")
+_ONE_LENGTH = struct.Struct("<I4x")
+_FEW_BYTES = 1 << 16
 _CUTS, _HAS_PREVIOUS = 1, 2
 _BIG_ENDIAN = sys.byteorder == "big"
 
@@ -99,14 +102,13 @@ class Frame:
     synced_end: int
 
 
-@attrs.frozen(slots=True)
-class Body:
+class Body(NamedTuple):
     """The body of a frame to be written, with what its header says of it; made by the thread that appends."""
 
     kind: FrameKind
     data: bytes
     crc: int
-    count: int
+    entries: int
 
     @property
     def frame_bytes(self) -> int:
@@ -147,6 +149,10 @@ def run_body(payloads: Sequence[bytes]) -> Body:
     Raises:
         InvalidInput: a payload has more bytes than such a length can say, and a segment takes.
     """
+    if len(payloads) == 1 and len(payloads[0]) < _FEW_BYTES:
+        # As below, in a third of the time.
+        data = _ONE_LENGTH.pack(len(payloads[0])) + payloads[0]
+        return Body(FrameKind.RUN, data, crc32(data, 0), 1)
     return _body(FrameKind.RUN, [_lengths(payloads)], payloads)
 
 
@@ -188,7 +194,7 @@ def encode_frame(body: Body, *, log: int, previous: int | None, cuts: bool, firs
     """The pieces of one frame; together `body.frame_bytes` long. `previous` is -1 or `None` if there is no index."""
     previous = None if previous is None or previous < 0 else previous
     flags = (_CUTS if cuts else 0) | (0 if previous is None else _HAS_PREVIOUS)
-    head = _FRAME.pack(FRAME_MAGIC, body.kind, flags, 0, log, body.count, previous or 0, first, term, synced_end,
+    head = _FRAME.pack(FRAME_MAGIC, body.kind, flags, 0, log, body.entries, previous or 0, first, term, synced_end,
                        len(body.data), body.crc)
     head += _CRC.pack(crc32(head, salt))
     pad = -len(body.data) % ALIGNMENT

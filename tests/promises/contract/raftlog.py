@@ -13,14 +13,13 @@ from compactlib.raftlog import (
     DropDead,
     Entry,
     EveryNMinors,
-    LogCompactionWorker,
     LogOptions,
     RaftLog,
-    RaftLogStore,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
     StoreOptions,
+    open_log,
 )
 from compactlib.testing import Journal, World
 from compactlib.testing.views import log_views
@@ -48,14 +47,7 @@ class RaftLogs:
 
     def open(self, world: World, settings: LogOptions) -> RaftLog:
         options = attrs.evolve(settings, clock=world.clock, files=world.files)
-        store = RaftLogStore(world.folder, StoreOptions(log=options, background=False))
-        try:
-            log = store.log("log")
-        except BaseException:
-            store.close()
-            raise
-        log.owns(store.close)
-        return log
+        return open_log(world.folder, StoreOptions(log=options, background=False))
 
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
@@ -78,20 +70,5 @@ class RaftLogs:
                 assert found.payload == payload, index
 
 
-class WorkedRaftLogs(RaftLogs):
-    """A log of a store that a worker looks after: what is asked of the log goes through it."""
-
-    def open(self, world: World, settings: LogOptions) -> RaftLog:
-        log = super().open(world, settings)
-        # Nobody but the kit is to begin anything.
-        log.attach(worker=lambda _: _Unstarted(log.segments))
-        return log
-
-
-class _Unstarted(LogCompactionWorker):
-    def start(self) -> None:
-        """Not in a thread."""
-
-
-COMPACTIONS = [SegmentLogDriver(), RaftLogs(), WorkedRaftLogs()]
+COMPACTIONS = [SegmentLogDriver(), RaftLogs()]
 POLICIES = [(policy, log_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]

@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     Applied,
+    LogChoice,
     LogCompactionWorker,
     LogOptions,
+    LogView,
     MachineCopy,
-    SegmentChanges,
+    SeedPolicy,
     SegmentLimits,
     SegmentLog,
     SnapshotFolder,
+    SnapshotReport,
     SnapshotWriter,
-    SnapshotWritten,
     StoreOptions,
     open_log,
 )
@@ -40,28 +41,38 @@ class _Hooked:
         yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
 
 
+class _Deciding:
+    """A policy that has a kit's hook in front of it."""
+
+    name = "deciding"
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        self._hooks.decides()
+        return SeedPolicy().choose(view, now)
+
+
 class Workers(ServiceFactory):
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
         self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
         log.extend((index, 1, b"x" * 100) for index in range(1, 40))
         log.record_snapshot(30, live=[2, 6, 10, 14])
-
-        def server(changes: SegmentChanges, outcome: object) -> None:
-            hooks.decides()
-
-        worker = LogCompactionWorker(log, server=server, executor=_Hooked(hooks), observer=observer)
-        worker.request(log.policy)
+        self.policy = _Deciding(hooks)
+        worker = LogCompactionWorker(log, executor=_Hooked(hooks), observer=observer, every_seconds=None)
+        worker.request(self.policy)
         return worker
 
     def wake(self, service: Any) -> None:
-        service.request(self.log.policy)
+        service.request(self.policy)
 
     def held(self, service: Any) -> Sequence[object]:
         if self.log.status().is_busy:
             return ["a compaction"]
         # Nothing that was dropped waits for the end of a lease.
         reclaimed = self.log.reclaim()
-        return [reclaimed] if isinstance(reclaimed, Done) and reclaimed.stats.waiting else []
+        return [reclaimed] if reclaimed.waiting else []
 
     def release(self, service: Any) -> None:
         self.log.close()
@@ -72,7 +83,7 @@ class _HookedWriter(SnapshotWriter):
 
     hooks: ServiceHooks
 
-    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> Done[SnapshotWritten] | Skipped | Failed:
+    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
         self.hooks.works(budget)
         return super().write(now, budget, is_asked=is_asked)
 
@@ -92,9 +103,9 @@ class WritingWorkers(ServiceFactory):
             return log.last_index
 
         writer = _HookedWriter(log, applied=applied, copy=lambda: MachineCopy(log.last_index, [], [b"state"]),
-                               when=Applied(1), look_seconds=0.01)
+                               when=Applied(1), every_seconds=0.01)
         writer.hooks = hooks
-        return LogCompactionWorker(log.segments, snapshots=writer, observer=observer, every_seconds=None)
+        return LogCompactionWorker(log, snapshots=writer, observer=observer, every_seconds=None)
 
     def wake(self, service: Any) -> None:
         service.request_snapshot()

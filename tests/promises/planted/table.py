@@ -134,20 +134,19 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
-        "truncation-not-made-again", "compactlib/raftlog/store/store.py",
-        "            segments[log_id].roll_forward(memtable.tables, self._rows.get(log_id).index)\n",
-        "",
+        "truncation-not-made-again", "compactlib/raftlog/store/raft_log.py",
+        "            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))\n",
+        "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
         "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
         "            try:\n"
-        "                self._writes.sync()\n"
-        "            except CompactlibError as error:\n",
+        "                self._wal.sync(self._pending.ticket)\n"
+        "                self._own.truncate(after)\n",
         "            try:\n"
-        "                self._segments.cut(after)\n"
-        "                self._writes.sync()\n"
-        "            except CompactlibError as error:\n",
+        "                self._own.truncate(after)\n"
+        "                self._wal.sync(self._pending.ticket)\n",
         (TRUNCATED_STORE + "[little-within_a_segment]",),
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
@@ -166,16 +165,15 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_raftlog_outputs.py",),
         "A damaged copy takes the place of the only good one."),
     Mistake(
-        "memtable-flushed-unsynced", "compactlib/raftlog/store/log_segments.py",
-        "                breather.breathe()\n"
-        "        self._undone_if_refused(self._segments.sync)\n",
-        "                breather.breathe()\n",
+        "memtable-flushed-unsynced", "compactlib/raftlog/store/raft_log.py",
+        "            self._undone_if_refused(self._own.sync)\n",
+        "",
         ("raft_log_store-crashes",),
         "Entries are in no file once the WAL that held them is removed."),
     Mistake(
         "wal-tail-not-repeated", "compactlib/raftlog/wal/wal.py",
-        "        tail = found.frames[len(found.frames) - found.unproven:]\n",
-        "        tail = found.frames[:0]\n",
+        "        tail = recovered.frames[len(recovered.frames) - recovered.unproven:]\n",
+        "        tail = recovered.frames[:0]\n",
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
@@ -183,8 +181,8 @@ MISTAKES: Sequence[Mistake] = (
         "        try:\n"
         "            self._out.sync()\n"
         "        except StorageError as error:\n"
-        "            self._stop(error)\n"
-        "            raise self._stopped_now() from error\n",
+        "            self.guard.fail(error)\n"
+        "            raise\n",
         "",
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
@@ -197,10 +195,10 @@ MISTAKES: Sequence[Mistake] = (
         "A removed log is back, with half of its files."),
     Mistake(
         "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
-        "            self.sync()\n"
-        "            self._log.require_held(meta)\n"
+        "            self._wal.sync(self._pending.ticket)\n"
+        "            self._require_held(meta)\n"
         "            if self._snapshots is not None",
-        "            self._log.require_held(meta)\n"
+        "            self._require_held(meta)\n"
         "            if self._snapshots is not None",
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
@@ -246,7 +244,7 @@ MISTAKES: Sequence[Mistake] = (
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
-        "            self._cut(after, partial(self._writes.cut, after), self._require_open)\n",
+        "            self._cut(after, partial(self._queue_cut, after), self._require_open)\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),

@@ -18,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import InvalidInput, Stale
 from compactlib.executors import LocalExecutor
-from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     DeadEntry,
     DropDead,
@@ -161,13 +160,10 @@ class LogMachine(RuleBasedStateMachine):
     def compact(self, policy: str, workers: int, is_planned: bool) -> None:
         chosen = DropDead() if policy == "drop" else POLICIES.get(policy)
         plan = self.log.plan(chosen)
-        outcome = (self.log.compact(plan, executor=LocalExecutor(workers)) if is_planned else
-                   self.log.compact(policy=chosen, executor=LocalExecutor(workers)))
-        assert isinstance(outcome, Skipped) == plan.is_empty, (plan, outcome)
-        if isinstance(outcome, Done):
-            assert not outcome.stats.failed
-        else:
-            assert isinstance(outcome, Skipped), outcome
+        report = (self.log.compact(plan, executor=LocalExecutor(workers)) if is_planned else
+                  self.log.compact(policy=chosen, executor=LocalExecutor(workers)))
+        assert report.is_empty == plan.is_empty, (plan, report)
+        assert not report.failed
         if not self.leases and not self.held:
             # What is overwritten goes with the sync that makes it so for good, what was leased with the next reclaim.
             self.log.sync()

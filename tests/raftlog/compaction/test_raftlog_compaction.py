@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed
+from compactlib.errors import Busy, Closed
 from compactlib.executors import LocalExecutor
-from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CostPolicy,
     DeadEntry,
@@ -113,8 +112,8 @@ def test_compactions_come_to_rest_and_a_second_one_changes_no_file(tmp_path: Pat
         before = picture(tmp_path)
         stamps = {name: os.lstat(tmp_path / name).st_mtime_ns for name in before}
         outcome = log.compact(policy=log.policy)
-        assert isinstance(outcome, Skipped)
-        assert outcome.reason == (
+        assert outcome.is_empty
+        assert outcome.why == (
             "none of the 1 segments up to snapshot 96 is wholly dead; of 1 that hold something alive no two neighbours "
             "fit into one (max_entries=16, max_bytes=64000000), and nothing in them is dead; take a snapshot with "
             "fewer live indexes, or wait")
@@ -127,8 +126,8 @@ def test_without_a_snapshot_nothing_is_dead(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         log.extend(entries_of(1, 60))
         outcome = log.compact(policy=log.policy)
-        assert isinstance(outcome, Skipped)
-        assert "no snapshot" in outcome.reason
+        assert outcome.is_empty
+        assert "no snapshot" in outcome.why
 
 
 def test_another_policy_for_one_run(tmp_path: Path) -> None:
@@ -240,21 +239,23 @@ def test_an_interrupt_while_an_observer_is_told_stops_the_run_and_nothing_is_los
         expected.check(log)
 
 
-def test_a_second_request_while_one_runs_is_skipped_and_a_later_one_works(tmp_path: Path) -> None:
+def test_a_second_request_while_one_runs_is_busy_and_a_later_one_works(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     answers: list[object] = []
 
     class AsksAgain(Observer):
         def progress(self, progress: Progress) -> None:
-            answers.append(log.compact(policy=log.policy))
+            with pytest.raises(Busy):
+                log.compact(policy=log.policy)
+            answers.append(log.status().is_busy)
 
     with SegmentLog(tmp_path, options(observer=AsksAgain())) as log:
         done(log.compact(policy=log.policy))
         assert answers
-        assert all(isinstance(answer, Skipped) and "is running" in answer.reason for answer in answers)
+        assert all(answers)
         log.extend(entries_of(50, 97))
         log.record_snapshot(96, [2, 40])
-        assert isinstance(log.compact(policy=log.policy), Done)
+        assert not log.compact(policy=log.policy).is_empty
         Expected.of(entries_of(1, 97), 96, [2, 40]).check(log)
     assert expected.snapshot == 48
 
@@ -282,8 +283,8 @@ def test_manual_never_asks_for_a_major(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options(trigger=Manual())) as log:
         for _ in range(20):
             outcome = log.compact()
-            assert isinstance(outcome, Skipped)
-            assert outcome.reason == ("none of the 3 segments up to snapshot 48 is wholly dead; nothing is rewritten "
+            assert outcome.is_empty
+            assert outcome.why == ("none of the 3 segments up to snapshot 48 is wholly dead; nothing is rewritten "
                                       "yet: the trigger Manual() never asks for it; give a policy, or another trigger")
         assert done(log.compact(policy=log.policy)).groups
 

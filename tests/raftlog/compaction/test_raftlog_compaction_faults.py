@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import Closed, CompactlibError, DiskFull, StorageError
+from compactlib.errors import Closed, CompactionFailed, CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import SeedPolicy, SegmentLog
-from compactlib.raftlog.compaction.report import CompactionFailed, LogCompactionReport, report_of
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,
     entries_of,
+    failed,
     filled,
     options,
     resolved,
@@ -44,13 +43,15 @@ def pairs(folder: Path) -> Expected:
     return filled(folder, last=97, snapshot=96, live=[1, 2, 4, 40, 49, 51, 70], policy=PAIRS)
 
 
-def errors_of(outcome: Done[LogCompactionReport] | Skipped | Failed) -> list[CompactlibError]:
-    """Whatever the outcome says went wrong."""
-    report = report_of(outcome)
-    if report is None:
-        return [outcome.error] if isinstance(outcome, Failed) else []
-    found: list[CompactlibError] = [failed.error for failed in report.failed]
-    return found if report.unreclaimed is None else [*found, report.unreclaimed]
+def errors_of(log: SegmentLog) -> list[CompactlibError]:
+    """Whatever goes wrong in a compaction."""
+    try:
+        report = log.compact(policy=log.policy)
+    except CompactionFailed as error:
+        return list(error.failures.values())
+    except CompactlibError as error:
+        return [error]
+    return [] if report.unreclaimed is None else [report.unreclaimed]
 
 
 def compact_refused(folder: Path, build: Callable[[Path], Expected], fail_at: int, *, sticky: bool, number: int,
@@ -64,9 +65,8 @@ def compact_refused(folder: Path, build: Callable[[Path], Expected], fail_at: in
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(folder, options(files, policy=PAIRS)) as log:
         healing.files = failing = FailingFiles(fail_at=fail_at, sticky=sticky, errno=number, short_write=True)
-        outcome = log.compact(policy=log.policy)
+        errors = errors_of(log)
         reached = failing.count >= fail_at
-        errors = errors_of(outcome)
         wanted = DiskFull if number == errno.ENOSPC else StorageError
         assert all(isinstance(error, wanted) for error in errors), errors
         # What failed is told, unless it was the removal of something that goes with the next run anyway.
@@ -121,7 +121,7 @@ def test_a_log_reopens_while_the_disk_still_refuses_what_needs_space(fail_at: in
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(tmp_path, options(files)) as log:
         healing.files = FailingFiles(fail_at=fail_at, sticky=True)
-        log.compact(policy=log.policy)
+        errors_of(log)
         if _is_open(log):
             expected.check(log)
     with SegmentLog(tmp_path, options(_NoSpaceForNames())) as log:
@@ -146,13 +146,11 @@ def test_groups_that_cannot_begin_do_not_hide_what_was_dropped(tmp_path: Path) -
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
         healing.files = _NoSpaceForNames()
-        outcome = log.compact(policy=log.policy)
-        assert isinstance(outcome, CompactionFailed)
-        assert outcome.changed == "partly"
-        assert outcome.report.dropped == (2, 6)
-        assert outcome.report.dropped_bytes > 0
-        assert [failed.members for failed in outcome.report.failed] == [(1, 3), (4, 5)]
-        assert all(isinstance(failed.error, DiskFull) for failed in outcome.report.failed)
+        report, errors = failed(log)
+        assert report.dropped == (2, 6)
+        assert report.dropped_bytes > 0
+        assert [each.members for each in report.failed] == [(1, 3), (4, 5)]
+        assert set(map(type, errors)) == {DiskFull}
         expected.check(log)
 
 
@@ -164,7 +162,6 @@ def test_a_full_disk_does_not_keep_a_compaction_from_freeing_what_is_dead(tmp_pa
     with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
         healing.files = _NoSpaceForNames()
         for _ in range(2):
-            outcome = log.compact(policy=log.policy)
-            assert all(isinstance(error, DiskFull) for error in errors_of(outcome))
+            assert all(isinstance(error, DiskFull) for error in errors_of(log))
         assert [ref.number for ref in log.refs] == [1, 2, 6, 7]
         Expected.of(entries_of(1, 97), 96, [1, 20, 90]).check(log)

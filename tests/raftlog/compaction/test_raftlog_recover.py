@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CorruptData, DiskFull, StorageError
+from compactlib.errors import CompactlibError, CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
-from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.commit import leftovers, recover_folder, remove_private_folder
-from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import SegmentRef
@@ -31,6 +29,7 @@ from tests.raftlog.compaction_logs import (
     done,
     entries_of,
     entry_of,
+    failed,
     filled,
     flip_byte,
     links,
@@ -214,9 +213,10 @@ def test_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: 
             raise StorageError.from_os(OSError(24, "Too many open files"), operation, path)
 
     with SegmentLog(tmp_path, options(WatchedFiles(refuse))) as log:
-        outcome = log.compact(policy=log.policy)
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, StorageError)
+        with pytest.raises(CompactlibError) as caught:
+            log.compact(policy=log.policy)
+        errors = getattr(caught.value, "failures", {"": caught.value}).values()
+        assert set(map(type, errors)) == {StorageError}
         expected.check(log)
     with SegmentLog(tmp_path, options()) as log:
         assert picture(tmp_path) == before
@@ -305,10 +305,9 @@ def test_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> N
     with SegmentLog(tmp_path, options()) as log:
         flip_byte(tmp_path / THREE, place)
         for _ in range(2):
-            outcome = log.compact(policy=log.policy)
-            assert isinstance(outcome, Failed)
-            assert isinstance(outcome.error, CorruptData)
-            assert (outcome.error.path, outcome.error.offset, outcome.error.index) == (str(tmp_path / THREE), place, 41)
+            _, (error,) = failed(log)
+            assert isinstance(error, CorruptData)
+            assert (error.path, error.offset, error.index) == (str(tmp_path / THREE), place, 41)
             assert strays(tmp_path) == []
         flip_byte(tmp_path / THREE, place)
         assert picture(tmp_path) == before
@@ -328,13 +327,10 @@ def test_a_live_index_that_is_in_no_file_is_an_error_and_nothing_changes(tmp_pat
     before = picture(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
         # The other segment goes on; the one with the gap, and the neighbour it would be merged with, stay as they are.
-        first, second = log.compact(policy=log.policy), log.compact(policy=log.policy)
-        assert isinstance(first, CompactionFailed)
-        assert [group.members for group in first.report.done] == [(1,)]
-        (failed,) = first.report.failed
-        assert failed.members == (2, 3)
-        assert isinstance(second, Failed)
-        for error in (failed.error, second.error):
+        first, second = failed(log), failed(log)
+        assert [group.members for group in first[0].done] == [(1,)]
+        assert [group.members for group in first[0].failed] == [(2, 3)]
+        for error in (*first[1], *second[1]):
             assert isinstance(error, LiveIndexMissing)
             assert (error.first, error.missing) == (20, 1)
         after = picture(tmp_path)

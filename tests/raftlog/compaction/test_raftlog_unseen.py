@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from compactlib.errors import CompactlibError
-from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLog
 from compactlib.raftlog.model.names import segment_number
 from tests.harness.unseen import Unseen
@@ -23,14 +23,11 @@ def compacted(folder: Path, refused: int) -> int:
         log.extend(entries_of(1, 81))
         log.record_snapshot(80, LIVE)
         unseen = Unseen(folder, refused)
-        with unseen.in_force():
-            outcome = log.compact(policy=SeedPolicy())
-        if isinstance(outcome, Failed):
-            assert isinstance(outcome.error, CompactlibError)
+        with unseen.in_force(), contextlib.suppress(CompactlibError):
+            log.compact(policy=SeedPolicy())
         log.audit()
         assert [log.read(index) for index in LIVE] == [entry_of(index) for index in LIVE]
-        again = log.compact(policy=SeedPolicy())
-        assert not isinstance(again, Failed), again
+        log.compact(policy=SeedPolicy())
         log.reclaim()
         files = {segment_number(name) for name in os.listdir(folder)} - {None}
         assert files == {ref.number for ref in log.refs}, "what was not seen once is forgotten"

@@ -12,12 +12,11 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.executors import LocalExecutor, RewrittenFile
 from compactlib.raftlog import SegmentLog
-from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime import Budget, Observer
-from tests.raftlog.compaction_logs import Expected, done, entries_of, options, strays, vector_45
+from tests.raftlog.compaction_logs import Expected, done, entries_of, failed, options, strays, vector_45
 
 
 @attrs.frozen
@@ -50,10 +49,9 @@ def its_source(task: CompactSegments, file: RewrittenFile) -> RewrittenFile:
 def test_a_file_that_lacks_a_live_entry_takes_the_place_of_nothing(wrong: Instead, tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        outcome = log.compact(policy=log.policy, executor=wrong)
-        assert isinstance(outcome, CompactionFailed)
-        assert isinstance(outcome.error, InvalidInput)
-        assert outcome.changed == "no"
+        report, errors = failed(log, executor=wrong)
+        assert set(map(type, errors)) == {InvalidInput}
+        assert not report.done
         assert strays(tmp_path) == []
         expected.check(log)
         done(log.compact(policy=log.policy))
@@ -80,7 +78,6 @@ def test_what_was_made_in_an_earlier_life_is_not_taken_for_the_answer(tmp_path: 
         log.extend(entries_of(50, 97))
         log.record_snapshot(96, [1, 40, 70, 90])
     with SegmentLog(tmp_path / "log", options()) as log:
-        outcome = log.compact(policy=log.policy, executor=Instead(file=answer_again))
-        assert isinstance(outcome, CompactionFailed)
-        assert isinstance(outcome.error, InvalidInput)
+        _, errors = failed(log, executor=Instead(file=answer_again))
+        assert set(map(type, errors)) == {InvalidInput}
         Expected.of(entries_of(1, 97), 96, [1, 40, 70, 90]).check(log)

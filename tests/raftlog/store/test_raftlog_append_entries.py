@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Done
-from compactlib.raftlog import DeadEntry, DropDead, Entry, RaftLog, SnapshotFolder, SnapshotMeta, StoreOptions, open_log
+from compactlib.raftlog import DeadEntry, Entry, RaftLog, SnapshotFolder, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
 from compactlib.raftlog.store import raft_log
@@ -84,32 +82,6 @@ def test_what_a_snapshot_covers_counts_as_the_leaders(flushed: bool, log: RaftLo
     assert log.append_entries(12, 2, rows(13, 18, 2)) == AppendAnswer(False, -1, 15, 3)
     assert log.append_entries(16, 2, rows(17, 18, 2)) == AppendAnswer(False, -1, 16, 4)
     assert terms(log) == before == [(7, 3), (16, 4)]
-
-
-@pytest.mark.parametrize("prev_index", [10, 30])
-def test_what_a_compaction_drops_while_its_snapshot_is_put_in_force_takes_nothing_back(
-        prev_index: int, log: RaftLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segments know of the snapshot a moment before the log's row does; a message that came twice, just then."""
-    log.append_entries(0, 0, rows(1, 60))
-    log.snapshot(10)
-    log.flush()
-    answers = []
-    record_state = log.segments.record_state
-
-    def meanwhile() -> None:
-        assert isinstance(log.compact(policy=DropDead()), Done)
-        answers.append(log.append_entries(prev_index, 1, rows(prev_index + 1, prev_index + 5)))
-
-    def recorded(meta: SnapshotMeta) -> None:
-        record_state(meta)
-        other = threading.Thread(target=meanwhile)
-        other.start()
-        other.join()
-
-    monkeypatch.setattr(log.segments, "record_state", recorded)
-    log.snapshot(40)
-    assert indexes(log) == list(range(41, 61))
-    assert answers == [AppendAnswer(True, prev_index + 5, prev_index + 6)]
 
 
 def test_what_stands_behind_a_gap_is_not_held(log: RaftLog) -> None:

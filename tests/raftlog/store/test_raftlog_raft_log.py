@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from compactlib.errors import InvalidInput, Stale, Unsorted
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
-from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.wal import Confirmed
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
@@ -94,8 +92,8 @@ def test_snapshots_are_checked_before_anything_happens(log: RaftLog) -> None:
         log.install(SnapshotMeta(40, 1, IndexSet.from_sorted([30])))
     assert log.state == SnapshotMeta(10, 1, IndexSet.from_sorted([3, 5]))
     skipped = log.compact()
-    assert isinstance(skipped, Skipped)
-    assert skipped.reason == log.plan().why
+    assert skipped.is_empty
+    assert skipped.why == log.plan().why
     log.audit()
 
 
@@ -194,12 +192,8 @@ class NotingWorker:
     def start(self) -> None:
         self.noted.append("started")
 
-    def carry_out(self, compact: Callable[[], Any]) -> Any:
-        return compact()
-
-    def stop(self, *, wait_seconds: float = 30.0) -> Done[str]:
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
         self.noted.append("stopped")
-        return Done("nothing")
 
 
 def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:

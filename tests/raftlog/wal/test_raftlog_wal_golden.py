@@ -22,18 +22,20 @@ from hypothesis import given, strategies as st
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files import LocalFiles
+from compactlib.guard import Guard
 from compactlib.raftlog import StoreOptions, open_log
-from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.wal.frames import (
     Body,
     FileHeader,
+    FrameKind,
     decode_file_header,
+    empty_body,
     encode_file_header,
     run_body,
     sparse_body,
 )
-from compactlib.raftlog.wal.recovery import recover_wal
-from compactlib.raftlog.wal.wal import Wal, WalOptions
+from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
+from compactlib.raftlog.wal.wal import QueuedWrite, Wal
 from tests.harness.raft_world import store_options
 from tests.raftlog.reading import flipped
 
@@ -42,12 +44,22 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 
 def new_wal(folder: Path) -> Wal:
-    return Wal(folder, LogRows(), WalOptions(clock=ManualClock(1.0)))
+    return Wal(folder, Guard("a WAL"), max_bytes=1 << 20, files=LocalFiles(), clock=ManualClock(1.0),
+               recovered=RecoveredWal(), lasts={})
+
+
+def queue_run(wal: Wal, log_id: str, first: int, term: int, payloads: list[bytes], *, previous: int | None = None,
+              cut_after: int | None = None) -> None:
+    wal.queue(QueuedWrite(log_id, run_body(payloads), previous, cut_after, first, first + len(payloads) - 1, term))
+
+
+def queue_cut(wal: Wal, log_id: str, after: int) -> None:
+    wal.queue(QueuedWrite(log_id, empty_body(FrameKind.CUT), None, after, after + 1, after, 0))
 
 
 def write_example(folder: Path) -> Path:
     wal = new_wal(folder)
-    wal.write_run("a", None, 1, 3, [b"x", b"yes"])
+    queue_run(wal, "a", 1, 3, [b"x", b"yes"])
     wal.sync()
     wal.close()
     return Path(wal.path)
@@ -55,13 +67,15 @@ def write_example(folder: Path) -> Path:
 
 def write_all_kinds(folder: Path) -> Path:
     wal = new_wal(folder)
-    wal.write_run("orders", None, 0, 1, [b"zero", b"", b"two" * 5])
-    wal.write_sparse("köln", None, [7, 2**63], [1, 2**64 - 1], [b"seven", b""])
+    queue_run(wal, "orders", 0, 1, [b"zero", b"", b"two" * 5])
+    indexes, terms = [7, 2**63], [1, 2**64 - 1]
+    wal.queue(QueuedWrite("köln", sparse_body(indexes, terms, [b"seven", b""]), None, None, 7, 2**63, terms[-1],
+                          indexes, terms))
     wal.sync()
-    wal.write_run("orders", 1, 2, 4, [b"two again"])
-    wal.cut("köln", 7)
-    wal.cut("orders", -1)
-    wal.write_run("orders", None, 0, 5, [bytes(range(256))])
+    queue_run(wal, "orders", 2, 4, [b"two again"], previous=1, cut_after=1)
+    queue_cut(wal, "köln", 7)
+    queue_cut(wal, "orders", -1)
+    queue_run(wal, "orders", 0, 5, [bytes(range(256))])
     wal.sync()
     wal.close()
     return Path(wal.path)

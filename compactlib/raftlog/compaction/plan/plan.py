@@ -8,7 +8,7 @@ at statistics alone, so a plan can be made, printed and thrown away at any time.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -100,13 +100,11 @@ class GroupFailed:
     Attributes:
         members: numbers of the segments that were to become one.
         error: what stopped it.
-        changed: as in `Failed`: `"no"`; `"partly"`, the new segment is in place; or `"unknown"`, it may be.
     """
 
     members: tuple[int, ...]
     # Errors differ from one look to the next although they say the same.
     error: CompactlibError = attrs.field(eq=str)
-    changed: Literal["no", "partly", "unknown"] = "no"
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -13,7 +13,6 @@ from compactlib.clock import Clock, ManualClock
 from compactlib.errors import DiskFull, Unsupported
 from compactlib.files import Files
 from compactlib.files.checksum import crc32
-from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import EveryNMinors, LogReader, SegmentLog
 from compactlib.raftlog.compaction.sense.trigger import Elapsed, Manual, Trigger
 from compactlib.raftlog.model.names import is_temporary
@@ -38,7 +37,7 @@ def one_round(log: SegmentLog) -> bool:
     log.extend(entries_of(first, first + 39))
     log.record_snapshot(first + 34, [index for index in range(1, first + 35) if index % 10 == 5])
     due = "minors since the last major, at least" in log.plan().why
-    assert isinstance(log.compact(), Done | Skipped)
+    log.compact()
     return due
 
 
@@ -61,7 +60,7 @@ def test_the_time_since_the_last_major_goes_on_over_restarts(tmp_path: Path) -> 
             why = log.plan().why
     assert "120 seconds since the last major, at least 100" in why
     with opened(tmp_path, Elapsed(100.0), clock) as log:
-        assert isinstance(log.compact(), Done)
+        assert not log.compact().is_empty
         assert "0 seconds since the last major, below" in log.plan().why
     # Set back: the time that has passed is not known, so it begins anew.
     with opened(tmp_path, Elapsed(100.0), ManualClock(10.0)) as log:

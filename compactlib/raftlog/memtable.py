@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memtable: appended entries of one log that are not in segments yet, their replay from the WAL, and their flush.
+
+It is a chain of tables, the newest of which takes the inserts. A table is never changed below its end, so readers and a
+flush use it without a lock. An overwrite does not touch it either: it chains a new table, which answers for everything
+from its `base` on.
+
+>>> memtable = Memtable()
+>>> memtable.insert(1, 1, [b"a", b"b", b"c"])
+>>> memtable.insert(2, 2, [b"B"])
+>>> [memtable.find(index) for index in (1, 2, 3)]
+[Entry(index=1, term=1, payload=b'a'), Entry(index=2, term=2, payload=b'B'), None]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib.errors import AuditFailed
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
+from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
+
+if TYPE_CHECKING:
+    from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+    from compactlib.raftlog.wal.frames import Frame
+
+DEFAULT_MAX_ENTRIES = 1_000_000
+STALE_BYTES = 1024
+_JOINED_ENTRIES = 1024
+
+
+@attrs.frozen(slots=True)
+class Slab:
+    """Entries of consecutive indexes and one term. `payloads` may grow at its end until the table is frozen."""
+
+    first: int
+    term: int
+    payloads: list[bytes]
+
+    @property
+    def last(self) -> int:
+        """The last index."""
+        return self.first + len(self.payloads) - 1
+
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """Those from `first` to `last`, as far as it holds them."""
+        for index in range(max(first, self.first), min(last, self.last) + 1):
+            yield Entry(index, self.term, self.payloads[index - self.first])
+
+    def part(self, first: int, last: int) -> Slab:
+        """The entries from `first` to `last`, all of which it holds."""
+        return Slab(first, self.term, self.payloads[first - self.first:last + 1 - self.first])
+
+
+class Table:
+    """One table of the chain.
+
+    Attributes:
+        base: this table answers for every index from here on; older ones, and segments, only for those below.
+        cuts: whether older entries from `base` on were taken back.
+        slabs: ascending.
+        is_frozen: whether it takes no more inserts, because a flush writes it to segments.
+    """
+
+    def __init__(self, base: int, *, cuts: bool) -> None:
+        self.base = base
+        self.cuts = cuts
+        self.slabs: list[Slab] = []
+        self.is_frozen: bool = False
+        self._firsts: list[int] = []
+
+    @property
+    def entries(self) -> int:
+        """How many entries it holds. O(slabs)."""
+        return sum(len(slab.payloads) for slab in self.slabs)
+
+    def append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """Take entries above all those it holds. O(1) calls."""
+        if self.slabs:
+            newest = self.slabs[-1]
+            held = newest.payloads
+            if newest.term == term and newest.first + len(held) == first and len(held) < _JOINED_ENTRIES:
+                held += payloads
+                return
+        # The slab before its first index: a reader that finds the index finds the slab. And without a call in between,
+        # here and where the memtable counts, so that an interrupt comes before or after all of it.
+        self.slabs += (Slab(first, term, list(payloads)),)
+        self._firsts += (first,)
+
+    def find(self, index: int) -> Entry | None:
+        """The entry of `index`, `None` if it holds none. O(log slabs)."""
+        place = bisect_right(self._firsts, index) - 1
+        if place < 0:
+            return None
+        slab = self.slabs[place]
+        offset = index - slab.first
+        return entry_of((index, slab.term, slab.payloads[offset])) if offset < len(slab.payloads) else None
+
+    def term_of(self, index: int) -> int | None:
+        """The term of `index`, `None` if it holds no entry of it."""
+        place = bisect_right(self._firsts, index) - 1
+        if place < 0 or index > self.slabs[place].last:
+            return None
+        return self.slabs[place].term
+
+
+class Memtable:
+    """The chain of a log's tables. One thread at a time inserts (the log's lock); any number reads.
+
+    Args:
+        last: the last index of what lies below, in segments; -1 if nothing does.
+        max_entries: how many entries may wait for segments.
+
+    Attributes:
+        last: the last index of the log, entries below the tables included; -1 if there is none.
+        entries: how many entries the tables hold, overwritten ones included.
+        tables: the chain, oldest first; an immutable value, whose newest table may grow.
+        max_entries: as given.
+    """
+
+    def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
+        self.tables: tuple[Table, ...] = ()
+        self.last: int = last
+        self.entries: int = 0
+        self.max_entries = max_entries
+
+    # -- inserts
+
+    def require_room(self, more: int) -> None:
+        """Raise `MemtableFull` if so many more entries would be too many."""
+        if self.entries + more > self.max_entries:
+            raise MemtableFull(entries=self.entries, limit=self.max_entries)
+
+    def require_sparse_fit(self, index: int, previous: int | None) -> None:
+        """Raise `GapDetected` if the last index is not `previous`, `Overwriting` if `index` is not above the last."""
+        if self.last >= 0:
+            if previous is not None and previous != self.last:
+                raise GapDetected(previous=previous, last=self.last)
+            if index <= self.last:
+                raise Overwriting(index=index, last=self.last)
+
+    def insert(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """Take entries of consecutive indexes; those that lie at or above the first are taken back."""
+        if first <= self.last:
+            self.cut(first - 1)
+        count = self.entries + len(payloads)
+        tables = self.tables
+        newest = tables[-1] if tables else None
+        if newest is None or newest.is_frozen:
+            # It continues: what is older stays, up to here.
+            newest = Table(self.last + 1, cuts=False)
+            self.tables = (*tables, newest)
+        last = first + len(payloads) - 1
+        newest.append(first, term, payloads)
+        self.entries, self.last = count, last
+
+    def skip_to(self, last: int) -> None:
+        """Go on behind `last`, which a snapshot or segments cover, although entries up to it were never held."""
+        self.last = max(self.last, last)
+
+    def cut(self, after: int) -> None:
+        """Take back everything above `after`: a new table is chained, the older ones stay as they are for readers.
+
+        Tables of which nothing is left, and which no flush writes, leave the chain.
+        """
+        if after >= self.last:
+            return
+        kept = len(self.tables)
+        while kept and not self.tables[kept - 1].is_frozen and self.tables[kept - 1].base > after:
+            kept -= 1
+        count = self.entries - sum(table.entries for table in self.tables[kept:])
+        tables = (*self.tables[:kept], Table(after + 1, cuts=True))
+        self.tables, self.entries, self.last = tables, count, after
+
+    # -- flushes
+
+    def freeze(self) -> tuple[Table, ...]:
+        """Let nothing more come to the tables there are, and return them, oldest first."""
+        for table in self.tables:
+            table.is_frozen = True
+        return self.tables
+
+    def release(self, tables: Iterable[Table]) -> None:
+        """Forget tables whose entries are in segments now; they are the oldest ones."""
+        gone = set(map(id, tables))
+        left = tuple(table for table in self.tables if id(table) not in gone)
+        count = sum(table.entries for table in left)
+        self.tables, self.entries = left, count
+
+    # -- reads
+
+    @property
+    def base(self) -> int:
+        """From this index on the tables answer; above every index if there is none."""
+        return min((table.base for table in self.tables), default=MAX_INDEX + 1)
+
+    def find(self, index: int) -> Entry | None:
+        """The entry of `index`, `None` if the tables hold none. O(tables + log slabs)."""
+        for table in reversed(self.tables):
+            if index >= table.base:
+                return table.find(index)
+        return None
+
+    def indexes(self) -> IndexSet:
+        """What the tables hold and was not taken back. O(slabs)."""
+        return IndexSet.from_runs((slab.first, slab.last) for slab in visible_slabs(self.tables))
+
+    def audit(self) -> None:
+        """Check that slabs ascend, that tables answer from their base on, and that the count is right.
+
+        Raises:
+            AuditFailed: they do not.
+        """
+        counted = 0
+        for table in self.tables:
+            above = table.base - 1
+            for slab in table.slabs:
+                if slab.first <= above or not slab.payloads:
+                    raise AuditFailed(f"slab {slab.first}..{slab.last} follows {above} in a table from "
+                                      f"{table.base} on")
+                above = slab.last
+                counted += len(slab.payloads)
+        if counted != self.entries:
+            raise AuditFailed(f"the tables hold {counted} entries, {self.entries} were counted")
+
+    def __repr__(self) -> str:
+        return f"<Memtable: {self.entries:,} entries in {len(self.tables)} tables, last {self.last}>"
+
+
+def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
+    """What `tables` (a chain, oldest first) answer with, ascending: a newer table shortens older ones. O(slabs)."""
+    found: list[list[Slab]] = []
+    below = MAX_INDEX + 1
+    for table in reversed(tables):
+        part: list[Slab] = []
+        for slab in table.slabs:
+            keep = min(len(slab.payloads), below - slab.first)
+            if keep > 0:
+                part.append(slab if keep == len(slab.payloads) else slab.part(slab.first, below - 1))
+        found.append(part)
+        below = min(below, table.base)
+    return [slab for part in reversed(found) for slab in part]
+
+
+def needed_slabs(slabs: Iterable[Slab], row: SnapshotMeta) -> list[Slab]:
+    """What of `slabs` a flush writes: all entries above the snapshot, only live ones below. O(slabs and live runs)."""
+    kept: list[Slab] = []
+    for slab in slabs:
+        if slab.first > row.index:
+            kept.append(slab)
+            continue
+        kept += (slab.part(first, last) for first, last
+                 in row.live.between(slab.first, min(slab.last, row.index)).runs())
+        if slab.last > row.index:
+            kept.append(slab.part(row.index + 1, slab.last))
+    return kept
+
+
+def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callable[[int, int, int], int]) -> None:
+    """Do again what a frame of the WAL says was written to a log. Frames come in the order of writing.
+
+    What is dead is left out, and so is what segments hold with the same term (then it is the same entry): a flush that
+    a crash interrupted goes on where it stopped.
+
+    Args:
+        frame: a run, sparse entries, or a cut.
+        memtable: of the log; its `last` begins as that of the segments.
+        row: the log's row, which was read before.
+        matching: how many entries from a first index on, up to a last one, segments hold with a term.
+    """
+    if frame.cuts:
+        memtable.cut(-1 if frame.previous is None else frame.previous)
+    if frame.indexes:
+        for index, term, payload in zip(frame.indexes, frame.terms, frame.payloads, strict=True):
+            _replay_run(index, term, [payload], memtable, row, matching)
+    elif frame.payloads:
+        _replay_run(frame.first, frame.term, frame.payloads, memtable, row, matching)
+
+
+def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memtable, row: SnapshotMeta,
+                matching: Callable[[int, int, int], int]) -> None:
+    last = first + len(payloads) - 1
+    start = max(first, row.smallest_live_index)
+    if not memtable.tables and start <= memtable.last:
+        # Segments answer for everything: what they hold of this need not be written again.
+        for run_first, run_last in row.needed(IndexSet.range(first, last)).runs():
+            held = matching(run_first, run_last, term)
+            if run_first + held <= run_last:
+                start = run_first + held
+                break
+        else:
+            return
+    if start <= last:
+        memtable.insert(start, term, payloads[start - first:])

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fails in one log of a store closes that log; what fails in the write-ahead log closes the store."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.errors import Closed, StorageError
+from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.testing import FilesInFront, Request
+
+
+def refused(request: Request) -> StorageError:
+    return StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
+
+
+def test_store_of_a_thousand_logs_goes_on_when_one_fails(tmp_path: Path) -> None:
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and "/logs/log-7/" in request.path and request.kind == "unlink":
+            raise refused(request)
+        return act()
+
+    names = [f"log-{number}" for number in range(1000)]
+    options = LogOptions(limits=SegmentLimits(max_entries=4), files=FilesInFront(step))
+    with RaftLogStore(tmp_path, StoreOptions(log=options, background=False)) as store:
+        for name in names:
+            store.log(name).append([(index, 1, name.encode()) for index in range(1, 7)])
+        store.flush()
+        failed = store.log("log-7")
+        failing[0] = True
+        with pytest.raises(StorageError):
+            failed.append_entries(2, 1, [(3, 2, b"another")])
+        failing[0] = False
+        with pytest.raises(Closed, match="open it again"):
+            failed.read(1)
+        for name in names:
+            if name != "log-7":
+                store.log(name).append([(7, 1, b"later")])
+        store.sync()
+        again = store.log("log-7")
+        assert [entry.term for entry in again.entries()] == [1, 1, 2]
+        again.append([(4, 2, b"later")])
+        store.flush()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert store.log("log-7").last_index == 4
+        assert store.log("log-999").read(7) == Entry(7, 1, b"later")
+
+
+def test_sync_that_fails_closes_all_logs(tmp_path: Path) -> None:
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.kind == "sync" and request.path.endswith(".wal"):
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        one, other = store.log("one"), store.log("other")
+        one.append([(1, 1, b"durable")])
+        store.sync()
+        failing[0] = True
+        one.append([(2, 1, b"perhaps")])
+        with pytest.raises(StorageError):
+            one.sync()
+        for call in (one.sync, one.status, lambda: one.read(1), lambda: other.append([(1, 1, b"x")]), other.flush,
+                     store.sync, store.status, lambda: store.log("new")):
+            with pytest.raises(Closed, match="open it again"):
+                call()
+        failing[0] = False
+        # In the same process, while the failed object still exists.
+        with RaftLogStore(tmp_path, options) as again:
+            assert again.log("one").read(1) == Entry(1, 1, b"durable")
+            assert again.log("one").last_index in (1, 2)

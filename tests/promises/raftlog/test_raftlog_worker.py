@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker of a log compacts when it is due and writes snapshots, and a host hears of changes before files go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import DiskFull, StorageError, TaskFailed
+from compactlib.raftlog import (
+    Applied,
+    DeadRatio,
+    Entry,
+    EveryNMinors,
+    LogCompactionWorker,
+    LogOptions,
+    MachineCopy,
+    RaftLog,
+    SeedPolicy,
+    SegmentChanges,
+    SegmentLimits,
+    SegmentLog,
+    SnapshotFolder,
+    SnapshotWriter,
+    StoreOptions,
+    open_log,
+)
+from compactlib.testing import FilesInFront, Request
+
+LIVE = range(1, 97, 8)
+
+
+def half_dead(folder: Path, **options: Any) -> SegmentLog:
+    log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=8), **options))
+    log.extend((index, 1, b"%d" % index) for index in range(1, 101))
+    log.record_snapshot(96, LIVE)
+    return log
+
+
+def files_of(log: SegmentLog) -> set[int]:
+    return {int(path.stem) for path in Path(log.folder).glob("*.segment") if not path.is_symlink()}
+
+
+def test_request_during_a_compaction_is_carried_out_after_it(tmp_path: Path) -> None:
+    with half_dead(tmp_path, trigger=EveryNMinors(0)) as log:
+        worker = LogCompactionWorker(log, every_seconds=None)
+        worker.request()
+        assert worker.run_pending()
+        assert worker.last_report is not None
+        assert worker.last_report.done
+        assert not worker.run_pending()
+        log.record_snapshot(96, ())
+        worker.request(SeedPolicy())
+        with worker:
+            report = worker.wait_until_idle()
+        assert report is not None
+        assert report.dropped
+
+
+def test_worker_asks_the_trigger_once_in_a_period(tmp_path: Path) -> None:
+    clock = ManualClock(1e9)
+    with half_dead(tmp_path, trigger=DeadRatio(2.0), clock=clock) as log:
+        worker = LogCompactionWorker(log, every_seconds=60.0, clock=clock)
+        assert worker.run_pending()
+        assert worker.last_report is not None
+        assert worker.last_report.done
+        clock.advance(59.0)
+        assert not worker.run_pending()
+        clock.advance(2.0)
+        assert worker.run_pending()
+        assert all(log.read(index) == Entry(index, 1, b"%d" % index) for index in LIVE)
+
+
+def test_compaction_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
+    full = [True]
+
+    def step(request: Request, act: Any) -> Any:
+        if full[0] and "rewrite-" in request.path and request.kind == "create":
+            raise DiskFull(operation="create", path=request.path, errno=28)
+        return act()
+
+    clock = ManualClock(1e9)
+    with half_dead(tmp_path, files=FilesInFront(step)) as log:
+        worker = LogCompactionWorker(log, every_seconds=None, clock=clock)
+        worker.request(SeedPolicy())
+        assert worker.run_pending()
+        assert worker.failures == 1
+        full[0] = False
+        clock.advance(2.0)
+        assert worker.run_pending()
+        assert worker.last_report is not None
+        assert worker.last_report.done
+
+
+def test_worker_of_a_closed_log_rests(tmp_path: Path) -> None:
+    log = half_dead(tmp_path)
+    with LogCompactionWorker(log) as worker:
+        worker.wait_until_idle()
+        log.close()
+        worker.request(SeedPolicy())
+        worker.wait_until_idle()
+        assert worker.failures == 0
+
+
+def test_host_hears_of_changes_before_files_go(tmp_path: Path) -> None:
+    heard: list[SegmentChanges] = []
+    listed: dict[int, Any] = {}
+
+    def on_changes(changes: SegmentChanges) -> None:
+        heard.append(changes)
+        assert set(changes.removed) <= {int(path.stem) for path in tmp_path.glob("*.segment")}
+        for number in changes.removed:
+            del listed[number]
+        listed.update((ref.number, ref) for ref in (*changes.new, *changes.merged))
+
+    with half_dead(tmp_path, on_changes=on_changes, keep_links_seconds=0.0) as log:
+        log.compact(policy=SeedPolicy())
+        assert heard
+        assert sorted(listed.values()) == list(log.refs)
+        log.extend((index, 1, b"%d" % index) for index in range(101, 120))
+        log.record_snapshot(110, [1, 9])
+        log.compact(policy=SeedPolicy())
+        log.reclaim()
+        assert sorted(listed.values()) == list(log.refs)
+        assert files_of(log) >= set(listed)
+
+
+def test_files_stay_until_the_host_has_heard(tmp_path: Path) -> None:
+    broken = [True]
+
+    def on_changes(changes: SegmentChanges) -> None:
+        if broken[0]:
+            raise ValueError("the host's mistake")
+
+    with half_dead(tmp_path, on_changes=on_changes, keep_links_seconds=0.0) as log:
+        log.record_snapshot(96, ())
+        before = files_of(log)
+        report = log.compact(policy=SeedPolicy())
+        assert report.dropped
+        assert isinstance(report.unreclaimed, TaskFailed)
+        assert files_of(log) == before
+        with pytest.raises(TaskFailed):
+            log.reclaim()
+        assert files_of(log) == before
+        broken[0] = False
+        assert set(log.reclaim().segments) == set(report.dropped)
+        assert files_of(log) == before - set(report.dropped)
+
+
+@pytest.fixture
+def machine_log(tmp_path: Path) -> Iterator[RaftLog]:
+    with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
+        log.attach(SnapshotFolder(tmp_path / "snapshots"))
+        yield log
+
+
+def test_snapshot_is_written_once_enough_was_applied(machine_log: RaftLog) -> None:
+    log = machine_log
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=Applied(5),
+                            copy=lambda: MachineCopy(log.last_index, [1], [b"st", b"ate"]))
+    worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None)
+    log.append([(index, 1, b"x") for index in range(1, 4)])
+    worker.run_pending()
+    assert worker.last_snapshot.is_empty
+    assert "entries were applied" in worker.last_snapshot.why
+    log.append([(index, 1, b"x") for index in range(4, 7)])
+    worker.segments_flushed(None)
+    worker.run_pending()
+    assert (worker.last_snapshot.kind, worker.last_snapshot.index, worker.last_snapshot.state_bytes) == (
+        "snapshot", 6, 5)
+    assert (log.state.index, list(log.state.live)) == (6, [1])
+    log.append([(7, 1, b"x")])
+    worker.request_snapshot()
+    worker.run_pending()
+    assert log.state.index == 7
+
+
+def test_snapshot_that_the_disk_refused_is_written_later(machine_log: RaftLog) -> None:
+    log, full = machine_log, [True]
+
+    def pieces() -> Iterator[bytes]:
+        if full[0]:
+            raise DiskFull(operation="write", path="state", errno=28)
+        yield b"state"
+
+    clock = ManualClock(1e9)
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=Applied(1),
+                            copy=lambda: MachineCopy(log.last_index, [], pieces()))
+    worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None, clock=clock)
+    log.append([(1, 1, b"x")])
+    worker.run_pending()
+    assert isinstance(worker.last_error, StorageError)
+    assert log.state.index == -1
+    full[0] = False
+    clock.advance(2.0)
+    worker.run_pending()
+    assert log.state.index == 1
+
+
+def test_worker_is_stopped_with_its_log(tmp_path: Path) -> None:
+    workers: list[LogCompactionWorker] = []
+
+    def make(log: RaftLog) -> LogCompactionWorker:
+        workers.append(LogCompactionWorker(log))
+        return workers[-1]
+
+    with open_log(tmp_path / "log") as log:
+        log.attach(worker=make)
+        log.append([(index, 1, b"x") for index in range(1, 100)])
+        log.flush()
+        log.snapshot(90, [7])
+        log.flush()
+        workers[0].wait_until_idle()
+    assert workers[0].failures == 0
