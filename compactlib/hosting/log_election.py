@@ -14,12 +14,12 @@ from compactlib.catalog.log.replicated import Claim, decode_command, encode_comm
 from compactlib.catalog.model.timestamp import milliseconds
 from compactlib.catalog.service.lease_election import ElectionListener
 from compactlib.clock import Clock
+from compactlib.commandlog import Command
 from compactlib.errors import Closed, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.scheduler.model.values import Command
 
 _LOOK = "look"
 

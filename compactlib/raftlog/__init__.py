@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from compactlib.raftlog.compaction.report import LogCompactionReport as LogCompactionReport, report_of as report_of
     from compactlib.raftlog.compaction.sense.trigger import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.errors import MemtableFull as MemtableFull
+    from compactlib.raftlog.local_log import LocalLog as LocalLog
     from compactlib.raftlog.log.folder import is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
     from compactlib.raftlog.log.other_names import OtherName as OtherName
@@ -82,6 +83,7 @@ else:
         "compactlib.raftlog.compaction.report": "LogCompactionReport report_of",
         "compactlib.raftlog.compaction.sense.trigger": "DeadRatio EveryNMinors",
         "compactlib.raftlog.errors": "MemtableFull",
+        "compactlib.raftlog.local_log": "LocalLog",
         "compactlib.raftlog.log.folder": "is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.other_names": "OtherName",
