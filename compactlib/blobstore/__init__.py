@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from compactlib.blobstore.segment.descriptor import is_blob_store as is_blob_store
     from compactlib.blobstore.store.blob_reader import BlobReader as BlobReader
+    from compactlib.blobstore.store.copying import StoreCopy as StoreCopy, copy_store as copy_store
     from compactlib.blobstore.store.replication import ReplicationToken as ReplicationToken
     from compactlib.blobstore.store.segment_records import (
         SegmentRecords as SegmentRecords,
@@ -87,6 +88,7 @@ else:
         "compactlib.blobstore.model.values": "Blob Deleted Expired GetOptions Missing RecordKind",
         "compactlib.blobstore.segment.descriptor": "is_blob_store",
         "compactlib.blobstore.store.blob_reader": "BlobReader",
+        "compactlib.blobstore.store.copying": "StoreCopy copy_store",
         "compactlib.blobstore.store.replication": "ReplicationToken",
         "compactlib.blobstore.store.segment_records": "SegmentRecords StoredRecord",
         "compactlib.blobstore.store.store": "BlobStore",

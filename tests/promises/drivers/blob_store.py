@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib import Done
 from compactlib.blobstore import (
     Blob,
     BlobReader,
@@ -269,8 +268,8 @@ class BlobStoreDriver:
                 result_of(store.reclaim())
             else:
                 store.close_active_segment()
-                outcome = result_of(store.hard_delete())
-        if kind == "erase" and isinstance(outcome, Done) and outcome.stats.is_whole:
+                report = result_of(store.hard_delete())
+        if kind == "erase" and getattr(report, "is_whole", False):
             _note(journal, Erased(now))
 
     def _note_clock(self, store: BlobStore, journal: Journal) -> None:
