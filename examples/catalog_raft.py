@@ -43,9 +43,9 @@ from compactlib.catalog import (
     lowest_time_in,
 )
 from compactlib.clock import SystemClock
+from compactlib.commandlog import Command
 from compactlib.hosting import LogElection
 from compactlib.kv import KVStore, MemoryStore
-from compactlib.scheduler import Command
 from examples.raft_command_log import RaftCommandLog
 
 QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEntriesPeriod": 0.05,

@@ -19,9 +19,8 @@ import attrs
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.fences import LockingFence, TokenFence
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import LogChoice, LogView, SegmentLog
-from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups, is_worthwhile
-from compactlib.raftlog.compaction.report import report_of
+from compactlib.raftlog import LogChoice, LogView, SegmentLog, report_of
+from compactlib.raftlog.policy import LeftOut, filled_groups, is_worthwhile
 from compactlib.rewrite import Executor
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob
 from compactlib.scheduler.errors import ReleaseJob

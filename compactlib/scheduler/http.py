@@ -256,6 +256,7 @@ class SchedulerClient(Closing):
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._kept = threading.local()
+        self._open: set[http.client.HTTPConnection] = set()
         self._is_closed = False
 
     def poll(self, request: PollRequest) -> PollResponse:
@@ -281,8 +282,10 @@ class SchedulerClient(Closing):
         return found
 
     def close(self) -> None:
-        """Take no more calls; closing again does nothing."""
+        """Take no more calls, and close the connections; closing again does nothing."""
         self._is_closed = True
+        for connection in list(self._open):
+            self._drop(connection)
 
     def _decoded(self, codec: JsonCodec[AnswerT], answer: bytes) -> AnswerT:
         try:
@@ -334,13 +337,20 @@ class SchedulerClient(Closing):
     def _connected(self, address: str, seconds: float) -> http.client.HTTPConnection:
         """Return this thread's connection to a node."""
         kept: _Connection | None = self._kept.__dict__.pop(address, None)
-        if kept is not None and self._clock.monotonic() - kept.used_at < _LONGEST_IDLE_SECONDS:
-            return kept.made
+        if kept is not None:
+            if self._clock.monotonic() - kept.used_at < _LONGEST_IDLE_SECONDS:
+                return kept.made
+            self._drop(kept.made)
         url = urlsplit(address)
         made = (http.client.HTTPConnection(url.hostname or "", url.port, timeout=seconds) if url.scheme == "http" else
                 http.client.HTTPSConnection(url.hostname or "", url.port, timeout=seconds, context=self._tls))
         made.connect()
+        self._open.add(made)
         return made
+
+    def _drop(self, connection: http.client.HTTPConnection) -> None:
+        self._open.discard(connection)
+        connection.close()
 
     def _sent(self, connection: http.client.HTTPConnection, address: str, method: str, path: str, body: bytes | None,
               seconds: float) -> tuple[int, bytes]:
@@ -350,7 +360,7 @@ class SchedulerClient(Closing):
             response = connection.getresponse()
             answer = response.read()
         except BaseException:
-            connection.close()
+            self._drop(connection)
             raise
         self._kept.__dict__[address] = _Connection(connection, self._clock.monotonic())
         return response.status, answer
