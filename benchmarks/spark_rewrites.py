@@ -47,7 +47,7 @@ from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.runtime import Budget
 from compactlib.scheduler import JobPlan, RunningJob
-from compactlib.scheduler.workers.worker_core import Start
+from compactlib.scheduler.worker_core import Start
 from compactlib.spark import (
     BlockFolder,
     MergeBlocks,

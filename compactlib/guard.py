@@ -243,6 +243,25 @@ class Guard(OfOneProcess):
         """
         self._kept.append(closable)
 
+    def stand_for(self, folder: StrPath, *, timeout: float = RELEASE_SECONDS) -> None:
+        """Answer for the folder, whose lock an object that this one keeps has: the next object on it releases this one.
+
+        An object of this process that answers for the folder and is closed, or closed itself, is released first.
+
+        Args:
+            folder: see `FolderLock`.
+            timeout: how long to wait for those who still use the closed object, in seconds.
+
+        Raises:
+            Busy: a closed object is still used.
+        """
+        self._folder = os.path.realpath(folder)
+        for reference in list(_guards_of_folders):
+            other = reference()
+            if other is not None and other is not self and other._folder == self._folder and not other.is_open:
+                other.release(timeout)
+        _guards_of_folders.add(weakref.ref(self, _guards_of_folders.discard))
+
     def lock_folder(self, folder: StrPath, *, meanwhile: str = "", timeout: float = RELEASE_SECONDS) -> None:
         """Lock the folder for this object, until `release`.
 
@@ -257,12 +276,7 @@ class Guard(OfOneProcess):
             Busy: an open object has the folder, here or in another process, or a closed one is still used.
             InvalidInput, StorageError, Unsupported: see `FolderLock`.
         """
-        self._folder = os.path.realpath(folder)
-        for reference in list(_guards_of_folders):
-            other = reference()
-            if other is not None and other is not self and other._folder == self._folder and not other.is_open:
-                other.release(timeout)
-        _guards_of_folders.add(weakref.ref(self, _guards_of_folders.discard))
+        self.stand_for(folder, timeout=timeout)
         self._folder_locks.append(FolderLock(folder, meanwhile=meanwhile))
 
     def release(self, timeout: float = RELEASE_SECONDS) -> None:

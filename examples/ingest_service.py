@@ -21,8 +21,8 @@ from typing import Any
 
 import uvicorn
 
-from compactlib.hosting import SchedulerApplication, SchedulerClient
-from compactlib.kv import SqliteStore
+from compactlib.commandlog import KVLog
+from compactlib.kv import SnapshotStore, SqliteStore
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
 from compactlib.scheduler import (
     BlockMeta,
@@ -31,9 +31,10 @@ from compactlib.scheduler import (
     LevelConfig,
     NoOutput,
     RunningJob,
+    Scheduler,
+    SchedulerApplication,
+    SchedulerClient,
     SchedulerConfig,
-    SchedulerService,
-    StoredScheduler,
     Tombstone,
     Worker,
     WorkerOptions,
@@ -93,7 +94,7 @@ class Ingest:
     def __init__(self, folder: Path) -> None:
         self.blocks = Blocks(folder / "blocks")
         self._kv = SqliteStore(folder / "scheduler.sqlite")
-        self.scheduler = StoredScheduler(self._kv, CONFIG)
+        self.scheduler = Scheduler(KVLog(self._kv), SnapshotStore(self._kv), CONFIG)
 
     def take(self, tenant: str, batch: str, events: Sequence[Event]) -> None:
         """Durable, and found by queries, when it returns. The same batch again changes nothing."""
@@ -101,11 +102,7 @@ class Ingest:
 
     def known(self, **which: Any) -> list[BlockMeta]:
         """The blocks there are, oldest first; `tenant`, `start` and `end` say which."""
-        def found(service: SchedulerService) -> list[BlockMeta]:
-            assert service.state.index is not None
-            return list(service.state.index.blocks(**which))
-
-        return self.scheduler.look(found)
+        return self.scheduler.look(lambda machine: list(machine.state.index.blocks(**which)))
 
     def query(self, tenant: str, start: float, end: float) -> list[Event]:
         """The events from `start` to `end`, oldest first. Needs to be done before `cleanup_delay_seconds` are over."""

@@ -22,12 +22,9 @@ from typing import Any, Protocol
 import attrs
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
 
-from compactlib.clock import Clock
+from compactlib.clock import Clock, SystemClock
+from compactlib.commandlog import Command, CommandMachine, NoAnswer, NotLeader, NotStarted
 from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput
-from compactlib.hosting import CommandMachine, LogBroken, NoAnswer, NotLeader, NotStarted
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import SteadyClock
-from compactlib.scheduler import Command
 
 _REFUSED = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_REASON.REQUEST_DENIED,
                       FAIL_REASON.DISCARDED})
@@ -62,10 +59,10 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
         self.term = 0
 
     @replicated  # type: ignore[untyped-decorator]
-    def carry(self, ticket: tuple[str, int], term: int, time_ns: int, payload: bytes | None) -> _Answer:
+    def carry(self, ticket: tuple[str, int], term: int, time: float, payload: bytes | None) -> _Answer:
         """Apply one command. Without a payload, it is a place in the log where the proposer decides on one."""
         self.term = max(self.term, term)
-        command = Command(self._syncObj.raftLastApplied + 1, self.term, time_ns / 1e9)
+        command = Command(self._syncObj.raftLastApplied + 1, self.term, time)
         if self._log.last_error is not None:
             # The machine may have done half of a command: the commands after it are for a machine that is restored.
             return _Answer(error=self._log.last_error)
@@ -116,7 +113,7 @@ class RaftCommandLog:
         self._folder = folder
         self._password = password
         self._wait_seconds = wait_seconds
-        self._clock = SteadyClock(clock)
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._settings = settings
         # Each life of a node counts its tickets from 1 on.
         self._run = uuid.uuid4().hex
@@ -165,7 +162,7 @@ class RaftCommandLog:
         """Return the command decided on at this place; `None` on the nodes that did not ask for the place."""
         run, number = ticket
         make = self._deciders.pop(number, None) if run == self._run else None
-        return None if make is None else make(attrs.evolve(command, expiry=self._clock.expiry()))
+        return None if make is None else make(command)
 
     def _carry(self, payload: bytes | None, ticket: tuple[str, int]) -> Any:
         node, replica = self._require_started()
@@ -180,9 +177,7 @@ class RaftCommandLog:
             found[:] = [answer, reason]
             answered.set()
 
-        # A clock that jumped stamps no command; a place in the log is given all the same.
-        now = self._clock.steady() if payload is None else self._clock.now()
-        replica.carry(ticket, node.raftCurrentTerm, round(now * 1e9), payload, callback=take)
+        replica.carry(ticket, node.raftCurrentTerm, self._clock.now(), payload, callback=take)
         if not answered.wait(self._wait_seconds):
             raise NoAnswer(waited_seconds=self._wait_seconds, reason="a majority of nodes did not answer")
         answer, reason = found
@@ -231,10 +226,9 @@ class RaftCommandLog:
         """How often the state machine has raised."""
         return int(self._broken is not None)
 
-    def compact(self, index: int) -> Done[Any] | Skipped | Failed:
+    def compact(self, index: int) -> None:
         """Have pysyncobj write a snapshot of its own, and forget the entries that it covers."""
         self._require_started()[0].forceLogCompaction()
-        return Done(index)
 
     def close(self) -> None:
         """Stop the node; the rest of the group goes on."""
@@ -269,9 +263,9 @@ class RaftCommandLog:
         if self._node is not None:
             self._node.destroy()
 
-    def _is_broken(self) -> LogBroken | None:
+    def _is_broken(self) -> Closed | None:
         """A new one for each receiver."""
         if self._broken is None:
             return None
         index, cause, _ = self._broken
-        return LogBroken(index=index, durable_index=index, cause=cause)
+        return Closed(f"this node has left the group at command {index}: {cause}; close it and start it again")

@@ -18,8 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from compactlib.hosting import SchedulerApplication, SchedulerHost
-from compactlib.scheduler import LevelConfig, SchedulerConfig
+from compactlib.scheduler import LevelConfig, Scheduler, SchedulerApplication, SchedulerConfig
 from examples.raft_command_log import RaftCommandLog
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=3)), lease_seconds=10.0)
@@ -27,7 +26,7 @@ QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEn
                          "connectionRetryTime": 0.2}
 
 
-async def serve(host: SchedulerHost, nodes: dict[str, str], port: int) -> None:
+async def serve(host: Scheduler, nodes: dict[str, str], port: int) -> None:
     """Answer HTTP until standard input ends."""
     server = uvicorn.Server(uvicorn.Config(SchedulerApplication(host, nodes=nodes), port=port, log_level="error"))
     serving = asyncio.create_task(server.serve())
@@ -45,7 +44,7 @@ def main(address: str, port: str, nodes: str, folder: str) -> None:
     peers = [other for other in urls if other != address]
     # The group keeps its own snapshots.
     with RaftCommandLog(address, peers, folder=Path(folder), wait_seconds=5.0, **QUICK) as log, \
-            SchedulerHost(log, None, CONFIG) as host:
+            Scheduler(log, None, CONFIG) as host:
         asyncio.run(serve(host, urls, int(port)))
 
 

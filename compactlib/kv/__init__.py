@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StoreFailed as StoreFailed,
     )
     from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry, PagedEntries as PagedEntries
+    from compactlib.kv.snapshots import Snapshot as Snapshot, SnapshotStore as SnapshotStore
     from compactlib.kv.store import (
         EXISTS as EXISTS,
         Address as Address,
@@ -52,6 +53,7 @@ else:
         "compactlib.kv.cell": "Cell Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
         "compactlib.kv.scan": "Entries KVEntry PagedEntries",
+        "compactlib.kv.snapshots": "Snapshot SnapshotStore",
         "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
         "compactlib.kv.stores.dynamodb.store": "DynamoStore",
         "compactlib.kv.stores.memory": "MemoryStore",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         SegmentChanges as SegmentChanges,
     )
     from compactlib.raftlog.compaction.sense.trigger import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
+    from compactlib.raftlog.local_log import LocalLog as LocalLog
     from compactlib.raftlog.log.folder import is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
     from compactlib.raftlog.log.other_names import OtherName as OtherName
@@ -85,6 +86,7 @@ else:
         "compactlib.raftlog.compaction.plan.view": "LogView",
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.compaction.sense.trigger": "DeadRatio EveryNMinors",
+        "compactlib.raftlog.local_log": "LocalLog",
         "compactlib.raftlog.log.folder": "is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.other_names": "OtherName",

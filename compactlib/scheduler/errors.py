@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import CompactlibError, Conflict, InvalidInput, NotFound, Stale
+from compactlib.errors import CompactlibError, InvalidInput, NotFound, Rejected, Stale
 
 
 class BadConfig(InvalidInput):
@@ -11,41 +11,34 @@ class BadConfig(InvalidInput):
 
 
 class JobNotFound(NotFound):
-    """There is no such job in the queue or in quarantine.
+    """There is no such job in the queue.
 
     Attributes:
         name: the job.
     """
 
     def __init__(self, *, name: str) -> None:
-        super().__init__(f"there is no job {name!r}; list what there is with jobs() and quarantine()")
+        super().__init__(f"there is no job {name!r}; list the jobs with jobs() and quarantine()")
         self.name = name
 
 
-class JournalConflict(Conflict):
-    """Another process wrote this journal entry: only one may run a scheduler on one store. Load it anew.
+class PollAgain(Stale):
+    """The group changed its leader while a poll was prepared, so nothing was changed. Poll again.
 
     Attributes:
-        index: the log index of the entry.
+        prepared: the term in which it was prepared.
+        found: the term in which it was to be carried out.
     """
 
-    def __init__(self, *, index: int) -> None:
-        super().__init__(f"journal entry {index} was written by another process; load the scheduler again to go on")
-        self.index = index
+    def __init__(self, *, prepared: int, found: int) -> None:
+        super().__init__(f"the poll was prepared in term {prepared}, and came to be carried out in term {found}; "
+                         f"nothing was changed, poll again")
+        self.prepared = prepared
+        self.found = found
 
 
-class CommandOutOfOrder(InvalidInput):
-    """A command's index is not above the last one that the journal holds. Give each command the next index.
-
-    Attributes:
-        index: the index given.
-        applied: the last one.
-    """
-
-    def __init__(self, *, index: int, applied: int) -> None:
-        super().__init__(f"command {index} comes after {applied}; indexes must grow with every command")
-        self.index = index
-        self.applied = applied
+class TurnedAway(Rejected):
+    """The scheduler does not know who asks. Give the client the token that the application has."""
 
 
 class JobLost(Stale):

@@ -3,10 +3,166 @@
 
 from __future__ import annotations
 
-from compactlib.scheduler.plan.policies.by_priority import ByPriority
-from compactlib.scheduler.plan.policies.fair_tenants import FairTenants
-from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from math import floor
+from typing import Any
 
-__all__ = [
-    "ByPriority", "FairTenants", "SmallestFirst",
-]
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.scheduler.policy import AssignmentView, JobChoice, LevelView, WaitingJob
+
+BY_AGE = "by level, failures and age"
+"""The rule of `ByPriority`."""
+_MAX_WEIGHT = 1 << 20
+
+
+def _is_share(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidInput(f"{field.name} is {value!r:.100}; a share lies between 0 and 1")
+
+
+def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[WaitingJob]], why: str,
+                    higher_level_share: float = 0.0) -> JobChoice:
+    """Choose level by level, the lowest first, unless the levels above have fewer of the leased jobs than their share.
+
+    Args:
+        view: what there is.
+        order: of a level's jobs.
+        why: by what rule, for the choice.
+        higher_level_share: which part of the leased jobs is to be of higher levels, if these have any, 0 .. 1.
+    """
+    waiting = {level.level: deque(islice(order(level), view.capacity)) for level in view.levels}
+    leased = Counter({level.level: level.leased for level in view.levels})
+    chosen: list[str] = []
+    while len(chosen) < view.capacity and (numbers := [number for number in sorted(waiting) if waiting[number]]):
+        place = 0
+        # The highest level has no other to share with.
+        while higher_level_share and place < len(numbers) - 1:
+            higher = sum(count for number, count in leased.items() if number > numbers[place])
+            all_of_them = higher + sum(count for number, count in leased.items() if number == numbers[place])
+            if not higher < floor(higher_level_share * (all_of_them + 1)):
+                break
+            place += 1
+        chosen.append(waiting[numbers[place]].popleft().name)
+        leased[numbers[place]] += 1
+    return JobChoice(tuple(chosen), why if chosen else view.why_nothing())
+
+
+@attrs.frozen
+class ByPriority:
+    """An `AssignmentPolicy`: by level, then unassigned jobs by failures and age, then those whose lease is over.
+
+    Attributes:
+        higher_level_share: which part of the leased jobs is to be of levels above the lowest that has waiting ones, if
+            there are any, 0 .. 1.
+
+    Raises:
+        InvalidInput: the share is none.
+    """
+
+    higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
+
+    @property
+    def name(self) -> str:
+        return "by_priority"
+
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
+        return choose_by_level(view, lambda level: (*level.ready, *level.again), BY_AGE, self.higher_level_share)
+
+
+@attrs.frozen
+class SmallestFirst:
+    """An `AssignmentPolicy`: as `ByPriority`, but inside a level the unassigned job with the fewest bytes goes first.
+
+    Where the blocks' sizes were not given, the one with the fewest blocks. A job that has waited for long goes before
+    all others of its level, also if it failed before, so that none waits for ever.
+
+    Attributes:
+        max_wait_seconds: a job that is older than this goes first whatever its size, > 0.
+        window: so many of the oldest jobs of each tenant and level are compared, >= 1; what a choice costs.
+        higher_level_share: see `ByPriority`.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    max_wait_seconds: float = 3600.0
+    window: int = 1000
+    higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.max_wait_seconds > 0 or self.window < 1:
+            raise InvalidInput(f"max_wait_seconds is {self.max_wait_seconds!r:.100} and window {self.window!r:.100}; "
+                               f"give more than 0 seconds, and a whole number of at least 1")
+
+    @property
+    def name(self) -> str:
+        return "smallest_first"
+
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
+        def by_size(level: LevelView) -> Iterator[WaitingJob]:
+            again, overdue = list(level.again), {job.name for job in (*level.ready, *level.again)
+                                                 if now - job.added_at > self.max_wait_seconds}
+            yield from (job for job in again if job.name in overdue)
+            # Sorting is stable: of equal ones the oldest goes first, and so do those that have waited for long.
+            yield from sorted(level.ready, key=lambda job: (
+                (0, 0) if job.name in overdue else (1 + job.size_bytes, job.blocks)))
+            yield from (job for job in again if job.name not in overdue)
+
+        return choose_by_level(view, by_size, "by level, then the smallest", self.higher_level_share)
+
+
+def _pairs(weights: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(dict(weights).items()))
+
+
+@attrs.frozen
+class FairTenants:
+    """An `AssignmentPolicy`: as `ByPriority`, but inside a level the tenant with the fewest leased jobs goes first.
+
+    So a tenant with many jobs does not keep the others waiting: workers are shared out by the weights.
+
+    Attributes:
+        weights: how many leased jobs of a tenant count as one, >= 1; given as a mapping, kept as pairs by tenant.
+        default_weight: for tenants not named.
+        higher_level_share: see `ByPriority`.
+
+    Raises:
+        InvalidInput: a weight is below 1, or the share is none.
+    """
+
+    weights: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)
+    default_weight: int = 1
+    higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
+
+    def __attrs_post_init__(self) -> None:
+        for tenant, weight in (*self.weights, ("(default)", self.default_weight)):
+            if not 1 <= weight <= _MAX_WEIGHT:
+                raise InvalidInput(f"tenant {tenant!r} has weight {weight!r:.100}; give 1 to {_MAX_WEIGHT}")
+
+    @property
+    def name(self) -> str:
+        return "fair_tenants"
+
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
+        weights = dict(self.weights)
+
+        def in_turns(level: LevelView) -> Iterator[WaitingJob]:
+            turns = [(line.leased / weights.get(line.tenant, self.default_weight), line.tenant, line.leased,
+                      deque(line.jobs)) for line in level.tenants if line.jobs]
+            heapify(turns)
+            while turns:
+                _, tenant, leased, jobs = turns[0]
+                yield jobs.popleft()
+                if jobs:
+                    part = (leased + 1) / weights.get(tenant, self.default_weight)
+                    heapreplace(turns, (part, tenant, leased + 1, jobs))
+                else:
+                    heappop(turns)
+            yield from level.again
+
+        return choose_by_level(view, in_turns, "the tenant with the fewest leased jobs", self.higher_level_share)

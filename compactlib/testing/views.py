@@ -287,7 +287,7 @@ def branch_views() -> Views[StagingView]:
 # --------------------------------------------------------------------------------------------------- scheduler jobs
 
 def job_views(*, max_jobs: int = 12) -> Views[AssignmentView]:
-    """Jobs of up to three levels and four tenants, some of whom have had turns; also none.
+    """Jobs of up to three levels and four tenants, some of whom have leased ones; also none.
 
     The judge requires that a choice names jobs of the view, each once, and no more than there is room for.
 
@@ -297,28 +297,27 @@ def job_views(*, max_jobs: int = 12) -> Views[AssignmentView]:
     jobs = st.builds(
         WaitingJob, name=st.uuids().map(str), tenant=st.sampled_from(_TENANTS), shard=st.just(0),
         level=st.integers(0, 2), blocks=st.integers(1, 20), size_bytes=st.integers(0, 1 << 30),
-        added_at=st.integers(0, 2_000_000_000).map(float), failures=st.integers(0, 3))
+        added_at=st.integers(0, 2_000_000_000).map(float), failures=st.integers(0, 3), sequence=st.integers(0, 1 << 30))
     return Views(st.builds(
         _assignment_view, st.lists(jobs, max_size=max_jobs, unique_by=lambda job: job.name),
-        st.integers(1, max_jobs + 3), st.integers(0, 3),
-        st.lists(st.integers(0, 4 * _STRIDE), min_size=len(_TENANTS), max_size=len(_TENANTS))), _judge_jobs)
+        st.integers(1, max_jobs + 3),
+        st.lists(st.integers(0, 4), min_size=len(_TENANTS), max_size=len(_TENANTS))), _judge_jobs)
 
 
 _TENANTS = "ABCD"
-_STRIDE = 1 << 20
-"""How far one turn moves a tenant's virtual time."""
 
 
-def _assignment_view(jobs: list[WaitingJob], capacity: int, leased: int, virtual: Sequence[int]) -> AssignmentView:
+def _assignment_view(jobs: list[WaitingJob], capacity: int, leased: Sequence[int]) -> AssignmentView:
     levels = []
     for number in sorted({job.level for job in jobs}):
-        ready = tuple(job for job in jobs if job.level == number and not job.failures)
-        again = tuple(job for job in jobs if job.level == number and job.failures)
-        turns = sorted((virtual[_TENANTS.index(tenant)], tenant) for tenant in {job.tenant for job in ready})
-        tenants = tuple(TenantLine(tenant, time, tuple(job for job in ready if job.tenant == tenant))
-                        for time, tenant in turns)
-        levels.append(LevelView(number, len(jobs) % 7, ready, again, tenants))
-    return AssignmentView(capacity=capacity, levels=tuple(levels), queued=len(jobs) + leased, leased=leased)
+        ready = sorted((job for job in jobs if job.level == number and job.failures < 2),
+                       key=lambda job: (job.failures, job.sequence))
+        again = tuple(job for job in jobs if job.level == number and job.failures >= 2)
+        tenants = tuple(TenantLine(tenant, count, tuple(job for job in ready if job.tenant == tenant))
+                        for tenant, count in zip(_TENANTS, leased, strict=True)
+                        if any(job.tenant == tenant for job in ready))
+        levels.append(LevelView(number, sum(leased) // 2, tenants, again))
+    return AssignmentView(capacity=capacity, levels=tuple(levels), queued=len(jobs) + sum(leased), leased=sum(leased))
 
 
 def _judge_jobs(policy: AssignmentPolicy, view: AssignmentView, _: float, choice: Any) -> None:

@@ -18,17 +18,16 @@ from compactlib.blobstore.store.copying import copy_store
 from compactlib.fences import FileFence
 from compactlib.files import Files, LocalFiles
 from compactlib.files.folder_lock import FolderLock
-from compactlib.hosting import LocalLog
 from compactlib.kv import KVStore, SqliteStore
 from compactlib.objects import LocalObjects, ObjectStore
-from compactlib.raftlog import LogOptions, StoreOptions
+from compactlib.raftlog import LocalLog, LogOptions, StoreOptions
 from compactlib.testing import Driver, Journal, World
 from examples.kv_machine import Put
 from examples.raft_kv import KvStore
-from tests.hosting.machines import Journal as JournalMachine
 from tests.promises.contract.blobstore import BlobStores
 from tests.promises.contract.raftlog import RaftLogs
 from tests.promises.contract.staging import Repositories
+from tests.promises.drivers.local_log import Machine
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 
@@ -112,7 +111,7 @@ def fences(folder: Path, files: Files) -> object:
 
 def commands(folder: Path, files: Files) -> object:
     log = LocalLog(folder, LogOptions(files=files))
-    log.start(JournalMachine())
+    log.start(Machine(0))
     log.propose(b"a command")
     return log
 

@@ -17,13 +17,14 @@ from typing import Literal, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
+from compactlib.commandlog import Command
 from compactlib.errors import AuditFailed
 from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
     BlockMeta,
-    Command,
     CompactedBlocks,
+    JobPhase,
     JobStatus,
     NoOutput,
     PollRequest,
@@ -31,15 +32,13 @@ from compactlib.scheduler import (
     Requeue,
     Retain,
     SchedulerConfig,
-    SchedulerService,
+    SchedulerMachine,
     SmallestFirst,
     StatusUpdate,
     Tick,
     Verdict,
 )
-from compactlib.scheduler.model.update import Applied, Operation, PlanUpdate, Requeued
-from compactlib.scheduler.model.values import JobPhase
-from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.update import Applied, Operation, PlanUpdate, Requeued
 
 
 @attrs.frozen
@@ -196,7 +195,7 @@ class SchedulerHistory:
 
     def __init__(self, config: SchedulerConfig, policy: AssignmentPolicy | None = None) -> None:
         self.config: SchedulerConfig = config
-        self.service: SchedulerService = SchedulerService(config, policy=policy)
+        self.service: SchedulerMachine = SchedulerMachine(config, policy=policy)
         self.done: set[str] = set()
         self.log: list[tuple[Command, Operation]] = []
         self._now = 1000.0
@@ -232,21 +231,21 @@ class SchedulerHistory:
         self._check(step)
 
     def finish(self) -> None:
-        """Replay the log on a replica, and load the state from its rows: both must be the same.
+        """Replay the log on a replica, and load the state from its stored form: both must be the same.
 
         Raises:
             AuditFailed: they are not.
         """
-        expected = list(dump_rows(self.service.state))
-        replica = SchedulerService(self.config, policy=SmallestFirst())
+        expected = self.service.dump()
+        replica = SchedulerMachine(self.config, policy=SmallestFirst())
         for command, operation in self.log:
-            replica.apply(command, operation)
-        _require(list(dump_rows(replica.state)) == expected, "a replica that replays the log differs")
-        again = load_rows(dump_rows(self.service.state), self.config)
-        again.audit()
-        _require(list(dump_rows(again)) == expected, "what is loaded from the rows of the state has other rows")
+            replica.carry_out(command, operation)
+        _require(replica.dump() == expected, "a replica that replays the log differs")
+        loaded = SchedulerMachine(policy=self.service.policy)
+        loaded.load(expected)
+        loaded.audit()
+        _require(loaded.dump() == expected, "a machine that was loaded is stored in another way")
         command, request = Command(len(self.log) + 1, 1, self._now + 11), PollRequest((), 4)
-        loaded = SchedulerService(state=again, policy=self.service.policy)
         _require(loaded.prepare(command, request) == self.service.prepare(command, request),
                  "a service that was loaded would answer the next poll in another way")
 
@@ -255,7 +254,7 @@ class SchedulerHistory:
     def _apply(self, operation: Operation) -> object:
         command = Command(len(self.log) + 1, 1, self._now)
         self.log.append((command, operation))
-        return self.service.apply(command, operation)
+        return self.service.carry_out(command, operation)
 
     def _arrive(self, step: Arrive) -> None:
         names = [f"b{self._blocks + number}" for number in range(step.count)]
@@ -266,7 +265,7 @@ class SchedulerHistory:
 
     def _requeue(self, step: RequeueOne) -> None:
         state = self.service.state
-        names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
+        names = sorted([*state.quarantine, *(job.state.name for job in state.jobs if job.state.failures)])
         if names:
             name = names[step.which % len(names)]
             if name in state.quarantine:
@@ -290,14 +289,17 @@ class SchedulerHistory:
 
     def _poll(self, request: PollRequest) -> None:
         command = Command(len(self.log) + 1, 1, self._now)
-        before = list(dump_rows(self.service.state))
+        before = self.service.dump()
         update = self.service.prepare(command, request)
         _require(update == self.service.prepare(command, request), "two equal polls were prepared in two ways")
-        _require(list(dump_rows(self.service.state)) == before, "preparing a poll changed the state")
+        _require(self.service.dump() == before, "preparing a poll changed the state")
         self.log.append((command, update))
-        applied = self.service.apply(command, update)
+        applied = self.service.carry_out(command, update)
         if not isinstance(applied, Applied):
             raise AuditFailed(f"a poll was refused: {applied!r}")
+        # A clock that went back cuts leases that end more than a lease from now.
+        latest = self._now + self.config.lease_seconds
+        self._holder = {name: (token, min(end, latest)) for name, (token, end) in self._holder.items()}
         self._check_answers(request, applied.response)
         self._take(applied.response, command, update)
 
@@ -338,8 +340,7 @@ class SchedulerHistory:
         for plan in response.compaction_jobs:
             lease = leases[plan.name]
             held = self._holder.get(plan.name)
-            token = command.index + self.service.state.tokens_above
-            _require(lease.token == token, f"{plan.name} has token {lease.token} in entry {command.index}, not {token}")
+            _require(lease.token == command.index, f"{plan.name} has token {lease.token} in entry {command.index}")
             _require(lease.token > self._tokens.get(plan.name, 0),
                      f"the token of {plan.name} went back to {lease.token}")
             _require(held is None or held[1] < self._now, f"{plan.name} was given away, its lease lasts until {held}")
@@ -349,8 +350,8 @@ class SchedulerHistory:
                                        plan.compaction_level))
             self._cleanup += [tombstone.name for tombstone in plan.tombstones]
         self._cleanup += [tombstone.name for tombstone in response.tombstones]
-        for gone in update.evicted_jobs:
-            self._holder.pop(gone.state.name, None)
+        for gone in update.evicted:
+            self._holder.pop(gone.name, None)
 
     def _check(self, step: SchedulerStep) -> None:
         self.service.audit()

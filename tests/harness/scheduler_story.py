@@ -21,10 +21,10 @@ from typing import Any
 
 import attrs
 
+from compactlib.commandlog import Command
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    Command,
     CompactedBlocks,
     Configure,
     JobPlan,
@@ -36,7 +36,7 @@ from compactlib.scheduler import (
     Requeue,
     Retain,
     SchedulerConfig,
-    SchedulerService,
+    SchedulerMachine,
     StatusUpdate,
     Tick,
 )
@@ -56,7 +56,7 @@ class Story:
 
     def __init__(self) -> None:
         self._config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), cleanup_delay_seconds=60)
-        self._service = SchedulerService(self._config)
+        self._service = SchedulerMachine(self._config)
         self._index = 0
         self._term = 1
         self._now = 0.0
@@ -100,7 +100,7 @@ class Story:
     def _begin(self, **changes: Any) -> list[str]:
         assert self._index == 0, "settings come first"
         self._config = attrs.evolve(self._config, **changes)
-        self._service = SchedulerService(self._config)
+        self._service = SchedulerMachine(self._config)
         return []
 
     def _time(self, step: str) -> list[str]:
@@ -140,7 +140,7 @@ class Story:
     def _apply(self) -> list[str]:
         assert self._prepared is not None
         worker, update = self._prepared
-        result = self._service.apply(self._next(), update)
+        result = self._service.carry_out(self._next(), update)
         response: PollResponse | None = getattr(result, "response", None)
         return self._told(result) if response is None else self._answered(worker, response)
 
@@ -159,7 +159,7 @@ class Story:
         return Command(self._index, self._term, self._now)
 
     def _apply_now(self, operation: AddBlocks | Tick | Retain | Requeue | Configure) -> list[str]:
-        return self._told(self._service.apply(self._next(), operation))
+        return self._told(self._service.carry_out(self._next(), operation))
 
     def _reports(self, worker: str, words: list[str]) -> tuple[list[StatusUpdate], list[str]]:
         updates: list[StatusUpdate] = []

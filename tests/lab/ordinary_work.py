@@ -19,6 +19,7 @@ from compactlib.catalog import (
     Zone,
 )
 from compactlib.clock import ManualClock
+from compactlib.commandlog import KVLog
 from compactlib.kv import MemoryStore, MeteredStore
 from compactlib.lab import (
     BlobSettings,
@@ -37,15 +38,13 @@ from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.runtime import Observer
 from compactlib.scheduler import (
-    AddBlocks,
     BlockMeta,
-    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
     PollRequest,
+    Scheduler,
     SchedulerConfig,
-    SchedulerService,
     StatusUpdate,
 )
 from compactlib.staging import CommittedRanges, DeletesPolicy, Repository, StagingOptions
@@ -80,16 +79,19 @@ def blobstore(folder: Path, observer: Observer) -> None:
 
 def scheduler(folder: Path, observer: Observer) -> None:
     """A worker is silent for too long, another one does its job, and the first reports after all."""
-    service = SchedulerService(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)), observer=observer)
-    blocks = tuple(BlockMeta(id=name, tenant="acme", shard=0, level=0) for name in "ab")
-    service.apply(Command(1, 1, 0.0), AddBlocks(blocks))
-    service.poll(Command(2, 1, 1.0), PollRequest(job_capacity=1))
-    [plan] = service.poll(Command(3, 1, 2.0), PollRequest(job_capacity=1)).compaction_jobs
-    service.poll(Command(4, 1, 60.0), PollRequest(job_capacity=1))
-    for index, token in ((5, 3), (6, 4)):
+    clock = ManualClock(0.0)
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
+    scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None, config, observer=observer)
+    scheduler.add_blocks(BlockMeta(id=name, tenant="acme", shard=0, level=0) for name in "ab")
+    scheduler.poll(PollRequest(job_capacity=1))
+    [plan] = (first := scheduler.poll(PollRequest(job_capacity=1))).compaction_jobs
+    clock.advance(60.0)
+    second = scheduler.poll(PollRequest(job_capacity=1))
+    for answer in (first, second):
+        token = answer.assignments[0].token
         output = BlockMeta(id=f"output-{token}", tenant="acme", shard=0, level=1)
         done = CompactedBlocks(tenant="acme", shard=0, source_blocks=plan.source_blocks, new_blocks=(output,))
-        service.poll(Command(index, 1, 61.0), PollRequest((StatusUpdate(plan.name, token, JobStatus.SUCCESS, done),)))
+        scheduler.poll(PollRequest((StatusUpdate(plan.name, token, JobStatus.SUCCESS, done),)))
 
 
 def staging(folder: Path, observer: Observer) -> None:

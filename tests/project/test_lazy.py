@@ -43,7 +43,7 @@ UNUSED = {
                                               "compactlib.kv.stores.dynamodb.store"},
     "from compactlib.blobstore import BlobStore": {"compactlib.runtime.services.manager",
                                                    "compactlib.blobstore.compaction.plan.policies"},
-    "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},
+    "from compactlib.scheduler import Scheduler": {"compactlib.scheduler.worker", "compactlib.scheduler.http"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",
                                                   "compactlib.staging.compaction.sensor"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.node", "asyncio"},

@@ -20,14 +20,14 @@ from tests.promises.drivers.local_log import LocalLogDriver
 from tests.promises.drivers.local_objects import LocalObjectsDriver
 from tests.promises.drivers.raft_log_store import RaftLogStoreDriver
 from tests.promises.drivers.repository import RepositoryDriver
-from tests.promises.drivers.scheduler import SchedulerHostDriver, StoredSchedulerDriver
+from tests.promises.drivers.scheduler import KVSchedulerDriver, LocalSchedulerDriver
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 DRIVERS: Mapping[str, Driver[Any]] = {
     "segment_log": SegmentLogDriver(),
     "catalog": CatalogDriver(),
-    "stored_scheduler": StoredSchedulerDriver(),
-    "scheduler_host": SchedulerHostDriver(),
+    "scheduler_in_store": KVSchedulerDriver(),
+    "scheduler_in_folder": LocalSchedulerDriver(),
     "raft_log_store": RaftLogStoreDriver(),
     "local_log": LocalLogDriver(),
     "file_fence": FileFenceDriver(),
@@ -63,7 +63,7 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     "raft_log_store": _OWNED_FOLDER | _ALONE,
     "local_log": frozenset({"paused_owners"}),  # its host's snapshots are in a key-value store
     "blob_store": _OWNED_FOLDER | _ALONE,
-    "scheduler_host": frozenset({"paused_owners"}),
+    "scheduler_in_folder": frozenset({"paused_owners"}),
     # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
     # Its clock is for waiting alone, and one owner waits for nobody. It has nothing to close. To ask it for a token is
     # to write one.
@@ -78,7 +78,7 @@ NOWHERE: Mapping[str, frozenset[str]] = {
                                 "older_files"}),
     # They write to a key-value store alone, which loses nothing that it has acknowledged.
     "catalog": _ON_A_DISK,
-    "stored_scheduler": _ON_A_DISK,
+    "scheduler_in_store": _ON_A_DISK,
     # SQLite writes its file by itself; it reads no wall clock; one file that is put back whole is the older store.
     "kv_sqlite": _POWER | _ALONE | {"clock_jumps", "older_files"},
     "repository_sqlite": _POWER | _ALONE | {"older_files"},
@@ -91,16 +91,14 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    ("local_log", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
-    ("blob_store", "interrupts_of_closing"): "the same",
-    ("scheduler_host", "interrupts_of_closing"): "the same",
+    ("blob_store", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
     ("segment_log", "opened_on_a_full_disk"): "a log whose last write was torn is opened and read on a full disk",
     ("raft_log_store", "opened_on_a_full_disk"): "a store is opened and read on a full disk; an append needs room",
     ("local_log", "opened_on_a_full_disk"): "a log is opened and read on a full disk; a new term needs room",
-    ("scheduler_host", "opened_on_a_full_disk"): "the same",
+    ("scheduler_in_folder", "opened_on_a_full_disk"): "the same",
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("segment_log", "older_files"): "an older snapshot's record is named: what is dead was not never there",
-    ("scheduler_host", "missing_files"): "a missing segment of the log is named at opening",
+    ("scheduler_in_folder", "missing_files"): "a missing segment of the log is named at opening",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "the same",
     ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",

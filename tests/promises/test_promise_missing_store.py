@@ -12,10 +12,9 @@ import pytest
 from compactlib.blobstore import BlobStore
 from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.fences import FileFence
-from compactlib.hosting import LocalLog
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.raftlog import RaftLogStore, SegmentLog, SnapshotFolder, open_log
+from compactlib.raftlog import LocalLog, RaftLogStore, SegmentLog, SnapshotFolder, open_log
 from compactlib.staging import CommittedRanges, Repository
 
 

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from compactlib.clock import ManualClock
+from compactlib.commandlog import KVLog
 from compactlib.errors import InvalidInput
-from compactlib.kv import SqliteStore
+from compactlib.kv import SnapshotStore, SqliteStore
 from compactlib.scheduler import (
-    AddBlocks,
     BlockMeta,
     CompactedBlocks,
     LevelConfig,
-    Retain,
     RunningJob,
+    Scheduler,
     SchedulerConfig,
-    StoredScheduler,
     Worker,
 )
 
@@ -28,13 +27,15 @@ DAY = 86_400.0
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
 
-def blocks_of(scheduler: StoredScheduler, start: float = -math.inf, end: float = math.inf) -> list[BlockMeta]:
-    index = scheduler.service.state.index
-    assert index is not None
-    return list(index.blocks(start=start, end=end))
+def opened(kept: SqliteStore, clock: ManualClock) -> Scheduler:
+    return Scheduler(KVLog(kept, clock=clock), SnapshotStore(kept), PAIRS)
 
 
-def names_of(scheduler: StoredScheduler) -> set[str]:
+def blocks_of(scheduler: Scheduler, start: float = -math.inf, end: float = math.inf) -> list[BlockMeta]:
+    return scheduler.look(lambda machine: list(machine.state.index.blocks(start=start, end=end)))
+
+
+def names_of(scheduler: Scheduler) -> set[str]:
     return {block.id for block in blocks_of(scheduler)}
 
 
@@ -48,46 +49,46 @@ def kept(tmp_path: Path) -> SqliteStore:
 
 
 def test_retention_keeps_a_block_without_times(kept: SqliteStore) -> None:
-    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
-    scheduler.apply(AddBlocks((BlockMeta(id="untold", tenant="acme", shard=7, level=1), block("old", NOW - 9 * DAY),
-                               block("new", NOW))))
-    scheduler.apply(Retain(NOW - 7 * DAY))
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks((BlockMeta(id="untold", tenant="acme", shard=7, level=1), block("old", NOW - 9 * DAY),
+                               block("new", NOW)))
+    scheduler.retain(NOW - 7 * DAY)
     assert names_of(scheduler) == {"untold", "new"}
-    scheduler.apply(Retain(NOW + 7 * DAY))
+    scheduler.retain(NOW + 7 * DAY)
     assert names_of(scheduler) == {"untold"}
 
 
 def test_a_block_without_times_is_added_after_a_retention(kept: SqliteStore) -> None:
-    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
-    scheduler.apply(AddBlocks((block("old", NOW - 9 * DAY),)))
-    scheduler.apply(Retain(NOW - 7 * DAY))
-    scheduler.apply(AddBlocks((block("untold"), block("late", NOW - 9 * DAY))))
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks((block("old", NOW - 9 * DAY),))
+    scheduler.retain(NOW - 7 * DAY)
+    scheduler.add_blocks((block("untold"), block("late", NOW - 9 * DAY)))
     assert names_of(scheduler) == {"untold"}
 
 
 def test_a_block_without_times_is_so_after_opening(kept: SqliteStore) -> None:
-    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
-    scheduler.apply(AddBlocks((block("untold"), block("epoch", 0.0))))
-    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks((block("untold"), block("epoch", 0.0)))
+    scheduler = opened(kept, ManualClock(NOW))
     found = {each.id: (each.min_time, each.max_time) for each in blocks_of(scheduler)}
     assert found == {"untold": (None, None), "epoch": (0.0, 0.0)}
-    scheduler.apply(Retain(NOW))
+    scheduler.retain(NOW)
     assert names_of(scheduler) == {"untold"}
 
 
 def test_a_block_without_times_is_found_in_any_span(kept: SqliteStore) -> None:
-    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
-    scheduler.apply(AddBlocks((block("untold"), block("a", 10.0), block("b", 90_000.0))))
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks((block("untold"), block("a", 10.0), block("b", 90_000.0)))
     assert [each.id for each in blocks_of(scheduler, start=80_000.0)] == ["b", "untold"]
     assert [each.id for each in blocks_of(scheduler, end=20.0)] == ["a", "untold"]
-    scheduler.service.audit()
+    scheduler.audit()
 
 
 def test_retention_waits_for_what_may_become_old_blocks(kept: SqliteStore) -> None:
     """Of a block of several tenants a job makes blocks of each: without times, they may lie in any span."""
-    scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
-    scheduler.apply(AddBlocks((block("mixed", tenant=""), block("old", NOW - 9 * DAY))))
-    scheduler.apply(Retain(NOW - 7 * DAY))
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks((block("mixed", tenant=""), block("old", NOW - 9 * DAY)))
+    scheduler.retain(NOW - 7 * DAY)
     assert names_of(scheduler) == {"mixed", "old"}
 
 
@@ -107,9 +108,9 @@ def test_an_output_without_times_outlives_retention(kept: SqliteStore) -> None:
         return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
                                new_blocks=(output,))
 
-    scheduler = StoredScheduler(kept, PAIRS, clock=clock)
-    scheduler.apply(AddBlocks(tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=7, level=0)
-                                    for number in range(2))))
+    scheduler = opened(kept, clock)
+    scheduler.add_blocks(tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=7, level=0)
+                                    for number in range(2)))
     worker = Worker(scheduler, merge, clock=clock)
     for _ in range(3):
         worker.run_pending()
@@ -117,5 +118,5 @@ def test_an_output_without_times_outlives_retention(kept: SqliteStore) -> None:
     worker.stop()
     (output,) = blocks_of(scheduler)
     assert (output.level, output.min_time, output.max_time) == (1, None, None)
-    scheduler.apply(Retain(NOW + DAY))
+    scheduler.retain(NOW + DAY)
     assert names_of(scheduler) == {output.id}

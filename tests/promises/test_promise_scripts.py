@@ -18,7 +18,7 @@ from compactlib.testing import Driver, Effort, Journal, World, check_hazards
 from tests.promises.drivers.catalog import CatalogDriver
 from tests.promises.drivers.drawn import ANY, LAST, Drawn
 from tests.promises.drivers.repository import RepositoryDriver
-from tests.promises.drivers.scheduler import StoredSchedulerDriver
+from tests.promises.drivers.scheduler import KVSchedulerDriver
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ SCRIPTS = {
     "catalog-retaken": Script(CatalogDriver(), [
         (0.0, "execute"), (0.0, "pin", ANY, True, False), (20.0, "forget"), (0.0, "pin", ANY, True, True)],
         ["paused_owners"]),
-    "scheduler-takeover": Script(StoredSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"),
+    "scheduler-takeover": Script(KVSchedulerDriver(), [(0.0, "add"), (0.0, "add"), (0.0, "checkpoint"),
                                                            (0.0, "add")], ["paused_owners"]),
     "repository-commits": Script(RepositoryDriver("memory"), COMMITS[:1], ["paused_owners"]),
     "repository-collected": Script(RepositoryDriver("memory"), [("reclaim",), *COMMITS], ["paused_owners"],

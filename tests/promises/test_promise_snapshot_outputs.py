@@ -22,8 +22,9 @@ from compactlib.catalog import (
     UpdateLog,
 )
 from compactlib.clock import ManualClock
-from compactlib.kv import Condition, Delete, MemoryStore, Put
-from compactlib.scheduler import BlockMeta, StoredScheduler
+from compactlib.commandlog import KVLog
+from compactlib.kv import Condition, Delete, MemoryStore, Put, SnapshotStore
+from compactlib.scheduler import BlockMeta, Scheduler
 from tests.promises.damage import Damage, every_damage
 
 if TYPE_CHECKING:
@@ -85,18 +86,18 @@ def test_catalog_compaction_fails_by_name_when_its_snapshot_is_damaged(damage: D
 
 
 @every_damage
-def test_scheduler_keeps_its_journal_when_a_snapshot_is_damaged(damage: Damage) -> None:
+def test_scheduler_keeps_its_log_when_a_snapshot_is_damaged(damage: Damage) -> None:
     store = DamagingStore(damage)
-    scheduler = StoredScheduler(store)
+    scheduler = Scheduler(KVLog(store), SnapshotStore(store))
     scheduler.add_blocks(BlockMeta(id=f"{number}", tenant="acme", shard=7, level=0) for number in range(50))
     store.is_damaging = True
     with pytest.raises(CorruptData):
-        scheduler.checkpoint()
+        scheduler.snapshot()
     assert store.damaged
     store.is_damaging = False
-    again = StoredScheduler(store)
+    again = Scheduler(KVLog(store), SnapshotStore(store))
     assert again.add_blocks([BlockMeta(id="7", tenant="acme", shard=7, level=0)]).duplicate == ("7",)
-    again.checkpoint()
-    again = StoredScheduler(store)
+    again.snapshot()
+    again = Scheduler(KVLog(store), SnapshotStore(store))
     again.audit()
     assert again.add_blocks([BlockMeta(id="8", tenant="acme", shard=7, level=0)]).duplicate == ("8",)

@@ -14,12 +14,12 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from compactlib import Failed
 from compactlib.clock import ManualClock
+from compactlib.commandlog import KVLog
 from compactlib.fences import MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, ObjectRef
-from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, Retain, SchedulerConfig, StoredScheduler, Worker
+from compactlib.scheduler import BlockMeta, LevelConfig, Scheduler, SchedulerConfig, Worker
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
 
 pytestmark = pytest.mark.spark
@@ -47,13 +47,12 @@ class Blocks:
         return path
 
     def merged(self, spark: SparkSession, names: list[str], options: MergeOptions,
-               **told: Any) -> tuple[StoredScheduler, Exception | None]:
+               **told: Any) -> tuple[Scheduler, BaseException | None]:
         """The scheduler after a merge, a clean-up of what it left, and a retention of seven days; the first error."""
         clock = ManualClock(NOW)
-        scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=len(names)),)),
-                                    clock=clock)
-        scheduler.apply(AddBlocks(tuple(BlockMeta(id=name, tenant="acme", shard=7, level=0, **told)
-                                        for name in names)))
+        scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None,
+                              SchedulerConfig(levels=(LevelConfig(max_blocks=len(names)),)))
+        scheduler.add_blocks(BlockMeta(id=name, tenant="acme", shard=7, level=0, **told) for name in names)
 
         def cleanup(tombstone: Any) -> None:
             for name in tombstone.blocks:
@@ -61,27 +60,26 @@ class Blocks:
 
         worker = Worker(scheduler, MergeBlocks(spark, self.folder, MemoryFence(), options), cleanup=cleanup,
                         clock=clock)
-        errors = []
+        error: BaseException | None = None
         for _ in range(6):
-            errors += [outcome.error for outcome in worker.run_pending() if isinstance(outcome, Failed)]
+            worker.run_pending()
+            error = error or worker.last_error
             clock.advance(600.0)
         worker.stop()
-        scheduler.apply(Retain(NOW - 7 * 86_400.0))
-        return scheduler, errors[0] if errors else None
+        scheduler.retain(NOW - 7 * 86_400.0)
+        return scheduler, error
 
-    def rows_of(self, scheduler: StoredScheduler) -> int:
+    def rows_of(self, scheduler: Scheduler) -> int:
         counts: list[int] = [parquet.read_table(self.path_of(block.id), partitioning=None).num_rows
                              for block in known(scheduler)]
         return sum(counts)
 
 
-def known(scheduler: StoredScheduler) -> list[BlockMeta]:
-    index = scheduler.service.state.index
-    assert index is not None
-    return list(index.blocks())
+def known(scheduler: Scheduler) -> list[BlockMeta]:
+    return scheduler.look(lambda machine: list(machine.state.index.blocks()))
 
 
-def spans_of(scheduler: StoredScheduler) -> list[tuple[float | None, float | None]]:
+def spans_of(scheduler: Scheduler) -> list[tuple[float | None, float | None]]:
     return [(block.min_time, block.max_time) for block in known(scheduler)]
 
 
@@ -92,7 +90,7 @@ def test_a_merge_removes_no_source_when_a_footer_says_0_rows(spark: SparkSession
     scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
     assert "6 rows in its row groups" in str(error)
     assert blocks.path_of("b0").read_bytes() == blocks.path_of("b1").read_bytes() == ODD.read_bytes()
-    assert not list(scheduler.service.state.tombstones)
+    assert not scheduler.status()["tombstones"]
 
 
 @pytest.mark.parametrize("rows", [0, 6])
@@ -215,4 +213,4 @@ def test_a_merge_removes_no_source_when_its_output_is_damaged(spark: SparkSessio
     assert "as written, found the digest" in str(error)
     assert [block.id for block in known(scheduler)] == ["b0", "b1"]
     assert all(parquet.read_table(blocks.path_of(name)).num_rows == 500 for name in ("b0", "b1"))
-    assert not list(scheduler.service.state.tombstones)
+    assert not scheduler.status()["tombstones"]

@@ -17,7 +17,7 @@ from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.runtime import Budget
 from compactlib.scheduler import JobPlan, RunningJob
-from compactlib.scheduler.workers.worker_core import Start
+from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from compactlib.staging.values import Change

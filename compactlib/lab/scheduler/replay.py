@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays arriving blocks against a scheduler's configuration: the real `SchedulerService`, without data.
+"""Replays arriving blocks against a scheduler's configuration: the real `SchedulerMachine`, without data.
 
 A seed draws when blocks arrive, how large they are, and which jobs hang or fail. Workers poll at a fixed pace, hold a
 job for as long as its bytes take, report, and delete what the scheduler says is not read any more. One that hangs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrives, workers, blocks and the real `SchedulerService` in a replay; `replay` decides on the order of calls."""
+"""What arrives, workers, blocks and the real `SchedulerMachine` in a replay; `replay` decides on the order of calls."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import attrs
 
+from compactlib.commandlog import Command
 from compactlib.errors import InvalidInput
 from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
     BlockMeta,
     BlockTombstones,
-    Command,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     PollRequest,
     SchedulerConfig,
-    SchedulerService,
+    SchedulerMachine,
     StatusUpdate,
     Tick,
     Verdict,
@@ -128,7 +128,7 @@ class SchedulerWorld:
 
     def __init__(self, config: SchedulerConfig, load: SchedulerLoad, random: Random, fates: Random,
                  policy: AssignmentPolicy) -> None:
-        self.service: SchedulerService = SchedulerService(config, policy=policy)
+        self.service: SchedulerMachine = SchedulerMachine(config, policy=policy)
         self.load: SchedulerLoad = load
         self.numbers: WorldNumbers = WorldNumbers()
         self._random, self._fates = random, fates
@@ -166,8 +166,8 @@ class SchedulerWorld:
         for given_up in state.quarantine.values():
             yield given_up.plan, given_up.orphans
         for job in state.jobs:
-            if limit and job.failures >= limit:
-                yield job.plan(), job.orphans
+            if limit and job.state.failures >= limit:
+                yield job.plan, job.orphans
 
     @property
     def given_up(self) -> int:
@@ -176,7 +176,7 @@ class SchedulerWorld:
 
     def tick(self, now: float) -> None:
         """Let time pass in the scheduler's log."""
-        self.service.apply(self._command(now), Tick())
+        self.service.carry_out(self._command(now), Tick())
 
     def arrive(self, number: int, now: float) -> None:
         """A block of a tenant is there."""
@@ -189,7 +189,7 @@ class SchedulerWorld:
         self.numbers.user_bytes += size
         self._grew(size)
         self.numbers.live_bytes += size
-        self.service.apply(self._command(now), AddBlocks((block,)))
+        self.service.carry_out(self._command(now), AddBlocks((block,)))
 
     def _grew(self, size: int) -> None:
         self.numbers.used_bytes += size

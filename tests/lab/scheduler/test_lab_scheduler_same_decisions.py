@@ -7,23 +7,23 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.kv import MemoryStore
+from compactlib.commandlog import Command, KVLog
+from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
 from compactlib.lab.scheduler import world as scheduler_world
 from compactlib.scheduler import (
     AssignmentPolicy,
     ByPriority,
-    Command,
     FairTenants,
     LevelConfig,
     PollRequest,
     PollResponse,
+    Scheduler,
     SchedulerConfig,
     SmallestFirst,
-    StoredScheduler,
 )
-from compactlib.scheduler.model.update import Operation
-from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.state import SchedulerState
+from compactlib.scheduler.update import AddBlocks, Operation, Tick
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=8, max_age_seconds=30), LevelConfig(max_blocks=3)),
                          cleanup_delay_seconds=60.0)
@@ -31,7 +31,7 @@ LOAD = SchedulerLoad(blocks=150, workers=3, hang_rate=0.15, failure_rate=0.15, b
 
 
 class DurableService:
-    """Answers as `SchedulerService` does, from a store; its commands have the times that the lab gives them."""
+    """Answers as `SchedulerMachine` does, from a store; its commands have the times that the lab gives them."""
 
     opened = 0
 
@@ -45,12 +45,12 @@ class DurableService:
 
     def _open(self) -> None:
         DurableService.opened += 1
-        self._scheduler = StoredScheduler(self._store, self.config, clock=self._clock, checkpoint_every=13,
-                                          policy=self._policy)
+        self._scheduler = Scheduler(KVLog(self._store, clock=self._clock), SnapshotStore(self._store), self.config,
+                                    snapshot_every=13, policy=self._policy)
 
     @property
     def state(self) -> SchedulerState:
-        return self._scheduler.service.state
+        return self._scheduler.look(lambda machine: machine.state)
 
     def _at(self, command: Command) -> None:
         self._clock.set_now(command.appended_at)
@@ -63,9 +63,13 @@ class DurableService:
         self._at(command)
         return self._scheduler.poll(request)
 
-    def apply(self, command: Command, operation: Operation) -> None:
+    def carry_out(self, command: Command, operation: Operation) -> None:
         self._at(command)
-        self._scheduler.apply(operation)
+        match operation:
+            case AddBlocks(blocks=blocks):
+                self._scheduler.add_blocks(blocks)
+            case Tick():
+                self._scheduler.tick()
         self._scheduler.audit()
 
 
@@ -77,7 +81,7 @@ def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, policy:
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SchedulerSettings(assignment=policy, patience_seconds=1_000)
     mine = replay_scheduler(config, LOAD, settings, seed=4)
-    monkeypatch.setattr(scheduler_world, "SchedulerService", DurableService)
+    monkeypatch.setattr(scheduler_world, "SchedulerMachine", DurableService)
     before = DurableService.opened
     theirs = replay_scheduler(config, LOAD, settings, seed=4)
     assert theirs == mine

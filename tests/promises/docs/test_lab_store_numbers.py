@@ -26,22 +26,22 @@ from compactlib.catalog import (
     UpdateLog,
 )
 from compactlib.clock import ManualClock
+from compactlib.commandlog import KVLog
 from compactlib.errors import BudgetSpent
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (
-    AddBlocks,
     BlockMeta,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
     PollRequest,
+    Scheduler,
     SchedulerConfig,
     StatusUpdate,
-    StoredScheduler,
 )
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
 
@@ -107,9 +107,10 @@ def catalog(folder: Path, observer: Observer) -> None:
 
 def scheduler(folder: Path, observer: Observer) -> None:
     config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), max_failures=1)
-    service = StoredScheduler(MemoryStore(), config, clock=ManualClock(NOW), observer=observer)
+    store = MemoryStore()
+    service = Scheduler(KVLog(store, clock=ManualClock(NOW)), SnapshotStore(store), config, observer=observer)
     names = ("a", "b", "c", "d", "e", "f")
-    service.apply(AddBlocks(tuple(BlockMeta(id=name, tenant="t", shard=0, level=0, size_bytes=100) for name in names)))
+    service.add_blocks(BlockMeta(id=name, tenant="t", shard=0, level=0, size_bytes=100) for name in names)
     service.poll(PollRequest(job_capacity=3))
     polled = service.poll(PollRequest(job_capacity=3))
     leases = {lease.name: lease.token for lease in polled.assignments}
@@ -118,7 +119,7 @@ def scheduler(folder: Path, observer: Observer) -> None:
     results = CompactedBlocks(tenant="t", shard=0, source_blocks=done.source_blocks, new_blocks=(output,))
     service.poll(PollRequest((StatusUpdate(done.name, leases[done.name], JobStatus.SUCCESS, results),
                               StatusUpdate(failed.name, leases[failed.name], JobStatus.FAILED))))
-    service.checkpoint()
+    service.snapshot()
     service.close()
 
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -14,14 +13,9 @@ from typing import Any
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.errors import ClockJumped
-from compactlib.hosting import LocalLog, SnapshotStore
-from compactlib.kv import MemoryStore
-from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.kv import MemoryStore, SnapshotStore
+from compactlib.raftlog import LocalLog, LogOptions, SegmentLimits
 from compactlib.testing import HostLock, Journal, World
-from tests.promises.drivers.outcomes import result_of
-
-MAX_JUMP_SECONDS = 60.0
 
 
 @attrs.frozen
@@ -61,7 +55,6 @@ class Machine:
     def __init__(self, applied_index: int, carried: Iterable[Carried] = ()) -> None:
         self.applied_index = applied_index
         self.carried = list(carried)
-        self.times: list[float] = []
 
     @classmethod
     def of(cls, snapshot: bytes) -> Machine:
@@ -75,7 +68,6 @@ class Machine:
         text = payload.decode().rstrip()
         self.applied_index = command.index
         self.carried.append(Carried(command.index, command.term, text))
-        self.times.append(command.appended_at)
         return self.carried[-1]
 
 
@@ -159,9 +151,6 @@ class LocalLogDriver:
         # Each opening takes one term and one place.
         for one, other in pairwise([*carried, Carried(log.last_index + 1, log.term, "the next one")]):
             assert other.index - one.index == 1 + other.term - one.term, f"{one} is followed by {other}"
-        for before, after in pairwise(store.machine.times):
-            # A clock that was set back is believed after a while.
-            assert not 0 < before - after < MAX_JUMP_SECONDS, "a later command has an earlier time"
 
 
 def _compact(store: Opened, rng: Random, journal: Journal) -> None:
@@ -172,12 +161,11 @@ def _compact(store: Opened, rng: Random, journal: Journal) -> None:
 
     store.log.decide(look)
     index, data = dumped[-1]
-    if index > store.snapshots.index:
-        store.snapshots.save(index, data)
+    store.snapshots.save(store.log.term, index, data)
     # Some of what the snapshot covers may stay, for who is restored from an older one.
     index = rng.randint(min(store.log.first_index - 1, index), index)
     with journal.trying(Forgotten(index)):
-        result_of(store.log.compact(index))
+        store.log.compact(index)
 
 
 def _command(store: Opened, kind: str, text: str, journal: Journal) -> None:
@@ -194,21 +182,12 @@ def _command(store: Opened, kind: str, text: str, journal: Journal) -> None:
 
     answered = None
     if kind == "look":
-        answered = _when_the_clock_is_right(store, ask)
+        answered = ask()
     else:
         with journal.trying(Proposed(text.rstrip())):
-            answered = _when_the_clock_is_right(store, ask)
+            answered = ask()
             assert answered is not None
             assert answered.text == text.rstrip()
     for carried in (*seen[-1:], *([answered] if answered else [])):
         with journal.trying(carried):
             pass
-
-
-def _when_the_clock_is_right(store: Opened, ask: Callable[[], Carried | None]) -> Carried | None:
-    """Ask again later while a jump of the clock is in doubt, in which case nothing was proposed."""
-    for _ in range(3):
-        with contextlib.suppress(ClockJumped):
-            return ask()
-        store.clock.advance(31.0)
-    return ask()

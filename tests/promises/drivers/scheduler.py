@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The durable schedulers as the hazards see them: over a key-value store, and over a log in a folder.
+"""Schedulers as the hazards see them: over a log in a key-value store, and over a log in a folder.
 
 Each block that is added stands for one row of the same name. A job's output holds the rows of its sources, so that at
 any time each row must be in exactly one block of the index. Workers live in the journal: it says what they were told.
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import attrs
 
-from compactlib.errors import ClockJumped, CompactlibError
-from compactlib.hosting import LocalLog, SchedulerHost
-from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.commandlog import KVLog, TakenOver
+from compactlib.errors import Closed, CompactlibError, Rejected
+from compactlib.kv import MemoryStore, OutcomeUnknown, SnapshotStore
+from compactlib.raftlog import LocalLog, LogOptions, SegmentLimits
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -30,20 +30,19 @@ from compactlib.scheduler import (
     PollRequest,
     Requeue,
     Retain,
+    Scheduler,
     SchedulerConfig,
     StatusUpdate,
-    StoredScheduler,
 )
-from compactlib.scheduler.errors import JournalConflict
 from compactlib.testing import HostLock, Journal, World
-from tests.promises.drivers.outcomes import Denied, result_of
+from tests.promises.drivers.outcomes import Denied
 
 AnswerT = TypeVar("AnswerT")
 
 HOURS = 3600.0
 SPAN = 6 * HOURS
 """Retention removes whole spans of time."""
-PLAIN = attrs.evolve(MemoryStore().limits, max_transact=0)
+PLAIN = attrs.evolve(MemoryStore().limits, max_transact=4)
 PLACE: dict[str, Any] = {"tenant": "A", "shard": 0}
 
 
@@ -142,27 +141,10 @@ BASE = SchedulerConfig(
 class Opened:
     """A scheduler, and the clock that it was opened with."""
 
-    def __init__(self, host: StoredScheduler | SchedulerHost, world: World, number: int) -> None:
+    def __init__(self, host: Scheduler, world: World, number: int) -> None:
         self.host, self.clock, self.close, self.number = host, world.clock, host.close, number
         self.kept = world.kept
         self.deleting = HostLock()
-
-    @property
-    def term(self) -> int:
-        """How often the scheduler was opened."""
-        if isinstance(self.host, StoredScheduler):
-            return self.host.term
-        log: Any = self.host.log
-        return int(log.term)
-
-    def patiently(self, call: Callable[[], AnswerT]) -> AnswerT:
-        """What a call answers once a clock that has jumped was seen twice, as a host asks again after a while."""
-        for _ in range(4):
-            try:
-                return call()
-            except ClockJumped:
-                self.clock.advance(31.0)
-        return call()
 
 
 class SchedulerDriver:
@@ -205,7 +187,7 @@ class SchedulerDriver:
             self._carry_out(store, Requeue(tuple(dict.fromkeys(names))), Upkeep(kind), journal)
         else:
             with journal.trying(Upkeep(kind)):
-                self._checkpoint(store)
+                store.host.snapshot()
 
     def _add(self, store: Opened, added: Added, journal: Journal) -> None:
         blocks = AddBlocks(tuple(BlockMeta(id=block, level=0, min_time=added.time, max_time=added.time, **PLACE)
@@ -225,7 +207,7 @@ class SchedulerDriver:
         polled = Polled(reports, capacity, confirmed)
         request = PollRequest(tuple(map(_update, reports)), capacity, confirmed)
         with store.deleting if confirmed else contextlib.nullcontext():
-            answer = self._tried(store, lambda: store.patiently(lambda: store.host.poll(request)), polled, journal)
+            answer = self._tried(store, lambda: store.host.poll(request), polled, journal)
         given = {assignment.name: assignment for assignment in answer.assignments}
         taken = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
                             plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
@@ -233,11 +215,11 @@ class SchedulerDriver:
         delay = store.host.look(lambda service: service.config.cleanup_delay_seconds)
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
         tombstones = (*answer.tombstones, *(one for plan in answer.compaction_jobs for one in plan.tombstones))
-        with journal.trying(Answered(store.number, store.term, answer.now, delay, said, taken, tombstones)):
+        with journal.trying(Answered(store.number, store.host.term, answer.now, delay, said, taken, tombstones)):
             pass
 
     def _carry_out(self, store: Opened, operation: Any, change: object, journal: Journal) -> Any:
-        return self._tried(store, lambda: store.patiently(lambda: self._apply(store, operation)), change, journal)
+        return self._tried(store, lambda: _apply(store.host, operation), change, journal)
 
     def _tried(self, store: Opened, call: Callable[[], AnswerT], change: object, journal: Journal) -> AnswerT:
         try:
@@ -245,7 +227,7 @@ class SchedulerDriver:
                 return call()
         except CompactlibError as error:
             is_taken_over = store.kept["openings"] > store.number
-            assert is_taken_over or not isinstance(error, JournalConflict), "nobody has taken it over"
+            assert is_taken_over or not isinstance(error, TakenOver), "nobody has taken it over"
             if self._means_unchanged(error):
                 with journal.trying(Denied(change)):
                     pass
@@ -253,12 +235,6 @@ class SchedulerDriver:
 
     def _means_unchanged(self, error: CompactlibError) -> bool:
         """Whether nothing was changed, by what the scheduler promises of this error."""
-        raise NotImplementedError
-
-    def _apply(self, store: Opened, operation: Any) -> Any:
-        raise NotImplementedError
-
-    def _checkpoint(self, store: Opened) -> None:
         raise NotImplementedError
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
@@ -287,28 +263,21 @@ class SchedulerDriver:
         assert not unaccounted, f"{unaccounted} are in no job and in no queue"
 
 
-class StoredSchedulerDriver(SchedulerDriver):
-    """A scheduler in the plainest key-value store: it compares values, and changes one key at a time."""
+class KVSchedulerDriver(SchedulerDriver):
+    """A scheduler in the plainest key-value store: it compares values, and changes a few keys at a time."""
 
     def open(self, world: World, settings: Settings) -> Opened:
         number = world.kept["openings"] = world.kept.get("openings", 0) + 1
-        kv = world.keyed("scheduler", lambda: MemoryStore(predicates="value", limits=PLAIN))
-        return Opened(StoredScheduler(kv, settings.config, clock=world.clock, rng=Random(number),
-                                      checkpoint_every=settings.snapshot_every), world, number)
-
-    def _apply(self, store: Opened, operation: Any) -> Any:
-        assert isinstance(store.host, StoredScheduler)
-        return store.host.apply(operation)
+        kv, rng = world.keyed("scheduler", lambda: MemoryStore(predicates="value", limits=PLAIN)), Random(number)
+        log = KVLog(kv, clock=world.clock, rng=rng)
+        return Opened(Scheduler(log, SnapshotStore(kv, clock=world.clock, rng=rng), settings.config,
+                                snapshot_every=settings.snapshot_every), world, number)
 
     def _means_unchanged(self, error: CompactlibError) -> bool:
-        return not isinstance(error, OutcomeUnknown)
-
-    def _checkpoint(self, store: Opened) -> None:
-        assert isinstance(store.host, StoredScheduler)
-        store.host.checkpoint()
+        return not isinstance(error, OutcomeUnknown | Closed)
 
 
-class SchedulerHostDriver(SchedulerDriver):
+class LocalSchedulerDriver(SchedulerDriver):
     """A scheduler over a log in a folder, whose snapshots lie in a key-value store."""
 
     def open(self, world: World, settings: Settings) -> Opened:
@@ -316,30 +285,21 @@ class SchedulerHostDriver(SchedulerDriver):
         kv = world.keyed("snapshots", lambda: MemoryStore(predicates="value"))
         log = LocalLog(world.folder, LogOptions(limits=SegmentLimits(max_entries=3), clock=world.clock,
                                                 files=world.files, keep_links_seconds=0.0))
-        try:
-            return Opened(SchedulerHost(log, kv, settings.config, clock=world.clock, rng=Random(number),
-                                        snapshot_every=settings.snapshot_every), world, number)
-        except BaseException:
-            log.close()
-            raise
-
-    def _apply(self, store: Opened, operation: Any) -> Any:
-        host = store.host
-        assert isinstance(host, SchedulerHost)
-        match operation:
-            case AddBlocks(blocks=blocks):
-                return host.add_blocks(blocks)
-            case Retain(before=before):
-                return host.retain(before)
-            case Requeue(names=names):
-                return host.requeue(names)
+        return Opened(Scheduler(log, SnapshotStore(kv, clock=world.clock, rng=Random(number)), settings.config,
+                                snapshot_every=settings.snapshot_every), world, number)
 
     def _means_unchanged(self, error: CompactlibError) -> bool:
-        return isinstance(error, ClockJumped)
+        return isinstance(error, Rejected)
 
-    def _checkpoint(self, store: Opened) -> None:
-        assert isinstance(store.host, SchedulerHost)
-        result_of(store.host.snapshot())
+
+def _apply(host: Scheduler, operation: AddBlocks | Retain | Requeue) -> Any:
+    match operation:
+        case AddBlocks(blocks=blocks):
+            return host.add_blocks(blocks)
+        case Retain(before=before):
+            return host.retain(before)
+        case Requeue(names=names):
+            return host.requeue(names)
 
 
 class Ledger:

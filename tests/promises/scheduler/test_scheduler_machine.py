@@ -9,19 +9,19 @@ import attrs
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from compactlib.commandlog import Command
 from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
     BlockMeta,
     ByPriority,
-    Command,
     CompactedBlocks,
     FairTenants,
     LevelConfig,
     PollRequest,
     PollResponse,
     SchedulerConfig,
-    SchedulerService,
+    SchedulerMachine,
     SmallestFirst,
     StatusUpdate,
 )
@@ -74,7 +74,7 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
                policy: AssignmentPolicy = USUAL) -> list[object]:
     """What happens to a service whose workers are random: every update, answer and state."""
     rng = random.Random(seed)
-    service, now, index, blocks = SchedulerService(config, policy=policy), 1000.0, 0, 0
+    service, now, index, blocks = SchedulerMachine(config, policy=policy), 1000.0, 0, 0
     trace: list[object] = []
     held: list[tuple[PollResponse, int]] = []
     for _ in range(steps):
@@ -84,7 +84,7 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
         if rng.random() < 0.4:
             names = [f"b{blocks + number}" for number in range(rng.randint(1, 6))]
             blocks += len(names)
-            trace.append(service.apply(command, AddBlocks(tuple(
+            trace.append(service.carry_out(command, AddBlocks(tuple(
                 BlockMeta(id=name, tenant=rng.choice("AB"), shard=rng.randrange(2), level=0) for name in names))))
             continue
         updates = []
@@ -96,7 +96,7 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
             updates.append(StatusUpdate(plan.name, token, rng.choice([1, 1, 2, 2, 3, 4]), CompactedBlocks(
                 tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, new_blocks=(output,))))
         update = service.prepare(command, PollRequest(tuple(updates), rng.randint(0, 3)))
-        result = service.apply(command, update)
+        result = service.carry_out(command, update)
         answer: PollResponse = result.response  # type: ignore[union-attr]
         trace += [update, result]
         held += [(answer, which) for which in range(len(answer.compaction_jobs))]

@@ -9,49 +9,51 @@ from typing import Any
 
 import pytest
 
+from compactlib.commandlog import KVLog
 from compactlib.errors import InvalidInput
-from compactlib.hosting import LocalLog, SchedulerHost
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, SnapshotStore
+from compactlib.raftlog import LocalLog
 from compactlib.scheduler import (
-    AddBlocks,
     BlockMeta,
     CompactedBlocks,
-    Configure,
     JobStatus,
     LevelConfig,
     NoOutput,
     PollRequest,
-    Requeue,
-    Retain,
+    Scheduler,
     SchedulerConfig,
     StatusUpdate,
-    StoredScheduler,
 )
 from compactlib.scheduler.errors import BadConfig
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
 
-@pytest.mark.parametrize("operation", [
-    "tick", AddBlocks(("a",)), Retain("soon"), Retain(None), Retain(True), Retain(10**400), Requeue((5,)),  # type: ignore[arg-type]
-    Configure("x")], ids=repr)  # type: ignore[arg-type]
-def test_an_operation_that_is_none_is_not_written_down(operation: Any) -> None:
+def opened(kv: MemoryStore, config: SchedulerConfig | None = None) -> Scheduler:
+    return Scheduler(KVLog(kv), SnapshotStore(kv), config)
+
+
+@pytest.mark.parametrize(("method", "given"), [
+    ("retain", "soon"), ("retain", None), ("retain", True), ("retain", 10**400), ("requeue", [5]), ("configure", "x"),
+    ("add_blocks", ["a"])], ids=repr)
+def test_an_operation_that_cannot_be_stored_is_not_written(method: str, given: Any) -> None:
     kv = MemoryStore()
-    scheduler = StoredScheduler(kv)
+    scheduler = opened(kv)
     with pytest.raises(InvalidInput, match="nothing was changed"):
-        scheduler.apply(operation)
+        getattr(scheduler, method)(given)
     scheduler.audit()
     assert scheduler.add_blocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)).queued == ("a",)
-    assert len(StoredScheduler(kv).service.state.blocks) == 1
+    assert opened(kv).status()["blocks"] == 1
 
 
 @pytest.mark.parametrize(("method", "given"), [
     ("retain", "soon"), ("retain", 10**400), ("requeue", [5]), ("configure", "x"), ("add_blocks", ["a"])])
-def test_a_host_that_is_given_something_else_goes_on(method: str, given: Any, tmp_path: Path) -> None:
-    with SchedulerHost(LocalLog(tmp_path / "log"), MemoryStore()) as host:
+def test_a_scheduler_over_a_folder_that_is_given_something_else_goes_on(method: str, given: Any,
+                                                                        tmp_path: Path) -> None:
+    with Scheduler(LocalLog(tmp_path / "log"), SnapshotStore(MemoryStore())) as scheduler:
         with pytest.raises(InvalidInput):
-            getattr(host, method)(given)
-        assert host.tick().flushed == 0
+            getattr(scheduler, method)(given)
+        assert scheduler.tick().flushed == 0
 
 
 @pytest.mark.parametrize("changes", [
@@ -59,7 +61,7 @@ def test_a_host_that_is_given_something_else_goes_on(method: str, given: Any, tm
     {"no_output": "empty"}, {"no_output": "nothing"}, {"source_blocks": ["a", "b"]}], ids=repr)
 def test_a_poll_is_recorded_as_it_is_carried_out_or_refused(changes: dict[str, Any]) -> None:
     kv = MemoryStore()
-    scheduler = StoredScheduler(kv, PAIRS)
+    scheduler = opened(kv, PAIRS)
     scheduler.add_blocks(BlockMeta(id=name, tenant="A", shard=1, level=0) for name in "abcd")
     scheduler.poll(PollRequest(job_capacity=1))
     given = scheduler.poll(PollRequest(job_capacity=1))
@@ -71,13 +73,13 @@ def test_a_poll_is_recorded_as_it_is_carried_out_or_refused(changes: dict[str, A
     with pytest.raises(InvalidInput, match="this is no request"):
         scheduler.poll(PollRequest((StatusUpdate(token=given.assignments[0].token, **said),), job_capacity=1))
     scheduler.audit()
-    assert len(StoredScheduler(kv).service.state.jobs) == 2
+    assert opened(kv).status()["jobs"] == 2
 
 
 def test_room_for_jobs_is_a_whole_number() -> None:
     half: Any = 1.5
     with pytest.raises(InvalidInput, match=r"job_capacity is 1\.5"):
-        StoredScheduler(MemoryStore()).poll(PollRequest(job_capacity=half))
+        opened(MemoryStore()).poll(PollRequest(job_capacity=half))
 
 
 def test_a_setting_that_no_float_can_be_is_refused() -> None:

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from compactlib.errors import Busy
 from compactlib.scheduler import CompactedBlocks, PollRequest, PollResponse, RunningJob, Worker, WorkerOptions
 
 PATIENCE = 60.0
@@ -16,12 +17,13 @@ FAST = WorkerOptions(poll_seconds=0.01, max_poll_seconds=0.01)
 
 PROGRAM = """
 import threading
+from compactlib.commandlog import KVLog
+from compactlib.errors import Busy
 from compactlib.kv import MemoryStore
-from compactlib.scheduler import (
-    AddBlocks, BlockMeta, LevelConfig, SchedulerConfig, StoredScheduler, Worker, WorkerOptions)
-scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
+from compactlib.scheduler import BlockMeta, LevelConfig, Scheduler, SchedulerConfig, Worker, WorkerOptions
+scheduler = Scheduler(KVLog(MemoryStore()), None, SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
 began = threading.Event()
-scheduler.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)))
+scheduler.add_blocks([BlockMeta(id="a", tenant="A", shard=1, level=0)])
 def execute(job):
     began.set()
     threading.Event().wait()
@@ -33,7 +35,7 @@ print("over")
 """
 
 
-@pytest.mark.parametrize("end", ["worker.stop(wait_seconds=0.01)", ""])
+@pytest.mark.parametrize("end", ["try: worker.stop(wait_seconds=0.01)\nexcept Busy: pass", ""])
 def test_process_ends_while_a_job_hangs(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], check=True, capture_output=True, text=True,
                            timeout=PATIENCE)
@@ -55,9 +57,18 @@ def test_stop_keeps_its_deadline_while_polls_hang() -> None:
     worker = Worker(Hanging(), execute, options=FAST)
     worker.start()
     assert asked.wait(PATIENCE)
-    stopping = threading.Thread(target=worker.stop, kwargs={"wait_seconds": 0.01}, daemon=True)
+    refused: list[Busy] = []
+
+    def stop() -> None:
+        try:
+            worker.stop(wait_seconds=0.01)
+        except Busy as busy:
+            refused.append(busy)
+
+    stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
     stopping.join(PATIENCE / 2)
     assert not stopping.is_alive()
+    assert refused, "its poll has not ended"
     may_answer.set()
     worker.stop(wait_seconds=PATIENCE)

@@ -19,7 +19,6 @@ from typing import Any
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Busy
 from compactlib.fences import FileFence, LockingFence, TokenFence
-from compactlib.hosting import RaftlogExecute
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
 from compactlib.runtime import RecordingObserver
@@ -32,6 +31,7 @@ from compactlib.scheduler import (
     Worker,
     WorkerOptions,
 )
+from examples.raftlog_jobs import RaftlogExecute
 from tests.blobstore.compaction_stores import RETENTION, START, open_store
 from tests.spark.store_jobs import LIMITS
 

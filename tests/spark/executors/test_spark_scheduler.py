@@ -23,14 +23,13 @@ from pyspark.sql import SparkSession
 from compactlib.clock import ManualClock
 from compactlib.executors import Executor, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
-from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, segment_block_id
-from compactlib.hosting.raftlog_execute import TheseSegments
-from compactlib.outcome import Done, Failed
-from compactlib.raftlog import LogOptions, LogReader, SegmentLog
+from compactlib.outcome import Failed
+from compactlib.raftlog import LocalLog, LogOptions, LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.scheduler import BlockMeta, CompactedBlocks, LevelConfig, RunningJob, SchedulerConfig, Worker
+from compactlib.scheduler import BlockMeta, CompactedBlocks, LevelConfig, RunningJob, Scheduler, SchedulerConfig, Worker
 from compactlib.spark import SparkExecutor
+from examples.raftlog_jobs import RaftlogExecute, TheseSegments, segment_block_id
 from tests.blobstore.compaction_stores import START, answers, garbage_store, open_store, plan_of, strays
 from tests.spark.executors.second_driver import KEY
 from tests.spark.store_jobs import LIMITS, build_logs, contents
@@ -72,7 +71,7 @@ class Desk:
 
     def __init__(self, folder: Path, kind: str, store: Path, config: SchedulerConfig) -> None:
         self.clock = ManualClock(START)
-        self.host = SchedulerHost(LocalLog(folder / "commands", LogOptions(clock=self.clock)), None, config)
+        self.host = Scheduler(LocalLog(folder / "commands", LogOptions(clock=self.clock)), None, config)
         self.fence = FileFence(folder / "fence")
         self._arguments = [kind, str(store), str(folder / "fence")]
         self._listener = Listener(("127.0.0.1", 0), authkey=KEY)
@@ -118,7 +117,7 @@ class Desk:
         worker = Worker(self.host, noted, clock=self.clock, observer=told)
         while not ended.is_set():
             worker.run_pending()
-        assert isinstance(worker.stop(wait_seconds=60.0), Done)
+        worker.stop(wait_seconds=60.0)
         # Either its report was refused, or it had heard before that the job is another's.
         assert [name for name, _ in told.events if name in ("scheduler_job_reported", "scheduler_job_stopped")]
         assert not any(fields.get("status") == "SUCCESS" for _, fields in told.events)
@@ -133,7 +132,7 @@ class Desk:
         return said.split()
 
     def blocks(self) -> list[BlockMeta]:
-        return self.host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
+        return self.host.look(lambda machine: list(machine.state.index.blocks()))
 
     def close(self) -> None:
         if self._second is not None:

@@ -22,7 +22,7 @@ from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects
 from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.scheduler.workers.worker_core import Start
+from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, ship_library
 from compactlib.staging import CommittedRanges, ParquetFormat, Record
 from compactlib.staging.values import Change

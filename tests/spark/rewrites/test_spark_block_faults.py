@@ -21,7 +21,7 @@ from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.scheduler.workers.worker_core import Start
+from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
 from tests.tools.faults.objects_faults import FaultyObjects
 from tests.tools.faults.plan import Crash, Fault

@@ -22,15 +22,22 @@ from pyspark.sql import SparkSession
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.fences import FencedOff, KVFence, MemoryFence
-from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
-from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions
+from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.runtime import Budget
-from compactlib.scheduler import BlockMeta, JobPlan, LevelConfig, NoOutput, RunningJob, SchedulerConfig, Worker
-from compactlib.scheduler.workers.running_job import output_block_id
-from compactlib.scheduler.workers.worker_core import Start
+from compactlib.scheduler import (
+    BlockMeta,
+    JobPlan,
+    LevelConfig,
+    NoOutput,
+    RunningJob,
+    Scheduler,
+    SchedulerConfig,
+    Worker,
+)
+from compactlib.scheduler.running_job import output_block_id
+from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions
 from compactlib.spark.rewrites.blocks import columns_of
 from tests.spark.block_files import LocalBlocks
@@ -383,7 +390,7 @@ def test_blocks_that_nobody_knows_are_swept_and_blocks_deleted(tmp_path: Path) -
 def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
     folder, clock = LocalBlocks(tmp_path / "blocks"), ManualClock(1000.0)
     config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
-    with SchedulerHost(LocalLog(tmp_path / "log", LogOptions(clock=clock)), None, config) as host:
+    with Scheduler(LocalLog(tmp_path / "log", LogOptions(clock=clock)), None, config) as host:
         for number in range(4):
             write_block(folder, f"b{number}", rows(number, 10))
             host.add_blocks([BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0)])
@@ -391,8 +398,8 @@ def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
         worker = Worker(host, merge, clock=clock)
         for _ in range(4):
             worker.run_pending()
-        assert isinstance(worker.stop(wait_seconds=60.0), Done)
-        blocks = host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
+        worker.stop(wait_seconds=60.0)
+        blocks = host.look(lambda machine: list(machine.state.index.blocks()))
         assert sum(block.level == 1 for block in blocks) >= 1
         assert sum(read_block(folder, block.id).num_rows for block in blocks) == 40
 

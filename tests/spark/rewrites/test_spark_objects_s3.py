@@ -32,7 +32,7 @@ from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore, RemoteObjects
 from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.scheduler.workers.worker_core import Start
+from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from tests.harness.kv import servers

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`KVLog`: a command log of one owner in a key-value store.
+
+Each command is one key, `e/` and its index in hex. One cell, `owner`, has the term of the present owner, and is a
+condition of every change of the log:
+
+1. *Opening* replaces the owner's cell under a new term, and then reads. A command that a former owner sends from then
+   on fails, and one that came before is read.
+2. *Appending* writes the key of the next index, if it is free and the owner's cell has not changed. A write without an
+   answer is sent again, with the same bytes to the same key, until that key is taken: no other command of this owner
+   can come before it.
+3. *Compacting* deletes keys, and in the same step replaces the owner's cell by one that says where the log begins now.
+   So a late append cannot take a key that was deleted.
+
+A command is carried out once it is durable. Keys and records: `docs/formats/command-log.md`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from compactlib._closing import Closing
+from compactlib.clock import Clock, SystemClock
+from compactlib.codec import JsonCodec
+from compactlib.commandlog.errors import NotStarted, OutOfStep, TakenOver
+from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine
+from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+from compactlib.guard import Guard
+from compactlib.kv.batches import get_many
+from compactlib.kv.cell import Cell
+from compactlib.kv.errors import OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Condition, Delete, KVStore, Put
+
+_ENTRIES = b"e/"
+_OWNER = b"owner"
+_FRAME = RecordFrame("command", b"CLCMD\0", 1, "<HQd")
+"""Term, time in seconds; then the command's own bytes."""
+_MAX_DELETES = 1000
+
+
+@attrs.frozen
+class Owner:
+    """Who may append.
+
+    Attributes:
+        term: how often the log was opened.
+        id: distinguishes two owners that open it at once.
+        began_at: where the log began.
+        first_index: the first command that it holds, or will hold.
+    """
+
+    term: int
+    id: str
+    began_at: int
+    first_index: int
+
+
+@attrs.frozen
+class _Unsure:
+    """A command that was sent and got no answer."""
+
+    command: Command
+    payload: bytes
+    record: bytes
+
+
+class KVLog(Closing):
+    """A `CommandLog` in one partition of a store, for one owner. Opening it takes it over from a former owner.
+
+    An append is one transaction of two conditions and a put; a store without transactions is `Unsupported`. Commands
+    are carried out one after the other.
+
+    Args:
+        store: where the log is; stays open.
+        partition: for this log alone.
+        first_index: where a log begins that is new, >= 1. For a log whose predecessor was lost, beside fences that
+            remember its tokens: a number above them.
+        clock: stamps the commands.
+        rng: distinguishes two owners that open the log at once; give each its own seed.
+
+    Raises:
+        Unsupported: the store has no transactions.
+        OutcomeUnknown: it is not known whether this owner has taken the log over; open it again.
+        CorruptData: the owner's cell is damaged.
+        CompactlibError: what the store raises.
+    """
+
+    def __init__(self, store: KVStore, partition: bytes = b"commands", *, first_index: int = 1,
+                 clock: Clock | None = None, rng: random.Random | None = None) -> None:
+        if store.limits.max_transact < 4:
+            raise Unsupported(f"{store!r} has no transactions, which a command log needs; use a store that has them")
+        if first_index < 1:
+            raise InvalidInput(f"first_index is {first_index}; a log begins at 1 or above")
+        self._store = store
+        self._partition = partition
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._guard = Guard(f"the command log in partition {partition!r}")
+        self._machine: CommandMachine | None = None
+        self._unsure: _Unsure | None = None
+        self._taken_over: TakenOver | None = None
+        rng = random.SystemRandom() if rng is None else rng
+        owner_id = rng.randbytes(8).hex()
+        self._owners: Cell[Owner] = Cell(store, partition, _OWNER, JsonCodec(Owner), clock=self._clock, rng=rng)
+
+        def taken(owner: Owner | None) -> Owner:
+            return (Owner(1, owner_id, first_index, first_index) if owner is None
+                    else attrs.evolve(owner, term=owner.term + 1, id=owner_id))
+
+        self._owners.update(taken, operation=f"the opening of {self._guard.name}")
+        self._id, self._term = owner_id, 0
+        self._owner, self._owned = self._read_owner()
+        self._term = self._owner.term
+        self._last = self._owner.first_index - 1
+
+    def _read_owner(self) -> tuple[Owner, Condition]:
+        """Return the owner's cell, and the condition that it has not changed; it must still be this owner's."""
+        state = self._owners.state()
+        if state.value is None or state.value.id != self._id:
+            raise self._replaced_by(state.value)
+        return state.value, state.condition
+
+    def _replaced_by(self, owner: Owner | None) -> TakenOver:
+        self._taken_over = TakenOver(place=self._guard.name, term=self._term,
+                                     first_index=0 if owner is None else owner.first_index)
+        return self._taken_over
+
+    def start(self, machine: CommandMachine) -> None:
+        """See `CommandLog.start`. Reads a page of commands with each request.
+
+        Raises:
+            CorruptData: a command is damaged or missing.
+            Unsupported: another release wrote one.
+            CompactlibError: what the store raises; the log was not started.
+        """
+        self._require_outside()
+        with self._guard.lock:
+            self._guard.require_open()
+            if self._machine is not None:
+                raise InvalidInput("this log was started before; open another one for another state machine")
+            self._guard.begin("its start")
+            owner, applied = self._owner, machine.applied_index
+            first, last = owner.first_index, owner.first_index - 1
+            if not applied and first == owner.began_at:
+                applied = last
+            with self._store.scan(self._partition, _key(first), prefix=_ENTRIES) as entries:
+                for entry in entries:
+                    index = int(entry.key[len(_ENTRIES):], 16)
+                    if index != last + 1:
+                        raise CorruptData(path=self._place(last + 1), offset=0, expected=f"command {last + 1}",
+                                          found=f"command {index}", index=last + 1)
+                    last = index
+                    command, payload = self._decoded(index, entry.value)
+                    if first - 1 <= applied < index:
+                        machine.apply(command, payload)
+            if not first - 1 <= applied <= last:
+                raise OutOfStep(applied_index=applied, first_index=first, last_index=last)
+            self._last = last
+            self._machine = machine
+            self._guard.done()
+
+    def propose(self, payload: bytes) -> Any:
+        return self.decide(lambda command: payload)
+
+    def decide(self, make: Callable[[Command], bytes | None]) -> Any:
+        """See `CommandLog.decide`.
+
+        Raises:
+            TakenOver: another owner has opened the log; nothing was changed.
+            OutcomeUnknown: the command may be durable; the next call finds out, and goes on from there.
+            CompactlibError: what the store raises; nothing was changed.
+        """
+        self._require_outside()
+        with self._guard.lock:
+            machine = self._require_started()
+            if self._unsure is not None:
+                self._settle(machine, self._unsure)
+            command = Command(self._last + 1, self._term, self._clock.now())
+            payload = make(command)
+            if payload is None:
+                return None
+            if len(payload) > MAX_PAYLOAD_BYTES:
+                raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
+                                   f"{MAX_PAYLOAD_BYTES}; split it")
+            # Kept before it is sent: whatever interrupts this, the next command waits for the fate of this one.
+            self._unsure = _Unsure(command, payload, self._encoded(command, payload))
+            try:
+                return self._settle(machine, self._unsure)
+            except (OutcomeUnknown, TakenOver):
+                raise
+            except Exception:
+                # Refused, for sure: it was sent once.
+                self._unsure = None
+                raise
+
+    def _settle(self, machine: CommandMachine, unsure: _Unsure) -> Any:
+        """Send a command until its key is taken, and carry it out."""
+        key = _key(unsure.command.index)
+        while True:
+            try:
+                self._store.transact([self._owned, Condition(self._partition, key, None)],
+                                     [Put(self._partition, key, unsure.record)])
+                break
+            except (PredicateFailed, OutcomeUnknown) as error:
+                # Refused, or sent twice by the store's own client; or it is not known what became of it.
+                owned = self._owned
+                if self._is_written(unsure, error):
+                    break
+                if isinstance(error, OutcomeUnknown) or self._owned == owned:
+                    raise
+                # The cell was changed by a compaction of this owner that got no answer: once more.
+        command = unsure.command
+        self._guard.begin(f"command {command.index}")
+        result = machine.apply(command, unsure.payload)
+        self._last = command.index
+        self._unsure = None
+        self._guard.done()
+        return result
+
+    def _is_written(self, unsure: _Unsure, error: Exception) -> bool:
+        """Whether a command has its key after a write that failed. If not, the owner's cell is read as well.
+
+        Raises:
+            TakenOver: another owner has the log, and the command was not written.
+            OutcomeUnknown: they could not be read, or another owner may have deleted the command by now.
+        """
+        index = unsure.command.index
+        try:
+            found = get_many(self._store, [(self._partition, _key(index))])
+            if any(each.value == unsure.record for each in found.values()):
+                return True
+            self._owner, self._owned = self._read_owner()
+        except TakenOver as taken:
+            if taken.first_index <= index:
+                raise
+            raise self._unknown(index, error, taken) from taken
+        except Exception as unread:
+            raise self._unknown(index, error, unread) from unread
+        return False
+
+    def _unknown(self, index: int, error: Exception, then: Exception) -> OutcomeUnknown:
+        return OutcomeUnknown(operation=f"command {index}", path=self._place(index), detail=f"{error}; and then {then}")
+
+    def compact(self, index: int) -> None:
+        """See `CommandLog.compact`. Up to 1,000 commands a request.
+
+        Raises:
+            TakenOver: another owner has opened the log.
+            CompactlibError: what the store raises; call again.
+        """
+        self._require_outside()
+        at_once = min(self._store.limits.max_transact - 2, _MAX_DELETES)
+        is_done = False
+        while not is_done:
+            with self._guard.lock:  # commands may come between two requests
+                is_done = self._forget(index, at_once)
+
+    def _forget(self, index: int, at_once: int) -> bool:
+        """Delete the first commands up to `index`; return whether these were the last."""
+        self._require_started()
+        if index > self._last:
+            raise InvalidInput(f"the log is to forget commands up to {index}, durable are those up to {self._last}; "
+                               f"compact to what a snapshot covers")
+        first = self._owner.first_index
+        end = min(first + at_once, index + 1)
+        if first < end:
+            def forgotten(owner: Owner | None) -> Owner:
+                if owner is None or owner.id != self._id:
+                    raise self._replaced_by(owner)
+                return attrs.evolve(owner, first_index=max(owner.first_index, end))
+
+            self._owners.update(
+                forgotten, also=lambda *_: [Delete(self._partition, _key(each)) for each in range(first, end)],
+                operation=f"a compaction of {self._guard.name}", may_repeat=True)
+            self._owner, self._owned = self._read_owner()
+        return self._owner.first_index > index
+
+    @property
+    def first_index(self) -> int:
+        """The first command that the log holds."""
+        return self._owner.first_index
+
+    @property
+    def last_index(self) -> int:
+        return self._last
+
+    @property
+    def term(self) -> int:
+        return self._term
+
+    def close(self) -> None:
+        self._require_outside()
+        self._guard.release()
+
+    def _require_outside(self) -> None:
+        if self._guard.lock._is_owned():  # type: ignore[attr-defined]  # as in `Guard`
+            raise Busy(f"{self._guard.name} is in the middle of a command, and was called from within it by the state "
+                       f"machine or by what decides on a command; call it when that has returned")
+
+    def _require_started(self) -> CommandMachine:
+        self._guard.require_open()
+        if self._taken_over is not None:
+            raise self._taken_over
+        if self._machine is None:
+            raise NotStarted(f"{self._guard.name} has no state machine yet; call start() first")
+        return self._machine
+
+    def _encoded(self, command: Command, payload: bytes) -> bytes:
+        return _FRAME.encode(command.term, command.appended_at, body=payload, salt=self._salt(command.index))
+
+    def _decoded(self, index: int, record: bytes) -> tuple[Command, bytes]:
+        term, appended_at, payload = _FRAME.decode(record, self._place(index), salt=self._salt(index))
+        return Command(index, term, appended_at), bytes(payload)
+
+    def _salt(self, index: int) -> int:
+        return crc32(self._partition + _key(index))
+
+    def _place(self, index: int) -> str:
+        return f"key {_key(index)!r} of partition {self._partition!r}"
+
+    def __repr__(self) -> str:
+        return f"KVLog({self._partition!r}, {self.first_index} to {self._last}, term {self._term})"
+
+
+def _key(index: int) -> bytes:
+    return _ENTRIES + b"%016x" % index

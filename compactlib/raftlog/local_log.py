@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LocalLog`: the command log of a single node, in the segments of a `SegmentLog`.
+
+A command is carried out as soon as it has its place, so that the next one can build on it. Its proposer waits until it
+is durable, together with all others that were proposed meanwhile: the first thread to come writes and syncs for all. A
+log whose disk fails, or whose state machine raises, closes itself, because the machine and the log may differ then:
+open it again, with a machine that was restored.
+
+Each opening is a new term, noted in the log. Entries: `docs/formats/command-log.md`.
+
+Locks: `_writing`, which one thread holds while it writes and syncs; below it the guard's, the order of commands; below
+both the segment log's own. No command waits for a sync but its own.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from compactlib._closing import Closing
+from compactlib.commandlog.errors import NotStarted, OutOfStep
+from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine
+from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
+from compactlib.files.disk import StrPath, local_path
+from compactlib.guard import Guard
+from compactlib.outcome import Failed
+from compactlib.raftlog.compaction.plan.policies.drop import DropDead
+from compactlib.raftlog.log.segment_log import SegmentLog
+from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.options import LogOptions
+from compactlib.runtime.observe import telling
+
+_HEAD = struct.Struct("<Bd")
+"""The kind of an entry, and its time in seconds."""
+_COMMAND = 1
+_OPENING = 2
+
+
+@attrs.frozen
+class _Pending:
+    """A command that was carried out and may not be in the log yet."""
+
+    index: int
+    term: int
+    entry: bytes
+
+
+class LocalLog(Closing):
+    """A `CommandLog` in a folder, for one process. Commands are durable when `propose` returns.
+
+    Args:
+        folder: made if there is none.
+        options: how the segments are kept; its clock stamps the commands, its observer is notified of
+            `command_log_syncs` and `command_log_commands`.
+        create: whether the log may be made. If not, a folder without one is `NotALog`, and stays as it is.
+        first_index: where a log begins that is new, >= 1. For a log whose predecessor was lost, beside fences that
+            remember its tokens: a number above them.
+
+    Raises:
+        Busy: another process, or another object in this one, has it open.
+        NotALog: the folder holds other things; or no log, and `create` is not set.
+        CorruptData: the log is damaged.
+        Unsupported: it was written by a later release.
+        StorageError: the disk refused.
+    """
+
+    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True,
+                 first_index: int = 1) -> None:
+        if first_index < 1:
+            raise InvalidInput(f"first_index is {first_index}; a log begins at 1 or above")
+        self._options = LogOptions() if options is None else options
+        self._observer = telling(self._options.observer)
+        self._clock = self._options.clock
+        self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
+        self._writing = threading.Lock()
+        self._machine: CommandMachine | None = None
+        self._pending: list[_Pending] = []
+        self._term = 0
+        self._guard.stand_for(local_path(folder))
+        self._log = SegmentLog(folder, self._options, create=create)
+        self._guard.keep(self._log)
+        try:
+            if first_index > 1 and self._log.last_index is None and self._log.snapshot is None:
+                self._log.record_snapshot(first_index - 1)
+            snapshot = self._log.snapshot
+            self._first = 1 if snapshot is None else snapshot.index + 1
+            self._last = max(self._log.last_index or 0, self._first - 1)
+            self._durable = self._last
+            if snapshot is not None and snapshot.live:
+                self._term = self._kept_term(snapshot.index)
+        except BaseException:
+            self._guard.release()
+            raise
+
+    def _kept_term(self, index: int) -> int:
+        found = self._log.read(index)
+        if not isinstance(found, Entry):
+            raise self._damaged(index, f"entry {index}, which holds the last term", repr(found))
+        return found.term
+
+    def start(self, machine: CommandMachine) -> None:
+        """See `CommandLog.start`. Replays about 200,000 commands a second, plus what the machine itself needs.
+
+        Raises:
+            OutOfStep: see `CommandLog.start`.
+            CorruptData: one of the commands that follow is damaged or missing.
+            Unsupported: a command was written by a later release.
+            StorageError: the new term could not be noted; the log is closed.
+        """
+        self._require_outside()
+        with self._guard.lock:
+            self._guard.require_open()
+            if self._machine is not None:
+                raise InvalidInput("this log was started before; open another one for another state machine")
+            applied = machine.applied_index or self._first - 1
+            if not self._first - 1 <= applied <= self._last or (self._is_cut and not machine.applied_index):
+                raise OutOfStep(applied_index=machine.applied_index, first_index=self._first, last_index=self._last)
+            self._guard.begin("its start")
+            self._replay(machine, applied)
+            self._term += 1
+            self._last += 1
+            self._log.append(self._last, self._term, _HEAD.pack(_OPENING, self._clock.now()))
+            self._log.sync()
+            self._durable = self._last
+            self._machine = machine
+            self._guard.done()
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether commands were forgotten."""
+        snapshot = self._log.snapshot
+        return snapshot is not None and bool(snapshot.live)
+
+    def _replay(self, machine: CommandMachine, applied: int) -> None:
+        # From its beginning, though the machine may stand later: the last term must be known, and damage reported.
+        expected = self._first
+        for entry in self._log.entries(self._first):
+            if entry.index != expected:
+                raise self._damaged(expected, f"entry {expected}", f"entry {entry.index}")
+            expected += 1
+            self._term = entry.term
+            if len(entry.payload) < _HEAD.size:
+                raise self._damaged(entry.index, f"at least {_HEAD.size} bytes", f"{len(entry.payload)} bytes")
+            kind, time = _HEAD.unpack_from(entry.payload)
+            if kind not in (_COMMAND, _OPENING):
+                raise Unsupported(f"entry {entry.index} of {self._log.folder} is of kind {kind}, this release knows "
+                                  f"{_COMMAND} and {_OPENING}; open the log with the release that wrote it")
+            if kind == _COMMAND and entry.index > applied:
+                machine.apply(Command(entry.index, entry.term, time), entry.payload[_HEAD.size:])
+        if expected != self._last + 1:
+            raise self._damaged(expected, f"entries up to {self._last}", f"an end before {expected}")
+
+    def _damaged(self, index: int, expected: str, found: str) -> CorruptData:
+        return CorruptData(path=self._log.folder, offset=0, expected=expected, found=found, index=index)
+
+    def propose(self, payload: bytes) -> Any:
+        """See `CommandLog.propose`. About 10 microseconds, and its share of a sync."""
+        return self.decide(lambda command: payload)
+
+    def decide(self, make: Callable[[Command], bytes | None]) -> Any:
+        """See `CommandLog.decide`.
+
+        Raises:
+            StorageError: the disk refused, and the log is closed; whether the command is in it is not known.
+            Closed: the log was closed, or closed itself.
+        """
+        self._require_outside()
+        result = None
+        with self._guard.lock:
+            machine = self._require_started()
+            command = Command(self._last + 1, self._term, self._clock.now())
+            payload = make(command)
+            if payload is not None:
+                if len(payload) > MAX_PAYLOAD_BYTES:
+                    raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
+                                       f"{MAX_PAYLOAD_BYTES}; split it")
+                entry = _HEAD.pack(_COMMAND, command.appended_at) + payload
+                self._guard.begin(f"command {command.index}")
+                result = machine.apply(command, payload)
+                self._last = command.index
+                self._pending.append(_Pending(command.index, command.term, entry))
+                self._guard.done()
+            awaited = self._last
+        if awaited > self._durable:
+            with self._writing:
+                if awaited > self._durable:
+                    with self._guard.lock:
+                        self._guard.require_open()
+                        pending = list(self._pending)
+                    self._write(pending)
+        return result
+
+    def _write(self, pending: Sequence[_Pending]) -> None:
+        """Make commands durable, with `_writing` held; if that is cut short, the next thread writes them again."""
+        if not pending:
+            return
+        try:
+            self._log.extend([(one.index, one.term, one.entry) for one in pending])
+            self._log.sync()
+        except Exception as error:
+            self._guard.fail(error)
+            raise
+        # In this order: what is pending is written again, which takes back what the log has of it, so that nothing may
+        # be pending any more once it is acknowledged.
+        del self._pending[:len(pending)]
+        self._durable = pending[-1].index
+        self._observer.count("command_log_syncs")
+        self._observer.count("command_log_commands", len(pending))
+
+    def compact(self, index: int) -> None:
+        """See `CommandLog.compact`. Drops the segments that hold nothing later.
+
+        Raises:
+            CompactlibError: the disk refused; call again.
+        """
+        self._require_outside()
+        with self._writing:
+            self._guard.require_open()
+            if index > self._durable:
+                raise InvalidInput(f"the log is to forget commands up to {index}, durable are those up to "
+                                   f"{self._durable}; compact to what a snapshot covers")
+            if index >= self._first:
+                # The last entry that is covered stays: with nothing after it, it is where the last term is found.
+                self._log.record_snapshot(index, live=[index])
+                self._first = index + 1
+        outcome = self._log.compact(policy=DropDead())
+        if isinstance(outcome, Failed):
+            raise outcome.error
+
+    @property
+    def first_index(self) -> int:
+        """The first command that the log holds; `last_index + 1` if it holds none."""
+        return self._first
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last command or opening, durable or not."""
+        return self._last
+
+    @property
+    def durable_index(self) -> int:
+        """The index of the last command that is durable."""
+        return self._durable
+
+    @property
+    def term(self) -> int:
+        """How often the log was opened; 0 before `start`."""
+        return self._term if self._machine is not None else 0
+
+    def close(self) -> None:
+        """See `CommandLog.close`. Commands under way are made durable first, unless the log has closed itself.
+
+        In a fork of the process that opened the log it only gives up the fork's copy.
+
+        Raises:
+            Busy: called from within a command; nothing was done.
+            StorageError: the disk refused the last sync; the log is closed all the same.
+        """
+        self._require_outside()
+        try:
+            if self._guard.is_open:
+                with self._writing, self._guard.lock:
+                    if self._guard.is_open:
+                        try:
+                            self._write(self._pending[:])
+                        finally:
+                            self._guard.close()
+        finally:
+            self._guard.release()
+
+    def _require_outside(self) -> None:
+        if self._guard.lock._is_owned():  # type: ignore[attr-defined]  # as in `Guard`
+            raise Busy(f"{self._guard.name} is in the middle of a command, and was called from within it by the state "
+                       f"machine or by what decides on a command; call it when that has returned")
+
+    def _require_started(self) -> CommandMachine:
+        self._guard.require_open()
+        if self._machine is None:
+            raise NotStarted(f"{self._guard.name} has no state machine yet; call start() first")
+        return self._machine
+
+    def __repr__(self) -> str:
+        return f"LocalLog({self._log.folder!r}, {self._first} to {self._last}, term {self.term})"

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apply, the second phase of a command: carries out an operation. A function of state, command and operation alone, the
+same on every replica.
+
+Whatever happened between prepare and apply, nothing is done twice and nothing is undone: each part of an update says
+what it is based on, and is left out if that has changed. Nothing here raises for what `prepare` made.
+
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import attrs
+
+from compactlib.commandlog.protocol import Command
+from compactlib.scheduler.job_queue import Job
+from compactlib.scheduler.prepare import are_sources_gone
+from compactlib.scheduler.state import SchedulerState
+from compactlib.scheduler.update import (
+    AddBlocks,
+    AlreadyApplied,
+    Applied,
+    ApplyResult,
+    AssignedJob,
+    BlocksAdded,
+    CompletedJob,
+    Configure,
+    Configured,
+    Operation,
+    PlanUpdate,
+    Requeue,
+    Requeued,
+    Retain,
+    Retained,
+    ReturnedJob,
+    TermChanged,
+    Tick,
+    Ticked,
+)
+from compactlib.scheduler.values import (
+    MAX_REASON_CHARS,
+    Assignment,
+    BlockMeta,
+    BlockTombstones,
+    CompactedBlocks,
+    JobPlan,
+    JobState,
+    JobStatus,
+    NoOutput,
+    PollResponse,
+    QuarantinedJob,
+    Verdict,
+)
+
+JOB_EXCLUDED = "scheduler_job_excluded"
+"""A job failed too often, and goes to no worker any more: `job`, `failures`, `blocks`, and `reason` if there is one."""
+JOB_COMPLETED = "scheduler_job_completed"
+"""A job is done: `job`, `level`, `source_bytes`, `output_bytes` (as far as the blocks' sizes were given), and `seconds`
+since it was created."""
+JOB_QUARANTINED = "scheduler_job_quarantined"
+"""A job was given up, and waits for an operator: `job`, `reason`, `failures`, `blocks`."""
+JOB_REASSIGNED = "scheduler_job_reassigned"
+"""A job whose lease had run out went to another worker: `job`, `token`, `held_token` (the one before), `failures`."""
+LEASES_CUT = "scheduler_leases_cut"
+"""Leases ended more than a lease from now, since a clock was ahead; they end a lease from now: `jobs`."""
+OUTPUTS_REFUSED = "scheduler_outputs_refused"
+"""Blocks of a worker that came too late are to be deleted: `job`, `blocks`."""
+QUARANTINE_DROPPED = "scheduler_quarantine_dropped"
+"""There were too many: a job left the quarantine: `job`, `blocks`."""
+TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
+"""There were too many: the objects stay, for a sweep to find. `tombstone`, `tenant`, `shard`, `blocks`."""
+
+Event: TypeAlias = tuple[str, dict[str, Any]]
+_SEQUENCE_BITS = 20
+"""A job's sequence is its command's index shifted by this, plus its place among the command's new jobs."""
+_RETAINED_AT_ONCE = 32
+_MAX_ORPHANS = 10_000
+"""Blocks remembered for one job that late workers wrote; more are not deleted."""
+
+
+def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[SchedulerState, ApplyResult,
+                                                                                  list[Event]]:
+    """Change the state as the operation says. O(its parts * log n); O(everything) for other settings.
+
+    Returns:
+        The state, another one for other settings alone; the result; and what a host may want to know.
+    """
+    if command.index <= state.applied_index:
+        return state, AlreadyApplied(command.index, state.applied_index), []
+    state.applied = command
+    change = _Change(state, command)
+    match operation:
+        case PlanUpdate():
+            if operation.term != command.term:
+                return state, TermChanged(operation.term, command.term), []
+            return state, Applied(change.carry_out_poll(operation)), change.events
+        case AddBlocks():
+            return state, change.add_blocks(operation), change.events
+        case Tick():
+            return state, Ticked(state.blocks.tick(command.appended_at)), []
+        case Retain():
+            return state, change.retain(operation), change.events
+        case Requeue():
+            return state, change.requeue(operation), change.events
+        case Configure():
+            before = state.config
+            return _under(state, operation), Configured(before, operation.config), []
+
+
+def _under(state: SchedulerState, operation: Configure) -> SchedulerState:
+    if operation.config == state.config:
+        return state
+    again = SchedulerState.load(state.dump(), operation.config)
+    for number, level in state.jobs.levels.items():
+        if number in again.jobs.levels:
+            again.jobs.levels[number].counts = level.counts
+    return again
+
+
+class _Change:
+    """One command that is carried out.
+
+    Attributes:
+        state: what is changed.
+        events: what a host may want to know: name and fields.
+    """
+
+    def __init__(self, state: SchedulerState, command: Command) -> None:
+        self.state: SchedulerState = state
+        self.events: list[Event] = []
+        self._command = command
+        self._now = command.appended_at
+        self._verdicts: dict[str, Verdict] = {}  # answers that turned out otherwise than prepared
+        self._refused = 0
+
+    # ---------------------------------------------------------------------------------------------- a poll's update
+
+    def carry_out_poll(self, update: PlanUpdate) -> PollResponse:
+        state, config, now = self.state, self.state.config, self._now
+        self._cut_long_leases(now + config.lease_seconds)
+        for gone in update.evicted:
+            job = state.jobs.get(gone.name)
+            if job is not None and job.state.token == gone.token:
+                state.jobs.remove(job).evicted += 1
+                reason = job.state.last_failure or "its workers were lost without a word too often"
+                self._quarantine(job.plan, reason, job.state.failures, job.orphans)
+        for done in update.completed:
+            self._complete(done)
+        for position, plan in enumerate(update.created):
+            self._create(plan, position)
+        assignments: list[Assignment] = []
+        for renewed in update.renewed:
+            job = self._held(renewed.name, renewed.token)
+            if job is not None:
+                until = now + config.lease_seconds
+                state.jobs.change(job, lease_expires_at=until)
+                assignments.append(Assignment(renewed.name, renewed.token, until))
+        for returned in update.returned:
+            self._take_back(returned)
+        plans: list[JobPlan] = []
+        for assigned in update.assigned:
+            job = self._assign(assigned)
+            if job is not None:
+                plan = job.plan
+                assignments.append(Assignment(plan.name, job.state.token, job.state.lease_expires_at, state.index.find(
+                    plan.tenant, plan.shard, plan.source_blocks)))
+                plans.append(self._with_leased_tombstones(plan))
+        for name in update.excluded:
+            job = state.jobs.get(name)
+            if job is not None and state.jobs.has_failed(job.state):
+                state.jobs.note_excluded(name)
+                self._exclude(job.state, len(job.plan.source_blocks))
+        for refused in update.refused:
+            self._refuse_outputs(refused.job, refused.blocks)
+        for name in update.cleaned:
+            state.tombstones.confirm(name)
+        tombstones = tuple(state.tombstones.get(name) for name in update.leased
+                           if state.tombstones.lease(name, now + config.cleanup_lease_seconds))
+        self._forget_tombstones()
+        state.blocks.tick(now)
+        answers = tuple(
+            attrs.evolve(answer, verdict=self._verdicts[answer.name], holder_deadline=None)
+            if answer.verdict is Verdict.ACCEPTED and answer.name in self._verdicts else answer
+            for answer in update.answers)
+        return PollResponse(tuple(plans), tuple(assignments), answers, tombstones, now, update.why)
+
+    def _cut_long_leases(self, end: float) -> None:
+        """Nothing else corrects clocks: a worker counts its lease from when it polled, and loses nothing by this."""
+        jobs = self.state.jobs.leases_beyond(end)
+        for job in jobs:
+            self.state.jobs.change(job, lease_expires_at=end)
+        if jobs:
+            self.events.append((LEASES_CUT, {"jobs": len(jobs)}))
+
+    def _held(self, name: str, token: int) -> Job | None:
+        """The job, if it is still in progress under this token; else the report about it was superseded."""
+        job = self.state.jobs.get(name)
+        if job is not None and job.state.token == token and job.state.status is JobStatus.IN_PROGRESS:
+            return job
+        self._verdicts[name] = Verdict.SUPERSEDED
+        return None
+
+    def _create(self, plan: JobPlan, position: int) -> None:
+        state, limit = self.state, self.state.config.max_queue_size
+        if state.jobs.get(plan.name) is not None or (limit and len(state.jobs) >= limit):
+            return
+        if not all(state.blocks.holds(plan.place, block_id) for block_id in plan.source_blocks):
+            return
+        state.blocks.remove(plan.place, plan.source_blocks)
+        state.jobs.add(plan, JobState(
+            name=plan.name, compaction_level=plan.compaction_level, token=self._command.index, added_at=self._now,
+            sequence=(self._command.index << _SEQUENCE_BITS) + position))
+        state.jobs.levels[plan.compaction_level].counts.added += 1
+        for tombstone in plan.tombstones:
+            state.tombstones.lease(tombstone.name, self._now + state.config.cleanup_lease_seconds)
+
+    def _take_back(self, item: ReturnedJob) -> None:
+        job = self._held(item.name, item.held_token)
+        if job is None:
+            return
+        self.state.jobs.change(
+            job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0,
+            failures=item.failures, releases=item.releases, not_before=item.not_before,
+            last_failure=item.reason[:MAX_REASON_CHARS] or job.state.last_failure)
+        if self.state.jobs.has_failed(job.state):
+            self._exclude(job.state, len(job.plan.source_blocks))
+
+    def _exclude(self, state: JobState, blocks: int) -> None:
+        self.events.append((JOB_EXCLUDED, {"job": state.name, "failures": state.failures, "blocks": blocks,
+                                           "reason": state.last_failure}))
+
+    def _assign(self, item: AssignedJob) -> Job | None:
+        """Give the job to the worker, unless it went elsewhere since."""
+        job = self.state.jobs.get(item.name)
+        if job is None or (job.state.token, job.state.lease_expires_at) != (item.held_token, item.held_until):
+            return None
+        before = job.state
+        is_lost = before.status is JobStatus.IN_PROGRESS
+        self.state.jobs.change(
+            job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=before.failures + is_lost,
+            lease_expires_at=self._now + self.state.config.lease_seconds)
+        if is_lost:
+            self.events.append((JOB_REASSIGNED, {"job": item.name, "token": self._command.index,
+                                                 "held_token": before.token, "failures": job.state.failures}))
+        return job
+
+    def _with_leased_tombstones(self, plan: JobPlan) -> JobPlan:
+        """The plan with those of its tombstones that are left, which are leased to the worker."""
+        if not plan.tombstones:
+            return plan
+        until = self._now + self.state.config.cleanup_lease_seconds
+        return attrs.evolve(plan, tombstones=tuple(
+            tombstone for tombstone in plan.tombstones if self.state.tombstones.lease(tombstone.name, until)))
+
+    # --------------------------------------------------------------------------------------------------- completion
+
+    def _complete(self, item: CompletedJob) -> None:
+        """Take the job out of the queue and replace its blocks by the results, unless the job has changed since."""
+        state, results, blocks = self.state, item.results, item.results.new_blocks
+        job = state.jobs.get(item.name)
+        if job is None or job.state.token != item.token:
+            self._verdicts[item.name] = Verdict.SUPERSEDED
+            self._refuse_outputs(item.name, blocks)
+            return
+        plan, sources = job.plan, results.source_blocks
+        gone = are_sources_gone(state, plan, results)
+        if not gone and any(state.tombstones.covers(block) for block in blocks):
+            # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
+            self._verdicts[item.name] = Verdict.SUPERSEDED
+            return
+        state.jobs.remove(job).completed += 1
+        if gone:
+            self._verdicts[item.name] = Verdict.SOURCES_GONE
+            self._delete_unowned(plan.name, (*job.orphans, *blocks))
+            for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks):
+                state.blocks.push(block, self._now)
+            return
+        if sources and (blocks or results.no_output is NoOutput.EMPTY):
+            state.tombstones.add(BlockTombstones(name=plan.name, tenant=plan.tenant, shard=plan.shard,
+                                                 level=plan.compaction_level, blocks=sources), self._now)
+            state.index.remove(plan.tenant, plan.shard, sources)
+            for block in blocks:
+                # One that is known already stays where it is, in a job perhaps.
+                if state.index.add(block):
+                    state.blocks.push(block, self._now)
+        self.events.append((JOB_COMPLETED, {
+            "job": plan.name, "level": plan.compaction_level, "source_bytes": plan.size_bytes,
+            "output_bytes": sum(block.size_bytes for block in blocks),
+            "seconds": max(0.0, self._now - job.state.added_at)}))
+        if job.orphans:
+            # What others wrote for it is deleted, except what became the job's own output.
+            owned = {(block.tenant, block.id) for block in blocks}
+            self._delete_unowned(plan.name, (block for block in job.orphans if (block.tenant, block.id) not in owned))
+        self._quarantine_unread(plan, job.state.failures, results)
+
+    def _quarantine_unread(self, plan: JobPlan, failures: int, results: CompactedBlocks) -> None:
+        """Put the sources that the worker did not find, if there are any, where an operator sees them."""
+        read = () if results.no_output is NoOutput.MISSING else results.source_blocks
+        if len(read) < len(plan.source_blocks):
+            # What retention has removed meanwhile is missed by nobody.
+            unread = self.state.index.find(plan.tenant, plan.shard,
+                                           [each for each in plan.source_blocks if each not in set(read)])
+            if unread:
+                self._quarantine(attrs.evolve(plan, source_blocks=tuple(block.id for block in unread), tombstones=()),
+                                 "the worker did not find these sources", failures)
+
+    def _refuse_outputs(self, name: str, blocks: tuple[BlockMeta, ...]) -> None:
+        """Deal with blocks written by a worker that did not hold the job.
+
+        While another worker holds it, they may be the very blocks that the holder writes, since a host may derive ids
+        from the sources: they are remembered with the job until it ends. A quarantined job may be run again as well.
+        """
+        job, given_up = self.state.jobs.get(name), self.state.quarantine.get(name)
+        if job is not None:
+            job.orphans = _joined(job.orphans, blocks)
+        elif given_up is not None:
+            self.state.quarantine[name] = attrs.evolve(given_up, orphans=_joined(given_up.orphans, blocks))
+        else:
+            self._delete_unowned(name, blocks)
+
+    def _delete_unowned(self, job: str, blocks: Iterable[BlockMeta]) -> None:
+        """Have blocks deleted that a worker wrote for a job, except those that have an owner."""
+        index, tombstones = self.state.index, self.state.tombstones
+        unowned = [block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
+                   and not tombstones.exists(block.tenant, block.shard, block.id)]
+        places: dict[tuple[str, int, int], list[str]] = {}
+        for block in unowned:
+            places.setdefault((block.tenant, block.shard, block.level), []).append(block.id)
+        for (tenant, shard, level), ids in places.items():
+            self._refused += 1
+            name = f"{job} refused at {self._command.index} ({tenant} {level} {self._refused})"
+            tombstones.add(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)),
+                           self._now)
+        if unowned:
+            self.events.append((OUTPUTS_REFUSED, {"job": job, "blocks": len(unowned)}))
+
+    def _quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
+        """Put a job where an operator sees it; if there is no room, the oldest one goes."""
+        state = self.state
+        state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self._now,
+                                                     orphans=orphans)
+        self.events.append((JOB_QUARANTINED, {"job": plan.name, "reason": reason, "failures": failures,
+                                              "blocks": len(plan.source_blocks)}))
+        while len(state.quarantine) > state.config.max_quarantine_size:
+            name = next(iter(state.quarantine))
+            gone = state.quarantine.pop(name)
+            state.quarantine_dropped += 1
+            self._delete_unowned(name, gone.orphans)
+            self.events.append((QUARANTINE_DROPPED, {"job": name, "blocks": len(gone.plan.source_blocks)}))
+
+    def _forget_tombstones(self) -> None:
+        """While there are more than may be kept, the oldest go: their objects stay, for a sweep to find."""
+        state = self.state
+        while len(state.tombstones) > state.config.max_tombstones:
+            gone = state.tombstones.drop_oldest()
+            state.tombstones_dropped += 1
+            self.events.append((TOMBSTONE_DROPPED, {
+                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
+                "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
+
+    # --------------------------------------------------------------------------------------------- other operations
+
+    def add_blocks(self, operation: AddBlocks) -> BlocksAdded:
+        state = self.state
+        found: dict[str, list[str]] = {"queued": [], "terminal": [], "duplicate": [], "tombstoned": []}
+        for block in operation.blocks:
+            if state.index.refuses(block, state.tombstones):
+                fate = "tombstoned"
+            elif not state.index.add(block):
+                fate = "duplicate"
+            else:
+                fate = "queued" if state.blocks.push(block, self._now) else "terminal"
+            found[fate].append(block.id)
+        state.blocks.tick(self._now)
+        return BlocksAdded(**{fate: tuple(ids) for fate, ids in found.items()})
+
+    def retain(self, operation: Retain) -> Retained:
+        state, removed = self.state, 0
+        spans = state.index.expired(operation.before, _RETAINED_AT_ONCE, name_suffix=f"@{self._command.index}")
+        for span in spans:
+            state.tombstones.add(span, self._now)
+            for block in state.index.drop(span):
+                removed += 1
+                state.blocks.remove((block.tenant, block.shard, block.level), (block.id,))
+        return Retained(removed, tuple(span.name for span in spans))
+
+    def requeue(self, operation: Requeue) -> Requeued:
+        state = self.state
+        done: list[str] = []
+        unknown: list[str] = []
+        blocks = 0
+        for name in operation.names:
+            given_up = state.quarantine.pop(name, None)
+            if given_up is None:
+                fresh = self._begin_anew(name)
+                blocks += fresh
+                (done if fresh else unknown).append(name)
+                continue
+            done.append(name)
+            plan = given_up.plan
+            for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks):
+                blocks += state.blocks.push(block, self._now)
+            self._delete_unowned(name, given_up.orphans)
+        return Requeued(tuple(done), tuple(unknown), blocks)
+
+    def _begin_anew(self, name: str) -> int:
+        """Forget the failures of a queued job that failed or waits, and has no holder; return its sources, or 0."""
+        jobs = self.state.jobs
+        job = jobs.get(name)
+        if job is None or not (job.state.failures or job.state.not_before):
+            return 0
+        if job.state.status is JobStatus.IN_PROGRESS and not self._now > job.state.lease_expires_at:
+            return 0
+        # Under a token of its own: a worker that comes back late learns that the job is not its any more.
+        jobs.change(job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=0,
+                    releases=0, not_before=0.0)
+        return len(job.plan.source_blocks)
+
+
+def _joined(orphans: tuple[BlockMeta, ...], blocks: tuple[BlockMeta, ...]) -> tuple[BlockMeta, ...]:
+    known = {(block.tenant, block.id) for block in orphans}
+    return (*orphans, *(block for block in blocks if (block.tenant, block.id) not in known))[:_MAX_ORPHANS]

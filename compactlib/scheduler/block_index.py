@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which blocks there are: by id, tenant, shard and time. Retention removes whole partitions of time.
+
+Changed by commands alone. See `docs/design/scheduler.md`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+
+import attrs
+from sortedcontainers import SortedDict, SortedList
+
+from compactlib.errors import AuditFailed
+from compactlib.scheduler.tombstones import Tombstones
+from compactlib.scheduler.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
+
+PARTITION_SECONDS = 6 * 3600
+"""What retention removes at once: the blocks of a tenant and shard that begin in one partition."""
+
+
+@attrs.define(eq=False)
+class _Group:
+    """The blocks of one tenant and shard."""
+
+    by_id: dict[str, BlockMeta] = attrs.field(factory=dict)
+    times: SortedList[tuple[float, str]] = attrs.field(factory=SortedList)
+    """`min_time` and id of the blocks that have times."""
+    timeless: dict[str, BlockMeta] = attrs.field(factory=dict)
+    longest: float = 0.0
+    """No block reaches further than this beyond its oldest data; removals leave it as it is."""
+
+
+class BlockIndex:
+    """All blocks, up to some millions."""
+
+    def __init__(self) -> None:
+        self._groups: SortedDict[tuple[str, int], _Group] = SortedDict()
+        self._dropped_until: dict[tuple[str, int], float] = {}
+        self._shard_dropped_until: dict[int, float] = {}  # the same over all tenants of a shard
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def get(self, tenant: str, shard: int, block_id: str) -> BlockMeta | None:
+        """Return the block of this id, if there is one. O(1)."""
+        group = self._groups.get((tenant, shard))
+        return None if group is None else group.by_id.get(block_id)
+
+    def find(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
+        """Return the blocks of these ids, in the order given; those that are not there are left out. O(ids)."""
+        group = self._groups.get((tenant, shard))
+        known = {} if group is None else group.by_id
+        return tuple([known[block_id] for block_id in block_ids if block_id in known])
+
+    def add(self, block: BlockMeta) -> bool:
+        """Add a block, unless its id is known in its tenant and shard. O(log n)."""
+        key = block.tenant, block.shard
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        elif block.id in group.by_id:
+            return False
+        group.by_id[block.id] = block
+        if block.min_time is None or block.max_time is None:
+            group.timeless[block.id] = block
+        else:
+            group.times.add((block.min_time, block.id))
+            group.longest = max(group.longest, block.max_time - block.min_time)
+        self._size += 1
+        return True
+
+    def refuses(self, block: BlockMeta, tombstones: Tombstones) -> bool:
+        """Whether a host must not add the block: it waits for deletion, or retention has removed what is as old.
+
+        Too old is what begins before the end of a span that was dropped, also once its tombstone is confirmed: the
+        deletion of the span may have met the object of a block that was on its way. A block of several tenants is too
+        old as soon as any tenant of its shard has lost that time: what a job makes of it would lie in a span that some
+        worker, long after its lease, may still be deleting.
+        """
+        until = (self._shard_dropped_until.get(block.shard, -math.inf) if block.tenant == ANONYMOUS_TENANT
+                 else self._dropped_until.get((block.tenant, block.shard), -math.inf))
+        return (block.min_time is not None and block.min_time < until) or tombstones.covers(block)
+
+    def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> int:
+        """Remove the blocks that are there; return how many. O(log n) a block."""
+        group = self._groups.get((tenant, shard))
+        if group is None:
+            return 0
+        removed = 0
+        for block_id in block_ids:
+            block = group.by_id.pop(block_id, None)
+            if block is not None:
+                removed += 1
+                if group.timeless.pop(block_id, None) is None:
+                    assert block.min_time is not None, "blocks without a time are in `timeless`"
+                    group.times.remove((block.min_time, block_id))
+        if not group.by_id:
+            del self._groups[tenant, shard]
+        self._size -= removed
+        return removed
+
+    def blocks(self, *, tenant: str | None = None, shard: int | None = None, start: float = -math.inf,
+               end: float = math.inf) -> Iterator[BlockMeta]:
+        """Yield the blocks that may have data between `start` and `end` (both inclusive, seconds), oldest first.
+
+        Ordered by `min_time`, then tenant, shard and id; blocks without times come last, and in every span. The index
+        must not change meanwhile.
+
+        Args:
+            tenant: of this tenant only.
+            shard: of this shard only.
+            start: leave out blocks that end before.
+            end: leave out blocks that begin after.
+        """
+        groups = [(key, group) for key, group in self._groups.items()
+                  if tenant in (None, key[0]) and shard in (None, key[1])]
+        times = heapq.merge(*([(first, key, block_id) for first, block_id in
+                               group.times.irange(
+                                   (start - group.longest, ""), (math.nextafter(end, math.inf), ""), (True, False))]
+                              for key, group in groups))
+        for _, key, block_id in times:
+            block = self._groups[key].by_id[block_id]
+            if block.max_time is not None and block.max_time >= start:
+                yield block
+        for _, group in groups:
+            yield from sorted(group.timeless.values(), key=lambda block: block.id)
+
+    def expired(self, before: float, limit: int, *, name_suffix: str) -> tuple[ShardTombstone, ...]:
+        """Return the partitions that retention removes: those that end before `before`, like all their data.
+
+        Removed whole, by `drop`, and their objects by the tombstone: whatever lies in the tenant and shard and begins
+        in the span. A partition stays as long as the shard has a block of several tenants that begins before its end,
+        from which a job may yet make blocks that lie in it; those blocks expire themselves, or are compacted. Blocks
+        without times are never removed; as long as one of several tenants has none, no tenant of its shard loses a
+        partition.
+
+        Args:
+            before: data newer than this stays, seconds.
+            limit: how many partitions at most, oldest first within each tenant and shard.
+            name_suffix: makes the names unique for all time, for example by the command's index.
+        """
+        found: list[ShardTombstone] = []
+        for (tenant, shard), group in self._groups.items():
+            ends_by = before if tenant == ANONYMOUS_TENANT else min(before, self._anonymous_from(shard))
+            entries = group.times.irange()
+            entry = next(entries, None)
+            while entry is not None and len(found) < limit:
+                # Whole numbers, other than a division that is rounded: a block must lie in the span of its partition.
+                start = int(entry[0] // PARTITION_SECONDS) * PARTITION_SECONDS
+                if not start + PARTITION_SECONDS <= ends_by:
+                    break
+                is_old = True
+                while entry is not None and entry[0] < start + PARTITION_SECONDS:
+                    last = group.by_id[entry[1]].max_time
+                    is_old = is_old and last is not None and last < before
+                    entry = next(entries, None)
+                if is_old:
+                    name = f"{start} ({PARTITION_SECONDS}s)-T{tenant}-S{shard}{name_suffix}"
+                    found.append(ShardTombstone(name=name, tenant=tenant, shard=shard, timestamp=float(start),
+                                                duration=float(PARTITION_SECONDS)))
+        return tuple(found)
+
+    def _anonymous_from(self, shard: int) -> float:
+        """The beginning of the shard's oldest block of several tenants; one without times may begin at any."""
+        group = self._groups.get((ANONYMOUS_TENANT, shard))
+        if group is None:
+            return math.inf
+        return -math.inf if group.timeless else group.times[0][0]
+
+    def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
+        """Remove every block of the tenant and shard that begins in the span; return them. O(log n) a block.
+
+        From now on, blocks that begin before the end of the span are refused.
+        """
+        end = span.timestamp + span.duration
+        self.note_dropped(span.tenant, span.shard, end)
+        group = self._groups.get((span.tenant, span.shard))
+        gone = () if group is None else tuple(group.by_id[block_id] for _, block_id in group.times.irange(
+            (span.timestamp, ""), (end, ""), inclusive=(True, False)))
+        self.remove(span.tenant, span.shard, [block.id for block in gone])
+        return gone
+
+    def note_dropped(self, tenant: str, shard: int, until: float) -> None:
+        """Blocks of the tenant and shard that begin before `until` are refused from now on."""
+        self._dropped_until[tenant, shard] = max(until, self._dropped_until.get((tenant, shard), -math.inf))
+        self._shard_dropped_until[shard] = max(until, self._shard_dropped_until.get(shard, -math.inf))
+
+    def dropped(self) -> tuple[tuple[str, int, float], ...]:
+        """Return the arguments that `note_dropped` restores this index with."""
+        return tuple((*key, until) for key, until in sorted(self._dropped_until.items()))
+
+    def audit(self) -> None:
+        """Check that all parts agree. Reads everything.
+
+        Raises:
+            AuditFailed: they do not; the message has the numbers.
+        """
+        for (tenant, shard), group in self._groups.items():
+            timed = [(block.min_time, block_id) for block_id, block in group.by_id.items()
+                     if block_id not in group.timeless]
+            if not group.by_id or sorted(timed) != list(group.times) or any(
+                    (block.tenant, block.shard, block.id) != (tenant, shard, block_id)
+                    for block_id, block in group.by_id.items()):
+                raise AuditFailed(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, "
+                                  f"{len(group.times)} by time and {len(group.timeless)} without, or of other places")
+        total = sum(len(group.by_id) for group in self._groups.values())
+        if total != self._size:
+            raise AuditFailed(f"the index counts {self._size} blocks and holds {total}")
+
+    def __repr__(self) -> str:
+        return f"BlockIndex({self._size} blocks in {len(self._groups)} tenants and shards)"

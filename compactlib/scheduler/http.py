@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler over HTTP: an ASGI application, which any ASGI server runs, and a client, which follows the leader.
+
+| request | body | answer |
+| --- | --- | --- |
+| `POST /v1/poll` | `PollRequest` | `PollResponse` |
+| `POST /v1/add_blocks` | `AddBlocks` | `BlocksAdded` |
+| `GET /v1/status` | | `Scheduler.status()` |
+
+All bodies are JSON as `compactlib.codec` writes it. A request that is not carried out gets an object: `error` is the
+class, `message` says what to do, `changed` is `"no"` or `"unknown"`, `leader` is where to ask instead, if it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import http.client
+import ipaddress
+import json
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import attrs
+
+from compactlib._closing import Closing
+from compactlib.clock import Clock, SystemClock
+from compactlib.codec import JsonCodec
+from compactlib.commandlog.errors import NoAnswer, NotLeader
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Rejected
+from compactlib.scheduler.errors import TurnedAway
+from compactlib.scheduler.update import AddBlocks, BlocksAdded
+from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
+
+Scope: TypeAlias = Mapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+AnswerT = TypeVar("AnswerT")
+
+_POLLS: JsonCodec[PollRequest] = JsonCodec(PollRequest)
+_RESPONSES: JsonCodec[PollResponse] = JsonCodec(PollResponse)
+_ADDITIONS: JsonCodec[AddBlocks] = JsonCodec(AddBlocks)
+_ADDED: JsonCodec[BlocksAdded] = JsonCodec(BlocksAdded)
+_MIN_TOKEN_CHARS = 16
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_LONGEST_IDLE_SECONDS = 5.0
+"""A proxy may have forgotten a connection that was idle for longer, without a word to either side."""
+
+
+# ------------------------------------------------------------------------------------------------------- application
+
+
+class Served(Protocol):
+    """What is served: a `Scheduler`."""
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        """See `Scheduler.poll`."""
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        """See `Scheduler.add_blocks`."""
+
+    def status(self) -> dict[str, Any]:
+        """See `Scheduler.status`."""
+
+
+class _Refused(Exception):
+    """The request is not carried out, or what became of it is not known."""
+
+    def __init__(self, status: int, message: str, *, error: str = "InvalidInput", changed: str = "no",
+                 leader: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body: dict[str, str] = {"error": error, "message": message, "changed": changed}
+        if leader:
+            self.body["leader"] = leader
+
+
+class SchedulerApplication:
+    """A scheduler as an ASGI application. Each request is carried out in a thread of the event loop's executor.
+
+    A bearer token says who asks. Without tokens, a request is answered if it comes from this machine, and is meant for
+    it by its `Host`: a page in a browser reaches this machine too, under a name of its own. Limits of time, TLS and
+    connections are the server's.
+
+    Args:
+        scheduler: what is served; stays open.
+        tokens: who may ask, by name, each with a secret of at least 16 characters.
+        nodes: of a group, where each serves HTTP: its address in the log, as `NotLeader` has it, to its URL.
+        insecure: every request is answered; for a server that lets nobody else in, by certificates of clients say.
+        max_body_bytes: of a request.
+
+    Raises:
+        InvalidInput: a token is too short.
+    """
+
+    def __init__(self, scheduler: Served, *, tokens: Mapping[str, str] | None = None,
+                 nodes: Mapping[str, str] | None = None, insecure: bool = False,
+                 max_body_bytes: int = 16 << 20) -> None:
+        for name, token in (tokens or {}).items():
+            if len(token) < _MIN_TOKEN_CHARS:
+                raise InvalidInput(f"the token of {name!r} has {len(token)} characters; give at least "
+                                   f"{_MIN_TOKEN_CHARS}, chosen at random")
+        self._scheduler = scheduler
+        self._tokens = [token.encode() for token in (tokens or {}).values()]
+        self._nodes = dict(nodes or {})
+        self._insecure = insecure
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            for kind in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{kind}.complete"})
+            return
+        if scope["type"] != "http":
+            raise InvalidInput(f"{scope['type']} is none of what a scheduler answers; ask over HTTP")
+        try:
+            status, body = 200, await self._answer(scope, receive)
+        except _Refused as refused:
+            status, body = refused.status, json.dumps(refused.body).encode()
+        await send({"type": "http.response.start", "status": status, "headers": [
+            (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+        headers = {name.lower(): value for name, value in reversed(scope["headers"])}
+        self._require_known(scope, headers)
+        request = scope["method"], scope["path"]
+        if request == ("GET", "/v1/status"):
+            return await self._carried_out(lambda: json.dumps(self._scheduler.status()).encode())
+        if request not in (("POST", "/v1/poll"), ("POST", "/v1/add_blocks")):
+            raise _Refused(404, "ask for POST /v1/poll, POST /v1/add_blocks or GET /v1/status")
+        # Also keeps a page in a browser from asking without this server's leave.
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
+            raise _Refused(415, "send application/json")
+        body = await self._body(receive)
+
+        def carry_out() -> bytes:
+            try:
+                if scope["path"] == "/v1/poll":
+                    asked = _POLLS.decode(body, "the request")
+                else:
+                    blocks = _ADDITIONS.decode(body, "the request").blocks
+            except CorruptData as error:
+                raise _Refused(400, f"expected {error.expected}, found {error.found}") from error
+            if scope["path"] == "/v1/poll":
+                return _RESPONSES.encode(self._scheduler.poll(asked))
+            return _ADDED.encode(self._scheduler.add_blocks(blocks))
+
+        return await self._carried_out(carry_out)
+
+    async def _body(self, receive: Receive) -> bytes:
+        parts = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise _Refused(400, "the client left")
+            parts += message.get("body", b"")
+            if len(parts) > self._max_body_bytes:
+                raise _Refused(413, f"the body has more than max_body_bytes={self._max_body_bytes}; send it in parts")
+            if not message.get("more_body", False):
+                return bytes(parts)
+
+    async def _carried_out(self, call: Callable[[], bytes]) -> bytes:
+        try:
+            return await asyncio.to_thread(call)
+        except NotLeader as error:
+            raise _Refused(503, str(error), error="NotLeader", leader=self._nodes.get(error.leader, "")) from error
+        except InvalidInput as error:
+            raise _Refused(400, str(error), error=type(error).__name__) from error
+        except Rejected as error:
+            raise _Refused(503, str(error), error=type(error).__name__) from error
+        except CompactlibError as error:
+            # What a store or a log says may name its files, which are nobody's business.
+            raise _Refused(504, "it may have been carried out or not; ask again", error=type(error).__name__,
+                           changed="unknown") from error
+
+    def _require_known(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        if self._insecure:
+            return
+        if self._tokens:
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not any(hmac.compare_digest(token, given.strip())
+                                                      for token in self._tokens):
+                raise _Refused(401, "say who asks: Authorization: Bearer TOKEN", error="TurnedAway")
+            return
+        client = str((scope.get("client") or [""])[0])
+        host = urlsplit("//" + headers.get(b"host", b"").decode("latin-1")).hostname or ""
+        is_forwarded = not headers.keys().isdisjoint((b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"))
+        if not _is_loopback(client) or not _is_loopback(host) or is_forwarded:
+            raise _Refused(403, f"without tokens only this machine is answered, and {client!r} asks {host!r:.100}; "
+                                f"give the application tokens=", error="TurnedAway")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------ client
+
+
+@attrs.define
+class _Connection:
+    """A kept connection of one thread to one address."""
+
+    made: http.client.HTTPConnection
+    used_at: float
+
+
+class SchedulerClient(Closing):
+    """A `Transport` to a scheduler over HTTP. Any thread may call any method.
+
+    It asks the address that answered last, goes where a node says that its leader is, if it knows that address, and
+    tries the others in turn, until `timeout_seconds` have passed. A poll that may have been carried out is not
+    repeated: the worker says what is still true with its next one. Blocks are added again until there is an answer,
+    which says of those that were added without one that they are `duplicate`.
+
+    Args:
+        addresses: of all nodes, as `https://host:port`; `http://` for loopback alone.
+        token: a bearer token, that says who asks.
+        tls: for `https`; default: the authorities that the system trusts.
+        insecure: `http` to other addresses too: whoever reads along has the token.
+        timeout_seconds: for a call, all its tries together.
+        clock: for the time of a call, and the pauses between two rounds of tries.
+
+    Raises:
+        InvalidInput: there is no address, or it is none, or would send what is said to strangers.
+    """
+
+    def __init__(self, addresses: Sequence[str], *, token: str | None = None, tls: ssl.SSLContext | None = None,
+                 insecure: bool = False, timeout_seconds: float = 30.0, clock: Clock | None = None) -> None:
+        self.addresses: tuple[str, ...] = tuple(each.rstrip("/").lower() for each in addresses)
+        for address in self.addresses or ("",):
+            url = urlsplit(address)
+            if url.scheme not in ("http", "https") or not url.hostname or url.path or url.query:
+                raise InvalidInput(f"{address!r:.200} is no address of a scheduler; give https://host:port")
+            if url.scheme == "http" and not insecure and not _is_loopback(url.hostname):
+                raise InvalidInput(f"{address!r:.200} is another machine, and everybody between reads along; give "
+                                   f"https://, or insecure=True")
+        if not timeout_seconds > 0:
+            raise InvalidInput(f"timeout_seconds is {timeout_seconds}; give more than 0")
+        self._tls = tls
+        self._timeout = timeout_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._preferred = 0
+        self._headers = {"content-type": "application/json"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._kept = threading.local()
+        self._open: set[http.client.HTTPConnection] = set()
+        self._is_closed = False
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        """See `Transport.poll`.
+
+        Raises:
+            InvalidInput: the scheduler does not take the request.
+            TurnedAway: it does not know who asks.
+            Busy: no node would carry it out in time; nothing was changed.
+            NoAnswer: it may have been carried out. Poll again.
+            Closed: the client was closed.
+        """
+        return self._decoded(_RESPONSES, self._ask("POST", "/v1/poll", _POLLS.encode(request), may_repeat=False))
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        """See `Scheduler.add_blocks`; raises as `poll`."""
+        return self._decoded(_ADDED, self._ask("POST", "/v1/add_blocks", _ADDITIONS.encode(AddBlocks(tuple(blocks))),
+                                               may_repeat=True))
+
+    def status(self) -> dict[str, Any]:
+        """See `Scheduler.status`; raises as `poll`."""
+        found: dict[str, Any] = json.loads(self._ask("GET", "/v1/status", None, may_repeat=True))
+        return found
+
+    def close(self) -> None:
+        """Take no more calls, and close the connections; closing again does nothing."""
+        self._is_closed = True
+        for connection in list(self._open):
+            self._drop(connection)
+
+    def _decoded(self, codec: JsonCodec[AnswerT], answer: bytes) -> AnswerT:
+        try:
+            return codec.decode(answer, "the answer")
+        except CorruptData as error:
+            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
+
+    def _ask(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
+        deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
+        at, tries, is_unknown, why = self._preferred, 0, False, ""
+        while (left := deadline - self._clock.monotonic()) > 0:
+            if self._is_closed:
+                raise Closed("the scheduler's client was closed; make another one")
+            address = self.addresses[at]
+            try:
+                # A node that cannot be reached takes its share of the time, and no more.
+                connection = self._connected(address, left / (len(self.addresses) - tries % len(self.addresses)))
+            except OSError as error:
+                status, answer = 503, json.dumps({"changed": "no", "message": repr(error)}).encode()
+            else:
+                try:
+                    status, answer = self._sent(connection, address, method, path, body, left)
+                except (OSError, http.client.HTTPException) as error:
+                    status, answer = 504, json.dumps({"message": repr(error)}).encode()
+            if status == 200:
+                self._preferred = at
+                return answer
+            said = _object(answer)
+            is_unknown = is_unknown or (said.get("changed") != "no" and body is not None)
+            why = f"{address}: {said.get('error', status)}: {said.get('message', answer[:200])}"
+            if not is_unknown and status in (401, 403):
+                raise TurnedAway(why)
+            if not is_unknown and 400 <= status < 500:
+                raise InvalidInput(why)
+            if is_unknown and not may_repeat:
+                break
+            tries += 1
+            leader = str(said.get("leader", "")).rstrip("/").lower()
+            at = self.addresses.index(leader) if leader in self.addresses else (at + 1) % len(self.addresses)
+            if tries % len(self.addresses) == 0:
+                self._clock.sleep(min(pause, max(0.0, deadline - self._clock.monotonic())))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        self._preferred = at
+        if is_unknown:
+            raise NoAnswer(waited_seconds=self._timeout, reason=why)
+        raise Busy(f"no node carried it out within {self._timeout} seconds, and nothing was changed; the last word of "
+                   f"{why}; try again")
+
+    def _connected(self, address: str, seconds: float) -> http.client.HTTPConnection:
+        """Return this thread's connection to a node."""
+        kept: _Connection | None = self._kept.__dict__.pop(address, None)
+        if kept is not None:
+            if self._clock.monotonic() - kept.used_at < _LONGEST_IDLE_SECONDS:
+                return kept.made
+            self._drop(kept.made)
+        url = urlsplit(address)
+        made = (http.client.HTTPConnection(url.hostname or "", url.port, timeout=seconds) if url.scheme == "http" else
+                http.client.HTTPSConnection(url.hostname or "", url.port, timeout=seconds, context=self._tls))
+        made.connect()
+        self._open.add(made)
+        return made
+
+    def _drop(self, connection: http.client.HTTPConnection) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+    def _sent(self, connection: http.client.HTTPConnection, address: str, method: str, path: str, body: bytes | None,
+              seconds: float) -> tuple[int, bytes]:
+        try:
+            connection.sock.settimeout(seconds)
+            connection.request(method, path, body, self._headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._kept.__dict__[address] = _Connection(connection, self._clock.monotonic())
+        return response.status, answer
+
+    def __repr__(self) -> str:
+        return f"SchedulerClient({', '.join(self.addresses)})"
+
+
+def _object(answer: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replicated state of a scheduler, equal on every replica: changed by `apply` alone; and its stored form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import attrs
+
+from compactlib.codec import JsonCodec
+from compactlib.commandlog.protocol import Command
+from compactlib.errors import AuditFailed, CorruptData
+from compactlib.files.record_frame import RecordFrame
+from compactlib.scheduler.block_index import BlockIndex
+from compactlib.scheduler.block_queue import BlockQueue, StoredQueue
+from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.job_queue import JobQueue
+from compactlib.scheduler.tombstones import TombstoneEntry, Tombstones
+from compactlib.scheduler.values import BlockMeta, JobPlan, JobState, QuarantinedJob
+
+_FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 6, "<H")
+"""A state in JSON, as `StoredState` has it."""
+
+
+@attrs.frozen
+class StoredJob:
+    """A job as it is stored."""
+
+    plan: JobPlan
+    state: JobState
+    orphans: tuple[BlockMeta, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class StoredState:
+    """A whole state as it is stored. Two states that are stored alike give the same answers to everything."""
+
+    config: SchedulerConfig
+    queue: StoredQueue
+    applied: Command | None = None
+    quarantine_dropped: int = 0
+    tombstones_dropped: int = 0
+    dropped: tuple[tuple[str, int, float], ...] = ()
+    blocks: tuple[BlockMeta, ...] = ()
+    jobs: tuple[StoredJob, ...] = ()
+    tombstones: tuple[TombstoneEntry, ...] = ()
+    quarantine: tuple[QuarantinedJob, ...] = ()
+
+
+_STATES: JsonCodec[StoredState] = JsonCodec(StoredState)
+
+
+class SchedulerState:
+    """The replicated state. Reading it is free; change it through `apply`.
+
+    Args:
+        config: the same on every replica.
+
+    Attributes:
+        config: as given.
+        index: which blocks there are.
+        blocks: of them, those that wait to become jobs.
+        jobs: what is queued.
+        tombstones: what is to be deleted.
+        quarantine: jobs that were given up, by name, the oldest first; for reading.
+        quarantine_dropped: how many left the quarantine because it was full.
+        tombstones_dropped: how many were forgotten because there were too many.
+        applied: the last command that was applied, if any was.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config: SchedulerConfig = config
+        self.index: BlockIndex = BlockIndex()
+        self.blocks: BlockQueue = BlockQueue(config.levels)
+        self.jobs: JobQueue = JobQueue(config.max_failures)
+        self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)
+        self.quarantine: dict[str, QuarantinedJob] = {}
+        self.quarantine_dropped: int = 0
+        self.tombstones_dropped: int = 0
+        self.applied: Command | None = None
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last command that was applied; 0 if none was."""
+        return 0 if self.applied is None else self.applied.index
+
+    def is_compacted(self, level: int) -> bool:
+        """Whether blocks of a level become jobs."""
+        return 0 <= level < len(self.config.levels)
+
+    # ------------------------------------------------------------------------------------------------ stored form
+
+    def dump(self) -> StoredState:
+        """Return the state as a value. O(everything)."""
+        return StoredState(
+            config=self.config, applied=self.applied, quarantine_dropped=self.quarantine_dropped,
+            tombstones_dropped=self.tombstones_dropped, dropped=self.index.dropped(),
+            blocks=tuple(self.index.blocks()), queue=self.blocks.dump(),
+            jobs=tuple(StoredJob(job.plan, job.state, job.orphans) for job in self.jobs),
+            tombstones=tuple(self.tombstones), quarantine=tuple(self.quarantine.values()))
+
+    @staticmethod
+    def load(stored: StoredState, config: SchedulerConfig | None = None) -> SchedulerState:
+        """Return the state that `dump` gave, or the one in which it goes on under other settings. O(n log n).
+
+        Blocks of levels that were not compacted before, and are now, are queued; batches that are full now are flushed.
+        Counters of what happened start at zero.
+
+        Raises:
+            ValueError: its parts do not fit together.
+        """
+        state = SchedulerState(stored.config if config is None else config)
+        state.applied = stored.applied
+        state.quarantine_dropped, state.tombstones_dropped = stored.quarantine_dropped, stored.tombstones_dropped
+        for tenant, shard, until in stored.dropped:
+            state.index.note_dropped(tenant, shard, until)
+        for block in stored.blocks:
+            state.index.add(block)
+        state.tombstones.load(stored.tombstones)
+        state.blocks.load(stored.queue, state.index.get)
+        for job in stored.jobs:
+            state.jobs.add(job.plan, job.state, job.orphans)
+        state.quarantine.update({job.plan.name: job for job in stored.quarantine})
+        now = 0.0 if stored.applied is None else stored.applied.appended_at
+        for block in state.unaccounted_blocks():
+            if block.level >= len(stored.config.levels):
+                state.blocks.push(block, now)
+        return state
+
+    def encode(self) -> bytes:
+        """Return the state as a record. O(everything)."""
+        return _FRAME.encode(body=_STATES.encode(self.dump()))
+
+    @staticmethod
+    def decode(data: bytes, place: str) -> SchedulerState:
+        """Return the state that `encode` gave. O(n log n).
+
+        Raises:
+            CorruptData: the bytes are not those of a state.
+            Unsupported: another release wrote it.
+        """
+        (body,) = _FRAME.decode(data, place)
+        try:
+            return SchedulerState.load(_STATES.decode(bytes(body), place))
+        except ValueError as error:
+            raise CorruptData(path=place, offset=_FRAME.header_bytes, expected="a state whose parts fit together",
+                              found=str(error)) from error
+
+    # ---------------------------------------------------------------------------------------------------- checks
+
+    def unaccounted_blocks(self) -> list[BlockMeta]:
+        """Return blocks that are to be compacted some day, and are neither queued, nor in a job or in quarantine.
+
+        Empty, unless the quarantine was full once (`quarantine_dropped`). O(everything).
+        """
+        kept = {(*plan.place, block_id) for plan in self._plans() for block_id in plan.source_blocks}
+        return [block for block in self.index.blocks()
+                if self.is_compacted(block.level) and (block.tenant, block.shard, block.level, block.id) not in kept
+                and not self.blocks.holds((block.tenant, block.shard, block.level), block.id)]
+
+    def _plans(self) -> Iterator[JobPlan]:
+        yield from (job.plan for job in self.jobs)
+        yield from (job.plan for job in self.quarantine.values())
+
+    def audit(self) -> None:
+        """Check all parts, and that no block is in two places. O(everything).
+
+        Raises:
+            AuditFailed: something is wrong; the message has the numbers.
+        """
+        for part in (self.index, self.blocks, self.jobs, self.tombstones):
+            part.audit()
+        owners = Counter((*job.plan.place, block_id) for job in self.jobs for block_id in job.plan.source_blocks)
+        for (tenant, shard, level, block_id), count in owners.items():
+            if count > 1 or self.blocks.holds((tenant, shard, level), block_id):
+                raise AuditFailed(f"block {block_id!r} of tenant {tenant!r}, shard {shard} is in {count} jobs, or "
+                                  f"queued as well")
+        newest = max((job.state.token for job in self.jobs), default=0)
+        if newest > self.applied_index:
+            raise AuditFailed(f"a job has token {newest}, the last command is {self.applied_index}")
+
+    def __repr__(self) -> str:
+        return (f"SchedulerState({len(self.index)} blocks, {len(self.blocks)} of them queued, {len(self.jobs)} jobs, "
+                f"{len(self.tombstones)} tombstones, {len(self.quarantine)} in quarantine, applied "
+                f"{self.applied_index})")

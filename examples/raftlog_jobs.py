@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RaftlogExecute`: a worker's execute that rewrites segments of Raft logs, fenced.
+
+The scheduler's blocks are the logs' segments: the tenant is the log's name, the id of a block its segment's number, and
+after a rewrite the number with the token of the job that wrote it (`segment_block_id`). A job's sources are a group of
+adjacent segments, which become one (or more, if they do not fit into one). The files are the log's own business: give
+the worker a cleanup that deletes nothing (`lambda tombstone: None`), so that tombstones are confirmed and forgotten.
+
+Doing a job twice is harmless. What a worker before has committed is found merged, and reported as done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import groupby
+
+import attrs
+
+from compactlib.errors import BudgetSpent, Busy, CompactionFailed, InvalidInput, NotFound
+from compactlib.fences import LockingFence, TokenFence
+from compactlib.raftlog import LogChoice, LogView, SegmentLog
+from compactlib.raftlog.policy import LeftOut, filled_groups, is_worthwhile
+from compactlib.rewrite import Executor
+from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob
+from compactlib.scheduler.errors import ReleaseJob
+
+_DIGITS = 16
+
+
+def segment_block_id(number: int, token: int | None = None) -> str:
+    """The id of a block that is a segment: `0000000000000007`, or `0000000000000007@52` as a job with token 52 left it.
+
+    Raises:
+        InvalidInput: the number is no segment's.
+    """
+    if not 0 < number < 10**_DIGITS:
+        raise InvalidInput(f"{number} is not the number of a segment; give 1 to {10**_DIGITS - 1}")
+    return f"{number:0{_DIGITS}d}" if token is None else f"{number:0{_DIGITS}d}@{token}"
+
+
+def segment_of_block(block_id: str) -> int:
+    """The number of the segment that a block is.
+
+    Raises:
+        InvalidInput: the id is none of `segment_block_id`.
+    """
+    digits, at, token = block_id.partition("@")
+    if len(digits) != _DIGITS or not digits.isdecimal() or bool(at) != token.isdecimal() or not int(digits):
+        raise InvalidInput(f"{block_id!r} is not the id of a segment; make ids with segment_block_id()")
+    return int(digits)
+
+
+@attrs.frozen
+class TheseSegments:
+    """A `LogPolicy` that joins the given segments, as far as they fit into one, and leaves every other alone.
+
+    Attributes:
+        numbers: the segments' numbers, ascending.
+
+    Raises:
+        InvalidInput: they are no tuple of numbers.
+    """
+
+    numbers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """`"these"`."""
+        return "these"
+
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        """See `LogPolicy`."""
+        groups: list[tuple[int, ...]] = []
+        left_out: list[LeftOut] = []
+        for wanted, run in groupby(view.candidates, key=lambda stats: stats.number in self.numbers):
+            if not wanted:
+                left_out += (LeftOut(stats.number, "it is not the job's") for stats in run)
+                continue
+            for members in filled_groups(list(run), view.limits):
+                if is_worthwhile(members):
+                    groups.append(tuple(stats.number for stats in members))
+                else:
+                    left_out.append(LeftOut(members[0].number, "nothing in it is dead, and no neighbour fits in"))
+        why = "they are the job's" if groups else f"no neighbour joins segments {self}, and none has dead entries"
+        return LogChoice(tuple(groups), tuple(left_out), why)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.numbers))
+
+
+class RaftlogExecute:
+    """An `Execute` for jobs whose sources are segments. Any thread may call it; one compaction a log runs at a time.
+
+    Args:
+        logs: the open log of each tenant, or a function that gives it (and raises `NotFound`).
+        fence: what every commit goes through, under the job's name.
+        executor: runs the copying; the worker's thread by default.
+    """
+
+    def __init__(self, logs: Mapping[str, SegmentLog] | Callable[[str], SegmentLog], fence: LockingFence,
+                 executor: Executor | None = None) -> None:
+        self._logs = logs
+        self._fence = fence
+        self._executor = executor
+
+    def __call__(self, job: RunningJob) -> CompactedBlocks:
+        """Join the job's segments.
+
+        Raises:
+            FencedOff: the job went to another worker; nothing was committed.
+            ReleaseJob: the log is being compacted, or its segments cannot be joined now: a worker should try again.
+            InvalidInput: a source is no segment.
+            NotFound: there is no such log.
+            CompactlibError: what the rewrite ended in; the segments are as before.
+        """
+        job.check()
+        token, plan = job.token, job.plan
+        log = self._log(plan.tenant)
+        policy = TheseSegments(tuple(sorted(map(segment_of_block, plan.source_blocks))))
+        self._fence.admit(plan.name, token)
+        why = ""
+        try:
+            why = log.compact(policy=policy, executor=self._executor, budget=job.budget,
+                              fence=TokenFence(self._fence, plan.name, token)).why
+        except CompactionFailed as error:
+            # What is wrong with other segments of the log is none of the job's business.
+            mine = [group.error for group in error.report.failed if set(group.members) & set(policy.numbers)]
+            if mine:
+                raise mine[0] from error
+        except Busy as error:
+            if isinstance(error, BudgetSpent):
+                raise
+            why = str(error)
+        # What the policy would still join although the plan was carried out is still in use.
+        if policy.choose(log.view(), 0.0).groups:
+            raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: {why}; try again later")
+        # Those that are gone were dropped as dead, or are part of the one before them.
+        left = [stats for stats in log.stats() if stats.number in policy.numbers]
+        return CompactedBlocks(
+            tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
+            new_blocks=tuple(BlockMeta(id=segment_block_id(stats.number, token), tenant=plan.tenant, shard=plan.shard,
+                                       level=plan.compaction_level + 1, size_bytes=stats.data_bytes)
+                             for stats in left),
+            no_output=None if left else NoOutput.EMPTY)
+
+    def _log(self, tenant: str) -> SegmentLog:
+        if callable(self._logs):
+            return self._logs(tenant)
+        log = self._logs.get(tenant)
+        if log is None:
+            raise NotFound(f"this worker has no log {tenant!r}; it has {', '.join(sorted(self._logs)) or 'none'}")
+        return log

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler over HTTP, under uvicorn in a thread: who is answered, what is said, and where the client asks next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from compactlib.commandlog import KVLog, NoAnswer, NotLeader
+from compactlib.errors import Busy, Closed, InvalidInput, StorageError
+from compactlib.kv import MemoryStore
+from compactlib.scheduler import (
+    BlockMeta,
+    CompactedBlocks,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    PollResponse,
+    Scheduler,
+    SchedulerApplication,
+    SchedulerClient,
+    SchedulerConfig,
+    StatusUpdate,
+    Verdict,
+)
+from compactlib.scheduler.errors import TurnedAway
+
+uvicorn = pytest.importorskip("uvicorn")
+SECRET = "a secret of more than sixteen characters"
+
+
+@contextlib.contextmanager
+def served(application: SchedulerApplication) -> Iterator[str]:
+    """Serve it in a thread; yields the address."""
+    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        threading.Event().wait(0.005)
+    try:
+        yield "http://{}:{}".format(*server.servers[0].sockets[0].getsockname())
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def opened() -> Scheduler:
+    return Scheduler(KVLog(MemoryStore()), None, SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+
+
+def blocks(*names: str) -> list[BlockMeta]:
+    return [BlockMeta(id=name, tenant="größe", shard=1, level=0, min_time=0.1, max_time=2.5) for name in names]
+
+
+def test_a_job_goes_over_http_and_back() -> None:
+    scheduler = opened()
+    with served(SchedulerApplication(scheduler)) as address, SchedulerClient([address]) as client:
+        assert client.add_blocks(blocks("a", "b")).queued == ("a", "b")
+        assert client.add_blocks(blocks("a")).duplicate == ("a",)
+        client.poll(PollRequest(job_capacity=1))
+        answer = client.poll(PollRequest(job_capacity=1))
+        [plan], [lease] = answer.compaction_jobs, answer.assignments
+        assert lease.blocks == tuple(blocks("a", "b"))
+        output = BlockMeta(id="out", tenant="größe", shard=1, level=1)
+        done = CompactedBlocks(tenant=plan.tenant, shard=1, source_blocks=plan.source_blocks, new_blocks=(output,))
+        said = client.poll(PollRequest((StatusUpdate(plan.name, lease.token, JobStatus.SUCCESS, done),)))
+        assert [each.verdict for each in said.answers] == [Verdict.ACCEPTED]
+        assert client.status()["blocks"] == scheduler.status()["blocks"] == 1
+
+
+def test_without_the_token_nobody_is_answered() -> None:
+    with served(SchedulerApplication(opened(), tokens={"workers": SECRET})) as address:
+        with SchedulerClient([address], token=SECRET) as client:
+            assert client.status()["jobs"] == 0
+        for token in (None, "another secret of that length"):
+            with SchedulerClient([address], token=token) as client, pytest.raises(TurnedAway, match="say who asks"):
+                client.status()
+    with pytest.raises(InvalidInput, match="at least 16"):
+        SchedulerApplication(opened(), tokens={"workers": "short"})
+
+
+def asked(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+    connection.request(method, path, body, {"content-type": "application/json", **headers})
+    response = connection.getresponse()
+    found: tuple[int, dict[str, Any]] = response.status, json.loads(response.read())
+    connection.close()
+    return found
+
+
+def test_a_page_in_a_browser_is_not_answered() -> None:
+    with served(SchedulerApplication(opened())) as address:
+        assert asked(address, "GET", "/v1/status")[0] == 200
+        assert asked(address, "GET", "/v1/status", host="evil.example")[0] == 403
+        assert asked(address, "POST", "/v1/poll", b"{}", **{"content-type": "text/plain"})[0] == 415
+        assert asked(address, "GET", "/v1/status", **{"x-forwarded-for": "10.0.0.1"})[0] == 403
+    with served(SchedulerApplication(opened(), insecure=True)) as address:
+        assert asked(address, "GET", "/v1/status", host="evil.example")[0] == 200
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), [
+    ("/v1/poll", b"{", 400, "expected JSON"), ("/v1/poll", b'{"job_capacity":"1"}', 400, "job_capacity"),
+    ("/v1/poll", b'{"job_capacity":-1}', 400, "room for 0 jobs or more"), ("/v1/nothing", b"{}", 404, "/v1/poll"),
+    ("/v1/add_blocks", b'{"blocks":[{"id":"","tenant":"","shard":0,"level":0}]}', 400, "not a block id"),
+    ("/v1/poll", b" " * 2000, 413, "max_body_bytes=1000")])
+def test_what_cannot_be_carried_out_is_refused_by_name(path: str, body: bytes, status: int, message: str) -> None:
+    scheduler = opened()
+    with served(SchedulerApplication(scheduler, max_body_bytes=1000)) as address:
+        found, said = asked(address, "POST", path, body)
+    assert found == status
+    assert message in said["message"]
+    assert said["changed"] == "no"
+    assert scheduler.status()["index"] == 1
+
+
+class Node:
+    """A node that answers as it is told to."""
+
+    def __init__(self, answer: Callable[[], PollResponse]) -> None:
+        self.asked = 0
+        self._answer = answer
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        self.asked += 1
+        return self._answer()
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> Any:
+        raise NotImplementedError
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+
+def raising(error: Exception) -> Callable[[], PollResponse]:
+    def answer() -> PollResponse:
+        raise error
+
+    return answer
+
+
+def test_the_client_follows_the_leader() -> None:
+    leader, other = Node(PollResponse), Node(raising(NotLeader(leader="c:1")))
+    with served(SchedulerApplication(leader)) as last:
+        nodes = {"c:1": last}
+        with served(SchedulerApplication(other, nodes=nodes)) as first, \
+                served(SchedulerApplication(other, nodes=nodes)) as second, \
+                SchedulerClient([first, second, last]) as client:
+            for _ in range(3):
+                assert client.poll(PollRequest()) == PollResponse()
+    assert (leader.asked, other.asked) == (3, 1)
+
+
+def test_a_poll_that_may_have_been_carried_out_is_not_repeated() -> None:
+    node = Node(raising(StorageError(operation="write", path="/secret/place", errno=5)))
+    with served(SchedulerApplication(node)) as address, SchedulerClient([address]) as client:
+        with pytest.raises(NoAnswer) as caught:
+            client.poll(PollRequest())
+    assert node.asked == 1
+    assert "/secret/place" not in str(caught.value)
+
+
+def test_a_node_that_is_not_there_is_passed_over() -> None:
+    with served(SchedulerApplication(Node(PollResponse))) as address:
+        with SchedulerClient(["http://127.0.0.1:1", address]) as client:
+            assert client.poll(PollRequest()) == PollResponse()
+        with SchedulerClient(["http://127.0.0.1:1"], timeout_seconds=0.2) as client, pytest.raises(Busy):
+            client.poll(PollRequest())
+        with pytest.raises(Closed):
+            client.poll(PollRequest())
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b"])
+def test_an_address_that_is_none_or_open_to_strangers_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput):
+        SchedulerClient([address])

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which job a poll gives out, and what a clock that was ahead costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.commandlog import KVLog
+from compactlib.errors import InvalidInput
+from compactlib.kv import MemoryStore
+from compactlib.scheduler import (
+    AssignmentPolicy,
+    AssignmentView,
+    BlockMeta,
+    ByPriority,
+    FairTenants,
+    JobChoice,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    PollResponse,
+    Scheduler,
+    SchedulerConfig,
+    SmallestFirst,
+    StatusUpdate,
+)
+
+ONES = SchedulerConfig(levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=1)), lease_seconds=15.0,
+                       max_queue_size=0, max_jobs_per_poll=1 << 19, backoff_seconds=0.0)
+
+
+class Desk:
+    """A scheduler whose jobs have one block each."""
+
+    def __init__(self, policy: AssignmentPolicy | None = None) -> None:
+        self.clock = ManualClock(1000.0)
+        self.scheduler = Scheduler(KVLog(MemoryStore(), clock=self.clock), None, ONES, policy=policy)
+
+    def queue(self, *blocks: BlockMeta) -> None:
+        """Make a job of each; call it once, since a later poll would give out those that there are."""
+        self.scheduler.add_blocks(blocks)
+        assert self.scheduler.poll(PollRequest(job_capacity=len(blocks))).compaction_jobs == ()
+
+    def take(self, capacity: int = 1) -> PollResponse:
+        return self.scheduler.poll(PollRequest(job_capacity=capacity))
+
+    def say(self, answer: PollResponse, status: JobStatus) -> None:
+        self.scheduler.poll(PollRequest(tuple(StatusUpdate(lease.name, lease.token, status)
+                                              for lease in answer.assignments)))
+
+
+def sources(answer: PollResponse) -> list[str]:
+    return [block for plan in answer.compaction_jobs for block in plan.source_blocks]
+
+
+def block(name: str, *, tenant: str = "A", level: int = 0, size_bytes: int = 0) -> BlockMeta:
+    return BlockMeta(id=name, tenant=tenant, shard=0, level=level, size_bytes=size_bytes)
+
+
+def test_an_expired_lease_is_not_hidden_behind_a_live_one_with_fewer_failures() -> None:
+    desk = Desk()
+    desk.queue(block("lost"), block("healthy"))
+    assert sources(desk.take()) == ["lost"]
+    desk.clock.advance(16.0)
+    healthy = desk.take()
+    assert sources(healthy) == ["healthy"]
+    assert sources(desk.take()) == ["lost"]  # with a failure now
+    desk.clock.advance(14.0)
+    desk.say(healthy, JobStatus.IN_PROGRESS)
+    desk.clock.advance(2.0)
+    assert sources(desk.take(2)) == ["lost"]
+
+
+def test_unassigned_jobs_come_before_expired_ones_and_fewer_failures_before_more() -> None:
+    desk = Desk()
+    desk.queue(block("expired"), block("failed"), block("new"))
+    assert sources(desk.take()) == ["expired"]
+    failed = desk.take()
+    assert sources(failed) == ["failed"]
+    desk.say(failed, JobStatus.FAILED)
+    desk.clock.advance(16.0)
+    assert sources(desk.take(3)) == ["new", "failed", "expired"]
+
+
+def test_small_levels_come_first() -> None:
+    desk = Desk()
+    desk.queue(block("large", level=1), block("small"))
+    assert sources(desk.take(2)) == ["small", "large"]
+
+
+def test_a_share_of_the_workers_goes_to_higher_levels() -> None:
+    desk = Desk(ByPriority(higher_level_share=0.5))
+    desk.queue(*(block(f"{kind}-{number}", level=level) for level, kind in enumerate(("small", "large"))
+                 for number in range(6)))
+    taken = [name for _ in range(4) for name in sources(desk.take())]
+    assert sum(name.startswith("large") for name in taken) == 2
+
+
+def test_a_tenant_with_one_job_waits_for_two_assignments_at_most() -> None:
+    desk = Desk(FairTenants())
+    desk.queue(*(block(f"{number:05}", tenant="big") for number in range(10_000)), block("mine", tenant="small"))
+    assert "mine" in sources(desk.take()) + sources(desk.take())
+
+
+def test_workers_are_shared_out_by_weights() -> None:
+    desk = Desk(FairTenants({"A": 3}))
+    desk.queue(*(block(f"{tenant}{number}", tenant=tenant) for tenant in "AB" for number in range(20)))
+    taken = [name[0] for _ in range(8) for name in sources(desk.take())]
+    assert (taken.count("A"), taken.count("B")) == (6, 2)
+
+
+def test_the_smallest_job_goes_first_unless_another_has_waited_for_long() -> None:
+    for waited, first in ((30.0, "small"), (61.0, "large")):
+        desk = Desk(SmallestFirst(max_wait_seconds=60.0))
+        desk.queue(block("large", size_bytes=1000), block("small", size_bytes=10))
+        desk.clock.advance(waited)
+        assert sources(desk.take())[0] == first
+
+
+class Broken:
+    name = "broken"
+
+    def __init__(self, *jobs: str) -> None:
+        self._jobs = jobs
+
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
+        return JobChoice(self._jobs, "broken")
+
+
+@pytest.mark.parametrize("jobs", [("no such job",), ("twice", "twice")])
+def test_a_policy_that_chooses_what_cannot_be_assigned_changes_nothing(jobs: tuple[str, ...]) -> None:
+    desk = Desk(Broken(*jobs))
+    desk.scheduler.add_blocks([block("a")])
+    before = desk.scheduler.status()
+    with pytest.raises(InvalidInput, match="choose of the view's jobs"):
+        desk.take(5)
+    assert desk.scheduler.status() == before
+
+
+def test_a_lease_of_a_leader_hours_ahead_ends_within_a_lease_of_the_next_poll() -> None:
+    desk = Desk()
+    desk.queue(block("a"))
+    desk.clock.set_now(1000.0 + 7200.0)
+    assert sources(desk.take()) == ["a"]
+    desk.clock.set_now(1010.0)
+    assert sources(desk.take()) == []
+    assert desk.scheduler.table().to_dicts()[0]["lease ends in"] == 15.0
+    desk.clock.advance(15.5)
+    assert sources(desk.take()) == ["a"]
+
+
+def test_an_idle_poll_writes_nothing() -> None:
+    desk = Desk()
+    desk.queue(block("a"))
+    desk.take()
+    index = desk.scheduler.status()["index"]
+    for _ in range(3):
+        desk.clock.advance(1.0)
+        desk.take()
+    assert desk.scheduler.status()["index"] == index
