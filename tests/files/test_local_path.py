@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.app.cli import main
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
-from compactlib.blobstore.store.copying import copy_store
+from compactlib.blobstore.copying import copy_store
 from compactlib.errors import InvalidInput
 from compactlib.fences import FileFence
 from compactlib.files.disk import local_path

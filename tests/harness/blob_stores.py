@@ -22,7 +22,7 @@ def config(**changes: Any) -> BlobStoreConfig:
     """Forty segments of 2 KiB, a journal of one record."""
     settings: dict[str, Any] = {
         "capacity_bytes": 40 * 2048, "segment_bytes": 2048, "deleted_retention_seconds": RETENTION,
-        "journal_max_entries": 1, "index_max_entries": 7, "pace": None,
+        "journal_max_entries": 1, "compaction_bytes_per_second": None,
         "ttl_update_buffer_seconds": 0.0, "durability": "interval"}
     return BlobStoreConfig(**{**settings, **changes})
 

@@ -94,7 +94,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("raft_log_store", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called "
                                                  "again",
     ("local_log", "interrupts_of_closing"): "the same",
-    ("blob_store", "interrupts_of_closing"): "the same",
     ("scheduler_host", "interrupts_of_closing"): "the same",
     ("segment_log", "opened_on_a_full_disk"): "a log whose last write was torn is opened and read on a full disk",
     ("raft_log_store", "opened_on_a_full_disk"): "a store is opened and read on a full disk; an append needs room",
@@ -106,7 +105,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("catalog", "forks"): "a forked child is refused by name, and changes nothing",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "the same",
-    ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.fixed_number import FixedNumber
 from compactlib.blobstore import BlobChoice, BlobPolicy, CostBenefit, Greedy
-from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import CopyOrder, in_copy_order
+from compactlib.lab.blobstore.policies.declining_cost import DecliningCost
+from compactlib.blobstore.view import CopyOrder, in_copy_order
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.model.placement import ByEnd
+from compactlib.lab.blobstore.survivors import ByEnd
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
 from compactlib.lab.blobstore.contents import Contents

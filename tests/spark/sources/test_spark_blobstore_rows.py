@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore, SegmentRecords
-from compactlib.blobstore.compaction.sense.statistics import log_statistics
+from compactlib.blobstore.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
