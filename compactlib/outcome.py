@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import BudgetSpent, Busy, CompactionFailed, CompactlibError, Rejected
 from compactlib.report import Printed
 
 StatsT_co = TypeVar("StatsT_co", covariant=True)
@@ -78,6 +78,61 @@ class Failed(Printed):
 
 Outcome: TypeAlias = Done[StatsT_co] | Skipped | Failed
 """One of the three; distinguish them with `match` or `isinstance`."""
+
+
+@attrs.frozen(kw_only=True)
+class Ending(Printed):
+    """The report of a call that returned an outcome without a report: nothing was done, or a part.
+
+    Attributes:
+        why: the reason, in one sentence.
+        is_empty: whether nothing was done.
+        is_partial: whether work is left because the budget was spent.
+        report: what was done, where the outcome had a report besides its error.
+    """
+
+    why: str
+    is_empty: bool = True
+    is_partial: bool = False
+    report: Any = None
+
+
+def raised(outcome: Any) -> Any:
+    """Return the report of an outcome, or raise its error; a report is returned as it is.
+
+    An adapter: it lets callers be written for reports and exceptions while some engines still return outcomes. It
+    ends with the last of them.
+
+    | outcome | becomes |
+    |---|---|
+    | `Done(stats)` | `stats` |
+    | `Skipped(reason)` | an empty report with `why`; `Busy` if it is busy |
+    | `Failed(error)` that changed nothing | the error, raised |
+    | `Failed(BudgetSpent)` after a part | a partial report |
+    | `Failed(error)` after a part | `CompactionFailed`, if the error alone would say that nothing was changed |
+    """
+    match outcome:
+        case Done(stats):
+            return stats
+        case Skipped(reason, is_busy=True):
+            raise Busy(reason)
+        case Skipped(reason):
+            return Ending(why=reason)
+        case Failed(error, changed):
+            report = getattr(outcome, "report", None)
+            if changed == "no" or (report is None and not isinstance(error, Rejected)):
+                raise error
+            part = Ending(why=str(error), is_empty=False, is_partial=isinstance(error, BudgetSpent), report=report)
+            if part.is_partial:
+                return part
+            failures = {str(each.members): each.error for each in getattr(report, "failed", ())} or {"commit": error}
+            raise CompactionFailed(report=part if report is None else report, failures=failures) from error
+    return outcome
+
+
+def is_empty(report: Any) -> bool:
+    """Return whether a report of `raised` says that nothing was done; reports of old engines do not say so."""
+    return bool(getattr(report, "is_empty", False))
 
 
 def _rows(stats: Any) -> list[dict[str, Any]]:

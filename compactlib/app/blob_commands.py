@@ -21,7 +21,7 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.errors import BudgetSpent, Busy, InvalidInput
-from compactlib.outcome import Outcome
+from compactlib.outcome import raised
 from compactlib.report import VerifyReport
 from compactlib.runtime import Budget
 
@@ -67,7 +67,7 @@ class BlobStoreAt(StoreAt):
             raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, by itself or by "
                        f"request(name)") from busy
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """By this process, which locks the store."""
         asked = self.asked
         if asked.retention is None:
@@ -80,7 +80,7 @@ class BlobStoreAt(StoreAt):
             # It will not be open for long enough to see whether the clock is right.
             store.accept_clock()
             with started_executor(asked) as executor:
-                return store.compact(executor=executor, budget=budget)
+                return raised(store.compact(executor=executor, budget=budget))
 
     def verified(self) -> VerifyReport:
         """Every record of every segment."""

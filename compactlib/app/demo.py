@@ -31,10 +31,10 @@ from compactlib.app.proof import differing_files, problems_in
 from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.app.workload import DEFAULT_MAX_BYTES, make_history, select_files
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CorruptData, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import CompactionFailed, CorruptData, InvalidInput, MissingDependency, Unsupported
 from compactlib.files import LocalFiles, list_folder, local_path
-from compactlib.outcome import Failed
-from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
+from compactlib.outcome import is_empty, raised
+from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
 from compactlib.rewrite import Executor
 
 WRITTEN = "written"
@@ -173,8 +173,8 @@ class _Demo:
 
 def _compacted(folder: str, name: str, limits: SegmentLimits, executor: Executor) -> LogCompactionReport | None:
     with progress_bar(name) as observer, SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
-        outcome = log.compact(policy=log.policy, executor=executor)
-    report = report_of(outcome)
-    if isinstance(outcome, Failed) and outcome.changed == "no":
-        raise outcome.error
-    return report
+        try:
+            report = raised(log.compact(policy=log.policy, executor=executor))
+        except CompactionFailed as error:
+            report = error.report
+    return None if is_empty(report) else getattr(report, "report", report)

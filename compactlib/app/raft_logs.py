@@ -14,7 +14,6 @@ from compactlib.app.inspection import inspect_log
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.outcome import Outcome
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -27,7 +26,6 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLog,
     logs_of_store,
-    report_of,
     verify_log,
 )
 from compactlib.raftlog.errors import NotALog
@@ -73,7 +71,7 @@ class RaftLogAt(StoreAt):
         return sorted({*(stats.number for stats in plan.drops), *(n for group in plan.groups for n in group.numbers)}
                       ), left
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """By this process, which locks the log."""
         asked = self.asked
         with LogReader(self.path) as reader:
@@ -83,10 +81,6 @@ class RaftLogAt(StoreAt):
         with started_executor(asked) as executor, progress_bar("compact") as observer, \
                 SegmentLog(self.path, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)) as log:
             return log.compact(policy=self._policy, executor=executor, budget=budget)
-
-    def report_of(self, outcome: Outcome[Any]) -> Any:
-        """Of a part, too."""
-        return report_of(outcome)
 
     def verified(self) -> VerifyReport:
         """Also of a log that is so damaged that it cannot be opened."""
@@ -137,7 +131,7 @@ class RaftLogStoreAt(StoreAt):
         """There is no plan of all."""
         raise NotImplementedError
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """Refused: the store does that."""
         raise InvalidInput(f"{self.path} is a {self.kind}, which compacts them itself: "
                            f"RaftLogStore(folder, options).log(ID).compact(), or a LogCompactionWorker")

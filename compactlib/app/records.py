@@ -17,7 +17,6 @@ from compactlib.errors import InvalidInput, NotFound, Unsupported
 from compactlib.files import list_folder
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, is_local_objects
-from compactlib.outcome import Outcome
 from compactlib.report import Table, VerifyReport
 from compactlib.runtime import Budget
 from compactlib.staging import (
@@ -108,7 +107,7 @@ class RepositoryAt(KVStoreAt):
         """The branch, or nothing."""
         return ([] if plan.is_empty else [plan.view.branch]), {}
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """By this process; others may try at the same time, and one commits."""
         budget = Budget(bytes_per_second=self.asked.rate, total_bytes=self.asked.max_bytes)
         with contextlib.closing(SqliteStore(self.path, create=False)) as store, \
@@ -149,7 +148,7 @@ class SqliteFileAt(KVStoreAt):
         """There is no plan of all."""
         raise NotImplementedError
 
-    def compacted(self) -> Outcome[Any]:
+    def compacted(self) -> Any:
         """Refused: which repository?"""
         raise self._which()
 

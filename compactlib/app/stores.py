@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.app.terminal import Answer, waiting
-from compactlib.errors import Unsupported
+from compactlib.errors import CompactionFailed, Unsupported
 from compactlib.files import local_path
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.outcome import is_empty, raised
 from compactlib.report import Table, VerifyReport
 
 _SHOWN_NAMES = 5
-_CHANGED = {"partly": "what was done before stays", "unknown": "it is not known whether the last step was carried out"}
 
 
 def _path(given: str) -> str:
@@ -92,17 +91,13 @@ class StoreAt(ABC):
     def verified(self) -> VerifyReport:
         """Everything read and checked."""
 
-    def compacted(self) -> Outcome[Any]:
-        """What a compaction by this process came to.
+    def compacted(self) -> Any:
+        """Compact in this process; return the report.
 
         Raises:
             InvalidInput: this kind is compacted by others; says by whom.
         """
         raise NotImplementedError
-
-    def report_of(self, outcome: Outcome[Any]) -> Any:
-        """What was done, as far as there is a report."""
-        return outcome.stats if isinstance(outcome, Done) else None
 
     def plan(self) -> Answer:
         """What a compaction would do now."""
@@ -123,16 +118,19 @@ class StoreAt(ABC):
         Raises:
             CompactlibError: nothing could be done; says why.
         """
-        outcome = self.compacted()
-        if isinstance(outcome, Failed) and outcome.changed == "no":
-            raise outcome.error
-        report = self.report_of(outcome)
-        parts: tuple[str | Table, ...] = (
-            (f"skipped: {outcome.reason}",) if isinstance(outcome, Skipped)
-            else () if report is None else (report.table() if hasattr(report, "table") else outcome.table(),))
-        if isinstance(outcome, Failed):
-            parts = (*parts, f"failed, and {_CHANGED[outcome.changed]}: {outcome.error}")
-        return Answer(outcome.to_dicts(), parts, int(isinstance(outcome, Failed)))
+        failed = ""
+        try:
+            report = raised(self.compacted())
+        except CompactionFailed as error:
+            failed, report = str(error), error.report
+        if is_empty(report):
+            return Answer([{"outcome": "skipped", "reason": report.why}], (f"skipped: {report.why}",))
+        if getattr(report, "is_partial", False):
+            failed = f"in part, and what was done stays: {report.why}"
+        told = getattr(report, "report", None) or report
+        rows = [{"outcome": "failed" if failed else "done", **row} for row in told.to_dicts()]
+        table = told.table() if hasattr(told, "table") else Table.from_dicts(rows)
+        return Answer(rows, (table, failed) if failed else (table,), int(bool(failed)))
 
     def verify(self) -> Answer:
         """Everything read, and what is damaged; the exit code is 1 if anything is."""

@@ -26,7 +26,7 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.blobstore.config import BlobStoreConfig as BlobStoreConfig
-    from compactlib.blobstore.copying import copy_store as copy_store
+    from compactlib.blobstore.copying import StoreCopy as StoreCopy, copy_store as copy_store
     from compactlib.blobstore.descriptor import is_blob_store as is_blob_store
     from compactlib.blobstore.errors import (
         BlobExists as BlobExists,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 else:
     offer(__name__, {
         "compactlib.blobstore.config": "BlobStoreConfig",
-        "compactlib.blobstore.copying": "copy_store",
+        "compactlib.blobstore.copying": "StoreCopy copy_store",
         "compactlib.blobstore.descriptor": "is_blob_store",
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",

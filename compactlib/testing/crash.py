@@ -52,6 +52,7 @@ _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
+_CRASHES = itertools.count()
 
 
 class RecordingFiles(FilesInFront):
@@ -270,7 +271,7 @@ def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], 
 
 
 def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int = 128, seed: int = 0,
-                    points: Iterable[int] | None = None, scratch: StrPath | None = None) -> int:
+                    points: Iterable[int] | None = None) -> int:
     """Rebuild the folder after a crash at every point of a recording, and call the check on each.
 
     Folders with equal content, and as much acknowledged, are checked once. The check may change its folder.
@@ -282,7 +283,6 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
         limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 1.
         seed: chooses samples.
         points: numbers of operations after which to crash; all if not given.
-        scratch: where to build the folders; in /dev/shm where there is one, else in the folder for temporary files.
 
     Returns:
         How many different folders were checked.
@@ -292,17 +292,14 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
         InvalidInput: the limit is below 1, or a point lies outside the recording.
     """
     seen: set[object] = set()
-    with scratch_folder(scratch) as base:
+    with _scratch_folder() as base:
         for model, fates in distinct_crashes(recording, random.Random(seed), limit_per_point, points, seen):
-            with (_rebuilt(model, fates, base / f"crash-{len(seen)}") as folder,
-                  _noting(_note, recording, model, fates)):
-                check(folder, recording.acknowledged(model.point))
+            _check_rebuilt(recording, model, fates, base, check, "after this crash the folder is wrong")
     return len(seen)
 
 
 def explore_recovery(recording: Recording, recover: Recover, check: Check, *, recoveries: int | None = 100,
-                     limit_per_point: int = 32, seed: int = 0, points: Iterable[int] | None = None,
-                     scratch: StrPath | None = None) -> int:
+                     limit_per_point: int = 32, seed: int = 0, points: Iterable[int] | None = None) -> int:
     """Crash, recover, crash the recovery at every point, recover again, and only then call the check.
 
     Args:
@@ -314,38 +311,40 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
         limit_per_point: see `explore_crashes`; for the first crash and for the second.
         seed: chooses samples, and the first crashes.
         points: see `explore_crashes`; for the first crash.
-        scratch: see `explore_crashes`.
 
     Returns:
         How many different folders were checked.
 
     Raises:
-        BaseException: what the recovery or the check raised, with a note that tells the crashes.
+        BaseException: what the recovery or the check raised, with a note for the crash of the recovery and a note for
+            the crash before it.
         InvalidInput: see `explore_crashes`; or the recovery changed the folder in another way than through its files.
     """
-    rng = random.Random(seed)
+    rng, seen = random.Random(seed), set[object]()
     first = [(model.point, fates) for model, fates in distinct_crashes(recording, rng, limit_per_point, points, set())]
     if recoveries is not None and len(first) > recoveries:
         first = [first[place] for place in sorted(rng.sample(range(len(first)), recoveries))]
-    seen: set[object] = set()
+
+    def crash_again(folder: Path, acknowledged: Sequence[Any]) -> None:
+        def recover_again(folder: Path, _: Sequence[Any]) -> None:
+            recover(folder, LocalFiles())
+            check(folder, acknowledged)
+
+        again = record(folder, recover, ignore=recording.ignore)
+        for behind, then in distinct_crashes(again, rng, limit_per_point, None, seen, len(acknowledged)):
+            _check_rebuilt(again, behind, then, base, recover_again, "after this crash of the recovery it is wrong")
+
     model = CrashModel(recording)
-    with scratch_folder(scratch) as base:
+    with _scratch_folder() as base:
         for point, fates in first:
             model.advance_to(point)
-            with _rebuilt(model, fates, base / "first") as folder, _noting(_note, recording, model, fates):
-                again = record(folder, recover, ignore=recording.ignore)
-            acknowledged = recording.acknowledged(point)
-            for behind, then in distinct_crashes(again, rng, limit_per_point, None, seen, len(acknowledged)):
-                with (_rebuilt(behind, then, base / "second") as folder,
-                      _noting(_note, recording, model, fates, (again, behind, then))):
-                    recover(folder, LocalFiles())
-                    check(folder, acknowledged)
+            _check_rebuilt(recording, model, fates, base, crash_again, "the recovery from this crash is wrong")
     return len(seen)
 
 
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,
                   points: Sequence[int] | None = None, limit_per_point: int = 16, max_states: int | None = None,
-                  seed: int = 0, scratch: StrPath | None = None) -> int:
+                  seed: int = 0) -> int:
     """Kill `first` before each of its changes, run `successor` to its end on what is there, let the power fail.
 
     A killed process leaves its un-synced changes in the operating system's page cache: its successor finds them, builds
@@ -367,7 +366,6 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, after each
             of them the power fails at one point, and this is repeated until there are as many states or no new ones.
         seed: chooses samples.
-        scratch: where to build the folders; see `explore_crashes`.
 
     Returns:
         How many different folders were checked.
@@ -378,7 +376,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     """
     rng = random.Random(seed)
     seen: set[object] = set()
-    with scratch_folder(scratch) as base:
+    with _scratch_folder() as base:
         changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
         numbers = list(range(1, len(changes) + 2) if points is None else points)
         if max_states is not None and points is None:
@@ -396,9 +394,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                     if max_states is not None:
                         every = range(start := rng.choice(every), start + 1)
                     for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
-                        with (_rebuilt(model, fates, base / "after") as folder,
-                              _noting(_note, recording, model, fates, begins=begins)):
-                            check(folder, recording.acknowledged(model.point))
+                        _check_rebuilt(recording, model, fates, base, check, f"after this power failure the folder is "
+                                       f"wrong; the successor begins with operation {begins}")
                         if len(seen) >= limit:
                             break
             if max_states is None:
@@ -447,17 +444,15 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
         shutil.rmtree(folder)
 
 
-def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath, *,
-                 recover: Recover | None = None) -> tuple[Any, ...]:
+def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath) -> tuple[Any, ...]:
     """Rebuild in `folder` one crash, and return what had been acknowledged before it.
 
     The recording may be made anew, if the function does the same operations in the same order each time.
 
     Args:
-        recording: from `record`.
+        recording: from `record`; for a crash of a recovery, that of the recovery.
         picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing.
         folder: where; made if it is not there, and must be empty.
-        recover: for a failure of `explore_recovery` whose note asks for it: the recovery that crashed.
 
     Raises:
         InvalidInput: no such crash in this recording, or the folder is not empty.
@@ -467,42 +462,17 @@ def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath
         raise InvalidInput(f"{os.fspath(folder)} is not empty; give a new folder to rebuild a crash in")
     choices = Choices(picks)
     model, fates = _picked(recording, choices)
-    acknowledged = recording.acknowledged(model.point)
-    if recover is not None:
-        with scratch_folder(None) as base, _rebuilt(model, fates, base / "first") as first:
-            model, fates = _picked(record(first, recover, ignore=recording.ignore), choices)
-    _require_made(choices, picks)
+    if choices.departures != {number: place for number, place in picks.items() if place}:
+        raise InvalidInput(f"the picks {dict(picks)} do not fit the recording, which made {choices.departures} of them "
+                           f"({choices.story()}); record the same work again")
     write_image(model.image(fates), folder)
-    return acknowledged
-
-
-def explain(recording: Recording, picks: Mapping[int, int]) -> str:
-    """The operations around a crash, one a line, each with what became of it.
-
-    Args:
-        recording: from `record`.
-        picks: see `repeat_crash`.
-
-    Raises:
-        InvalidInput: no such crash in this recording.
-    """
-    choices = Choices(picks)
-    model, fates = _picked(recording, choices)
-    _require_made(choices, picks)
-    return _story(recording, model, fates)
+    return recording.acknowledged(model.point)
 
 
 def _picked(recording: Recording, choices: Choices) -> tuple[CrashModel, Fates]:
     model = CrashModel(recording)
     model.advance_to(choices.pick("operations before the crash", *range(len(recording.operations) + 1)))
     return model, model.pick(choices)
-
-
-def _require_made(choices: Choices, picks: Mapping[int, int]) -> None:
-    if choices.departures != {number: place for number, place in picks.items() if place}:
-        raise InvalidInput(f"the picks {dict(picks)} do not fit the recording, which made {choices.departures} of them "
-                           f"({choices.story()}); record the same work again, and if it was the recovery that "
-                           "crashed, give `recover`")
 
 
 def _story(recording: Recording, model: CrashModel, fates: Fates) -> str:
@@ -531,55 +501,40 @@ def _fate(index: int, operation: Operation, model: CrashModel, fates: Fates) -> 
                      for change in changes_of(index, operation))
 
 
-def _note(recording: Recording, model: CrashModel, fates: Fates,
-          again: tuple[Recording, CrashModel, Fates] | None = None, *, begins: int | None = None) -> str:
-    story, picks, argument = _story(recording, model, fates), model.picks(fates), ""
-    if begins is not None:
-        return f"after this power failure the folder is wrong; the successor begins with operation {begins}:\n{story}"
-    if again is not None:
-        story += "\n     == recovery ==\n" + _story(*again)
-        picks |= {2 + len(model.pending) + number: place for number, place in again[1].picks(again[2]).items()}
-        argument = ", recover=..."
-    return (f"after this crash the folder is wrong:\n{story}\n"
-            f"acknowledged before the crash: {len(recording.acknowledged(model.point))}; "
-            f"repeat_crash(recording, {picks}, folder{argument}) rebuilds the folder")
+def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: Path, check: Check,
+                   wrong: str) -> None:
+    """Call the check on the folder after one crash; what it raises gets a note that tells the crash."""
+    folder, acknowledged = base / f"crash-{next(_CRASHES)}", recording.acknowledged(model.point)
+    folder.mkdir()
+    try:
+        write_image(model.image(fates), folder)
+        check(folder, acknowledged)
+    except BaseException as error:
+        # pytest's own failures are no `Exception`.
+        error.add_note(f"{wrong}:\n{_story(recording, model, fates)}\n"
+                       f"acknowledged before the crash: {len(acknowledged)}; "
+                       f"repeat_crash(recording, {model.picks(fates)}, folder) rebuilds the folder")
+        raise
+    finally:
+        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
-def _noting(note: str | Callable[..., str], *arguments: object, **named: object) -> Iterator[None]:
-    """Note on whatever is raised inside the `with` (pytest's own failures are no `Exception`) what it was about."""
+def _noting(note: str) -> Iterator[None]:
+    """Note on whatever is raised inside the `with` what it was about."""
     try:
         yield
     except BaseException as error:
-        error.add_note(note if isinstance(note, str) else note(*arguments, **named))
+        error.add_note(note)
         raise
 
 
 @contextlib.contextmanager
-def scratch_folder(parent: StrPath | None) -> Iterator[Path]:
-    """A folder of its own inside the `with`, in shared memory if there is some and no parent is given."""
-    name = None
-    if parent is None:
-        # There may be no shared memory, or no room left in it; then the ordinary place for temporary files will do.
-        with contextlib.suppress(OSError):
-            name = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHARED_MEMORY)
-    if name is None:
-        name = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-    try:
+def _scratch_folder() -> Iterator[Path]:
+    """A folder of its own inside the `with`: in shared memory if there is some, else where temporary files go."""
+    where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=where) as name:
         yield Path(name)
-    finally:
-        shutil.rmtree(name)
-
-
-@contextlib.contextmanager
-def _rebuilt(model: CrashModel, fates: Fates, folder: Path) -> Iterator[Path]:
-    """The folder as it stands after a crash with these fates, inside the `with`."""
-    folder.mkdir()
-    try:
-        write_image(model.image(fates), folder)
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _read_image(folder: str, ignore: Collection[str]) -> Image:

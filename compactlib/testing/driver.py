@@ -230,6 +230,8 @@ class Driver(Protocol[StoreT]):
                 `"missing"`, `"older"`. A named error is an answer then, too. A wrong answer is none, and neither is
                 "never there" or "deleted" for what was acknowledged and not deleted. The exception is the end of a
                 file that is still appended to: when it is `"cut"`, it is as if the last writes had never been synced.
+                `"put back"`: the whole folder is an older copy. A store whose other stores have seen more says so by a
+                named error; else it is the older store.
         """
 
     def policy(self) -> Any:

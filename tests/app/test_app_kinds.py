@@ -325,8 +325,8 @@ def test_a_budget_that_ends_a_compaction_is_told_and_no_other_process_is_named(
     folder = blob_store(tmp_path / "blobs")
     ended, out, err = answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all",
                              "--max-bytes", str(most))
-    assert ended == code
-    assert ("what was done before stays" in out) == (code == 1)
+    assert ended == code, out
+    assert ("what was done stays" in out) == (code == 1)
     assert f"exceed the total of {most} bytes" in out + err
     assert "that process" not in out + err
 

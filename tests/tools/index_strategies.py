@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from compactlib.indexset.index_set import MAX_INDEX, IndexSet
+from compactlib.indexset import MAX_INDEX, IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 
 BOUNDARIES: tuple[int, ...] = (0, 1 << 6, 1 << 16, 1 << 30, 1 << 32, 1 << 63, MAX_INDEX)

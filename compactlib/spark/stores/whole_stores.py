@@ -16,10 +16,10 @@ import attrs
 
 from compactlib.clock import SystemClock
 from compactlib.contract import CommitFence, Policy
-from compactlib.errors import Busy, InvalidInput, NotFound
+from compactlib.errors import BudgetSpent, Busy, NotFound
 from compactlib.executors import own_error
 from compactlib.files import list_folder
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.outcome import is_empty, raised
 from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark.executors.items import map_items
 from compactlib.spark.stores.many_stores import listed_once
@@ -91,26 +91,17 @@ class WholeStore:
                                f"or say by exists= where stores are that are no files or folders of these names")
             fence = None if self.open_fence is None else self.open_fence(name)
             with contextlib.closing(self.open_store(name)) as store:
-                outcome = store.compact(policy=self.policy, budget=budget, fence=fence)
-        except Busy as error:
-            # Another has it open: perhaps an attempt at this very task, which Spark has given up and which goes on.
-            outcome = Skipped(str(error), is_busy=True)
+                report = raised(store.compact(policy=self.policy, budget=budget, fence=fence))
+            told: tuple[str, str, str | None] = (
+                ("skipped", report.why, None) if is_empty(report) else ("done", repr(report), None))
         except Exception as error:  # a host's own code may raise anything; the other stores go on
-            outcome = Failed(own_error(name, error))
-        kind, reason, error_name = _told(outcome)
+            # Busy: another has it open, perhaps an attempt at this very task, which Spark has given up and which goes
+            # on. A budget that is spent before anything was committed is a failure.
+            is_skipped = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
+            own = own_error(name, error)
+            told = ("skipped", str(error), None) if is_skipped else ("failed", str(own), type(own).__name__)
+        kind, reason, error_name = told
         return name, kind, reason, budget.spent_bytes, clock.monotonic() - began, error_name
-
-
-def _told(outcome: object) -> tuple[str, str, str | None]:
-    match outcome:
-        case Done(stats):
-            return "done", repr(stats), None
-        case Skipped(reason):
-            return "skipped", reason, None
-        case Failed(error):
-            return "failed", str(error), type(error).__name__
-        case _:
-            return "failed", f"compact() gave a {type(outcome).__name__}, which is no outcome", InvalidInput.__name__
 
 
 def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str, float], open_store: OpenStore, *,

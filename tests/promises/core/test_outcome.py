@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import BudgetSpent, CorruptData, StorageError
+from compactlib.errors import BudgetSpent, Busy, CompactionFailed, Conflict, CorruptData, StorageError
 from compactlib.kv import OutcomeUnknown
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.outcome import Done, Failed, Outcome, Skipped, raised
 
 
 @attrs.frozen
@@ -86,3 +86,19 @@ def test_a_failure_pickles_with_all_fields_of_its_error(error: CorruptData | Bud
     assert isinstance(revived, Failed)
     assert type(revived.error) is type(error)
     assert (str(revived.error), vars(revived.error)) == (str(error), vars(error))
+
+
+def test_raised_gives_the_report_or_raises_the_error() -> None:
+    stats, spent = Stats(1, 2048), BudgetSpent("2,048 bytes are spent", reason="bytes", spent_bytes=2048)
+    assert raised(Done(stats)) is raised(stats) is stats
+    empty, partial = raised(Skipped("nothing is dead")), raised(Failed(spent, "partly"))
+    assert (empty.is_empty, empty.is_partial, empty.why) == (True, False, "nothing is dead")
+    assert (partial.is_empty, partial.is_partial, partial.why) == (False, True, str(spent))
+    for outcome, kind in ((Skipped("a compaction runs", is_busy=True), Busy), (Failed(DAMAGE), CorruptData),
+                          (Failed(DAMAGE, "partly"), CorruptData), (Failed(spent), BudgetSpent)):
+        with pytest.raises(kind):
+            raised(outcome)
+    refusal = Conflict("a newer token was admitted")
+    with pytest.raises(CompactionFailed) as found:
+        raised(Failed(refusal, "partly"))
+    assert list(found.value.failures.values()) == [refusal]

@@ -146,15 +146,16 @@ class LocalLogDriver:
         forgotten = max((what.index for what in tried if isinstance(what, Forgotten)), default=0)
         assert log.first_index <= forgotten + 1, f"the log begins at {log.first_index}, forgotten was {forgotten}"
         for what in sure:
-            # A cut file is as if the last writes were never synced.
-            is_lost = damage == "cut" and isinstance(what, Proposed | Carried) and places.get(what.text, end + 1) > end
+            # A cut file is as if the last writes were never synced, a folder that was put back as if never made.
+            is_older = damage in ("cut", "put back")
+            is_lost = is_older and isinstance(what, Proposed | Carried) and places.get(what.text, end + 1) > end
             match what:
                 case Proposed(text=text) if text not in found:
                     assert is_lost or places.get(text, 0) < log.first_index > 1, f"{text} is not in the log"
                 case Carried(index=index, text=text) if index >= log.first_index:
                     assert is_lost or found.get(text) == what, f"{what} is not in the log, {found.get(text)} is"
                 case Begun(term=term, opening=opening) if opening != store.opening:
-                    assert log.term > term or damage == "cut", f"term {log.term} is not above {term}, which had begun"
+                    assert log.term > term or is_older, f"term {log.term} is not above {term}, which had begun"
         # Each opening takes one term and one place.
         for one, other in pairwise([*carried, Carried(log.last_index + 1, log.term, "the next one")]):
             assert other.index - one.index == 1 + other.term - one.term, f"{one} is followed by {other}"

@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from compactlib import CompactionFailed, Skipped
+from compactlib.outcome import Ending, is_empty, raised
 from compactlib.testing import Change, Journal
 
 
@@ -26,14 +28,16 @@ def standing(journal: Journal) -> list[Change]:
 
 
 def result_of(outcome: Any) -> Any:
-    """The outcome, unless it or a part of it is a failure, whose error is raised; what was skipped is no error."""
-    for each in (outcome, *getattr(getattr(outcome, "stats", None), "failed", ())):
-        error = getattr(each, "error", None)
-        if isinstance(error, Exception):
-            raise error
-    return outcome
+    """The report of what was done; the first failure of a part is raised, what was skipped is an empty report."""
+    try:
+        report = Ending(why=outcome.reason) if isinstance(outcome, Skipped) else raised(outcome)
+    except CompactionFailed as failed:
+        raise next(iter(failed.failures.values())) from failed
+    for each in getattr(report, "failed", ()):
+        raise each.error
+    return report
 
 
-def has_changed(outcome: Any) -> bool:
+def has_changed(report: Any) -> bool:
     """Whether something was done, and not skipped."""
-    return hasattr(outcome, "stats")
+    return report is not None and not is_empty(report)

@@ -305,14 +305,13 @@ class _Host:
         self.clean("main")
         change = tried.Merge(self.opening, "main", source="dev", message=self.message(), strategy=self.strategy())
         with self.journal.trying(change):
-            made = self.repository.branch("main").merge("dev", change.message, strategy=change.strategy)
+            made = result_of(self.repository.branch("main").merge("dev", change.message, strategy=change.strategy))
             self.require_own(made, change.message)
 
-    def require_own(self, outcome: object, message: str) -> None:
+    def require_own(self, report: Any, message: str) -> None:
         """The commit that a caller is told of is its own."""
-        if has_changed(outcome):
-            told: Any = outcome
-            found = self.repository.commit(told.stats.commit_id).message
+        if has_changed(report):
+            found = self.repository.commit(report.commit_id).message
             assert found == message, f"commit {message} was made, and {found} was told"
 
     def again(self, name: str) -> None:

@@ -73,17 +73,10 @@ class TestOneStore:
             def close(self) -> None:
                 self.closed += 1
 
-        class Odd(Broken):
-            def compact(self, **arguments: object) -> object:
-                return 7
-
-        broken, odd = Broken(), Odd()
+        broken = Broken()
         told = WholeStore(lambda name: broken)("a")  # type: ignore[arg-type, return-value]
         assert (told[1], told[5], broken.closed) == ("failed", "TaskFailed", 1)
         assert "a host's own" in told[2]
-        told = WholeStore(lambda name: odd)("a")  # type: ignore[arg-type, return-value]
-        assert (told[1], told[2], told[5]) == ("failed", "compact() gave a int, which is no outcome", "InvalidInput")
-        assert odd.closed == 1
 
     def test_what_another_holds_is_skipped(self, tmp_path: Path) -> None:
         (folder,) = build_logs(tmp_path / "logs", 1)

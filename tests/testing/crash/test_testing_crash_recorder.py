@@ -16,7 +16,6 @@ from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, write_durably
 from compactlib.files.disk import replace_with_symlink
 from compactlib.testing import RecordingFiles, explore_crashes, record, repeat_crash
-from compactlib.testing.crash import explain
 from tests.harness.pictures import picture
 from tests.tools.faults.plan import FailingFiles
 
@@ -267,34 +266,3 @@ def test_threads_may_share_a_recorder(tmp_path: Path) -> None:
             assert int((folder / str(number)).read_bytes()) >= round_number
 
     explore_crashes(recording, check, limit_per_point=8)
-
-
-def test_an_explanation_says_what_became_of_each_operation(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-
-    def work(folder: Path, files: Files) -> None:
-        write_durably(files, folder / "a", [b"x" * 600])
-        out = files.open(folder / "a")
-        out.write_at(600, [b"y" * 600])
-        out.write_at(1200, [b"z" * 10])
-        out.close()
-        files.rename(folder / "a", folder / "sub/a")
-        files.unlink(folder / "sub/a")
-
-    recording = record(tmp_path, work)
-    shown = [" ".join(line.split()) for line in explain(recording, {0: 8, 2: 4, 3: 1, 5: 1}).splitlines()]
-    assert shown == [
-        "0 create a.tmp durable",
-        "1 write a.tmp at 0, 600 bytes durable",
-        "2 sync a.tmp",
-        "3 rename a.tmp to a durable",
-        "4 sync folder .",
-        "5 write a at 600, 600 bytes TORN after 424 bytes",
-        "6 write a at 1200, 10 bytes LOST",
-        "7 rename a to sub/a new name there, removal of old name LOST",
-        "-- crash --",
-        "8 unlink sub/a not reached",
-    ]
-    assert "block 0 of the file LOST" in explain(recording, {0: 6, 2: 6})
-    assert explain(recording, {}).splitlines()[0].strip() == "-- crash --"
-    assert explain(recording, {0: 9}).splitlines()[-1].strip() == "-- crash --"

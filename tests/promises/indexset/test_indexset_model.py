@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
 from compactlib.errors import NotFound, Unsorted
-from compactlib.indexset import IndexSet, IndexSetBuilder
-from compactlib.indexset.runs import MAX_INDEX
+from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder
 from tests.tools.index_strategies import index_runs, indexes
 
 RUNS = index_runs()
@@ -72,7 +71,6 @@ def test_builder(model: set[int]) -> None:
     singly, by_runs = IndexSetBuilder(), IndexSetBuilder()
     for index in sorted(model):
         singly.append(index)
-        singly.audit()
     for first, last in made(model).runs():
         middle = (first + last) // 2
         by_runs.append_run(first, middle)

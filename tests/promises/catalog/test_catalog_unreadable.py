@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node learns which of its partitions nobody can read any more, and nothing is published for them until they go."""
+
+from __future__ import annotations
+
+from compactlib.catalog import (
+    CatalogService,
+    Column,
+    ColumnType,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropTable,
+    HybridClock,
+    PublishedTimes,
+    UpdateLog,
+)
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore
+
+
+def test_partition_of_a_dropped_table_is_unreadable_from_the_drop_on() -> None:
+    clock = ManualClock(1000.0)
+    service = CatalogService(UpdateLog(MemoryStore(), clock=clock), HybridClock(clock))
+    service.execute([CreateSchema("A"), CreateZone("Z")], wait=False)
+    for name in ("stays", "goes"):
+        clock.advance(1.0)
+        service.execute([CreateTable(schema="A", name=name, zone="Z", primary_key=("ID",),
+                                     columns=(Column(name="ID", type=ColumnType.INT64, nullable=False),))], wait=False)
+    tables = {table.name: table.id for table in service.catalog(service.history.latest).tables.values()}
+    times = PublishedTimes(MemoryStore(), "node")
+    for table in tables.values():
+        times.register(table, 0, incarnation=1, created_at=1)
+    assert times.unreadable(service.history, 0) == []
+    clock.advance(1.0)
+    service.execute([DropTable(schema="A", name="goes")], wait=False)
+    dropped = service.history.activation(service.history.latest)
+    assert times.unreadable(service.history, dropped - 1) == []
+    assert times.unreadable(service.history, dropped) == [(tables["goes"], 0, 1)]
+    times.remove(tables["goes"], 0, 1)
+    assert times.unreadable(service.history, dropped) == []

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`IndexSet` as a value: what it accepts, what it says at its ends, what it takes in memory; positions in a column."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tracemalloc
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from compactlib.errors import InvalidInput, NotFound, Unsorted
+from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder, merge_positions
+from tests.tools.index_strategies import indexes
+
+S = IndexSet.from_iterable([1, 2, 3, 5, 6, 7, 8, 9, 11])
+ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(indexes())).map(sorted)
+KINDS: list[Callable[[Sequence[int]], Any]] = [list, tuple, lambda values: array("Q", values)]
+
+
+@pytest.mark.parametrize("bad", [-1, MAX_INDEX + 1])
+@pytest.mark.parametrize("make", [
+    lambda bad: IndexSet.from_iterable([3, 1, bad]),
+    lambda bad: IndexSet.from_sorted([1, 3, bad]),
+    lambda bad: IndexSet.from_runs([(1, 3), (bad, bad)]),
+    lambda bad: IndexSet.range(bad, bad),
+    lambda bad: IndexSetBuilder().append(bad),
+    lambda bad: IndexSetBuilder().append_run(bad, bad),
+])
+def test_value_out_of_range_is_named(make: Callable[[Any], object], bad: int) -> None:
+    with pytest.raises(InvalidInput, match=str(bad)):
+        make(bad)
+
+
+@pytest.mark.parametrize("make", [lambda: IndexSet.range(5, 4), lambda: IndexSet.from_runs([(1, 2), (5, 4)]),
+                                  lambda: IndexSetBuilder().append_run(5, 4)])
+def test_run_that_ends_before_it_begins_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=r"\(5, 4\) ends before it begins"):
+        make()
+
+
+def test_chunks_hold_at_least_one_member() -> None:
+    with pytest.raises(InvalidInput):
+        S.chunks(0)
+
+
+@pytest.mark.parametrize("refused", [-1, 4, 5, MAX_INDEX + 1])
+def test_builder_is_unchanged_by_what_it_refuses(refused: int) -> None:
+    builder = IndexSetBuilder()
+    builder.append(4)
+    before = builder.build()
+    builder.append(5)
+    for first, last in ((refused, refused), (6, refused)):
+        with pytest.raises(InvalidInput):
+            builder.append_run(first, last)
+    assert list(builder.build().runs()) == [(4, 5)]
+    assert list(before.runs()) == [(4, 4)]
+
+
+def test_empty_set_has_no_ends() -> None:
+    empty = IndexSet()
+    assert (list(empty), len(empty), empty.run_count, bool(empty)) == ([], 0, 0, False)
+    for which in ("first", "last"):
+        with pytest.raises(NotFound, match=which):
+            getattr(empty, which)
+    assert empty == S - S == empty.union() == empty & S
+    assert empty.issubset(S)
+    assert empty.isdisjoint(S)
+
+
+def test_all_indexes_there_are() -> None:
+    everything = IndexSet.range(0, MAX_INDEX)
+    assert (everything.first, everything.last, everything.count) == (0, MAX_INDEX, 1 << 64)
+    assert [index in everything for index in (-1, 0, MAX_INDEX, MAX_INDEX + 1)] == [False, True, True, False]
+    with pytest.raises(OverflowError):
+        len(everything)
+    assert list((everything - IndexSet.from_iterable([0, 7, MAX_INDEX])).runs()) == [(1, 6), (8, MAX_INDEX - 1)]
+    assert [half.count for half in everything.chunks(1 << 63)] == [1 << 63, 1 << 63]
+
+
+def test_equal_sets_are_equal_values() -> None:
+    same = [IndexSet.from_sorted(S), IndexSet.from_runs(S.runs()), S.at_most(6) | S.at_least(7),
+            IndexSet.range(1, 11) - IndexSet.from_iterable([4, 10]), pickle.loads(pickle.dumps(S)), copy.deepcopy(S)]
+    assert set(same) == {S}
+    assert repr(S) == "IndexSet(9 in 3 runs, 1..11)"
+    with pytest.raises(AttributeError):
+        S.count = 3  # type: ignore[misc]
+    assert "1" not in S
+
+
+@pytest.mark.parametrize(("members", "bytes_each"), [(range(0, 300_000, 3), 8), (range(0, 300_000, 3), 16)])
+def test_scattered_members_take_at_most_16_bytes_each(members: range, bytes_each: int) -> None:
+    runs = [(first, first + bytes_each // 16) for first in members]
+    stored = IndexSet.from_runs(runs).to_bytes()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = IndexSet.from_bytes(stored)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken <= bytes_each * len(members) + 4096
+    assert kept.run_count == len(members)
+
+
+@given(ASCENDING, ASCENDING, st.sampled_from(KINDS), st.sampled_from(KINDS))
+def test_positions_of_members(column: list[int], members: list[int], kind: Callable[[Sequence[int]], Any],
+                              other_kind: Callable[[Sequence[int]], Any]) -> None:
+    shared = [member for member in members if member in column]
+    assert merge_positions(kind(column), other_kind(shared)) == [column.index(member) for member in shared]
+    if shared != members:
+        absent = next(member for member in members if member not in column)
+        with pytest.raises(InvalidInput, match=f"{len(members) - len(shared)} of {len(members)} .* {absent}"):
+            merge_positions(column, members)
+
+
+@given(st.lists(st.integers(0, 12), max_size=8), st.lists(st.integers(0, 12), max_size=8))
+def test_unsorted_columns_are_refused_or_answered_rightly(column: list[int], members: list[int]) -> None:
+    try:
+        positions = merge_positions(column, members)
+    except InvalidInput:
+        return
+    assert [column[position] for position in positions] == members
+    assert all(position >= 0 for position in positions)
+
+
+@pytest.mark.parametrize(("column", "members"), [
+    ([1, 5, 3, 9], [3]), ([1, 3, 5, 9], [5, 3]), ([1, 3, 3, 9], [3]), ([4, 6, 5, 7], [5]),
+])
+def test_what_is_out_of_order_is_named(column: list[int], members: list[int]) -> None:
+    with pytest.raises(Unsorted) as caught:
+        merge_positions(column, members)
+    assert caught.value.found <= caught.value.previous
+
+
+def test_dense_column_of_any_size_is_answered_by_arithmetic() -> None:
+    # A merge would have to copy the column.
+    column = range(10, 1 << 62)
+    assert merge_positions(column, [10, 4_000_000_000, (1 << 62) - 1]) == [0, 3_999_999_990, (1 << 62) - 11]

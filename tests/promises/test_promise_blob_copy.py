@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of a blob store with other segments answers as the store does, or there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactlib.blobstore import (
+    Blob,
+    BlobReader,
+    BlobStore,
+    BlobStoreConfig,
+    Deleted,
+    Expired,
+    GetOptions,
+    StoreFull,
+    copy_store,
+)
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
+
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 13, journal_max_entries=0, max_blob_bytes=0)
+LARGER = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, journal_max_entries=0, max_blob_bytes=0)
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
+IDS = [b"%d" % number for number in range(40)]
+
+
+def filled(folder: Path, clock: ManualClock) -> BlobStore:
+    """A store with live, deleted, undeleted, permanent and expired blobs; it stays open."""
+    store = BlobStore(folder, CONFIG, clock=clock)
+    for number, blob_id in enumerate(IDS):
+        ttl = [None, 1.0, 1e6][number % 3]
+        store.put(blob_id, blob_id * 300, ttl_seconds=ttl, account=number, container=number % 7)
+    for blob_id in IDS[::4]:
+        store.delete(blob_id)
+    for blob_id in IDS[::8]:
+        store.undelete(blob_id)
+    store.ttl_update(IDS[2])
+    clock.advance(60.0)
+    return store
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["open store", "reader"])
+def test_copy_answers_as_its_source(tmp_path: Path, is_read: bool) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    with filled(tmp_path / "store", clock) as store, BlobReader(tmp_path / "store", CONFIG, clock=clock) as reader:
+        done = copy_store(reader if is_read else store, tmp_path / "copy", LARGER, clock=clock)
+        assert done.left_out == 0
+        assert done.records >= len(IDS)
+        with BlobStore(tmp_path / "copy", LARGER, clock=clock) as copy:
+            kinds = set()
+            for blob_id in IDS:
+                for options in (GetOptions(), EVERYTHING):
+                    found, wanted = copy.get(blob_id, options), store.get(blob_id, options)
+                    assert found == wanted
+                    kinds.add(type(found))
+            assert kinds == {Blob, Deleted, Expired}
+            assert copy.verify().is_sound
+
+
+def test_nothing_is_left_of_a_copy_without_room(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    tiny = BlobStoreConfig(capacity_bytes=1 << 13, segment_bytes=1 << 12, max_blob_bytes=0)
+    with filled(tmp_path / "store", clock) as store:
+        with pytest.raises(StoreFull):
+            copy_store(store, tmp_path / "copy", tiny, clock=clock)
+        assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_copy_into_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    (tmp_path / "copy").mkdir()
+    with filled(tmp_path / "store", clock) as store, pytest.raises(InvalidInput):
+        copy_store(store, tmp_path / "copy", LARGER, clock=clock)
+    assert list((tmp_path / "copy").iterdir()) == []

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A segment that a compaction has removed and that is put back from a copy is named at opening, and answers nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compactlib import CorruptData
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
+
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, deleted_retention_seconds=0.0,
+                         journal_max_entries=0, max_blob_bytes=0, durability="interval", purge_tombstones=True)
+COUNT = 40
+
+with_its_index = pytest.mark.parametrize("has_index", [False, True], ids=["segment alone", "with its index"])
+
+
+def filled(folder: Path) -> None:
+    """A store of several full segments."""
+    with BlobStore(folder, CONFIG) as store:
+        for number in range(COUNT):
+            store.put(f"k{number}", bytes([number]) * 5000)
+        store.put("last", b"x")
+
+
+def put_back(folder: Path, copy: Path, segment: str, *, has_index: bool) -> None:
+    """Bring a segment back that the store has no more."""
+    assert not (folder / f"{segment}.log").exists()
+    for name in copy.glob(f"{segment}.*"):
+        if has_index or name.suffix == ".log":
+            shutil.copy(name, folder)
+
+
+ANOTHER_HAS_ITS_PLACE = "0_0"
+UNLISTED = pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
+    "a store lists its segments where a compaction switches them, so that one that comes back is named at opening"))
+
+
+@with_its_index
+@pytest.mark.parametrize("segment", [ANOTHER_HAS_ITS_PLACE, pytest.param("1_0", marks=UNLISTED),
+                                     pytest.param("2_0", marks=UNLISTED)])
+def test_removed_blobs_stay_removed_when_their_segment_is_back(tmp_path: Path, segment: str, has_index: bool) -> None:
+    folder = tmp_path / "store"
+    filled(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    with BlobStore(folder, CONFIG) as store:
+        for number in range(COUNT):
+            store.delete(f"k{number}")
+    with BlobStore(folder, CONFIG) as store:
+        store.close_active_segment()
+        for _ in range(3):
+            store.compact(policy=CompactAll(min_used_fraction=0.0))
+        assert all(isinstance(store.get(f"k{number}"), Missing | Deleted) for number in range(COUNT))
+    put_back(folder, tmp_path / "copy", segment, has_index=has_index)
+    require_named(folder)
+
+
+def require_named(folder: Path) -> None:
+    """The store refuses to open, or names the segment and answers no blob by it."""
+    try:
+        store = BlobStore(folder, CONFIG)
+    except CorruptData:
+        return
+    with store:
+        assert store.recovery.damage, "nothing was named at opening"
+        assert not store.verify().is_sound
+        for number in range(COUNT):
+            try:
+                found = store.get(f"k{number}")
+            except CorruptData:
+                continue
+            assert isinstance(found, Missing | Deleted), f"k{number} is back"
