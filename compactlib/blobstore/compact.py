@@ -239,6 +239,9 @@ class Compactor:
             if name not in eligible:
                 why = "is active, or the journal reaches it" if log.has(name) else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {self._name} {why}; make a new plan")
+        room = self._room()
+        if room is not None and plan.bytes_needed > room:
+            done.why = self._no_room(plan.bytes_needed, room)
         valid = {victim.name: victim.valid_bytes for victim in plan.victims}
         waiting, carried, restarts = list(plan.names), None, 0
         while waiting and not done.why:
@@ -250,8 +253,7 @@ class Compactor:
                     carried = None
                 needed = sum(output.end for output in survivors.outputs)
                 if room is not None and needed > room:
-                    done.why = (f"a step of the compaction of store {self._name} needs {needed:,} bytes of room on the "
-                                f"disk before it gives any back, and {room:,} are available in {log.folder}; free some")
+                    done.why = self._no_room(needed, room)
                     break
                 tasks = {task.name: task for task in (CopyRecords.of(log.folder, log.descriptor.header(output.name),
                                                                      output, log.files) for output in survivors.outputs)}
@@ -277,7 +279,7 @@ class Compactor:
                     carried == damaged.segment) else carried
                 continue
             except BudgetSpent as error:
-                done.spent, done.why = error, str(error)
+                done.spent, done.why = self._named(error, waiting[0], valid, done.budget), str(error)
                 break
             except StorageError as error:
                 done.failures[str(waiting[0])] = error
@@ -296,6 +298,21 @@ class Compactor:
             if done.failures:
                 break
 
+    def _no_room(self, needed: int, room: int) -> str:
+        return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it gives any "
+                f"back, and {room:,} are available in {self._log.folder}; free some")
+
+    def _named(self, error: BudgetSpent, first: SegmentName, valid: Mapping[SegmentName, int], budget: Budget,
+               ) -> BudgetSpent:
+        """Return the error; if the total sufficed for no step, one that says how much would."""
+        total = budget.remaining.total_bytes
+        least = valid.get(first, 0)
+        if error.reason != "bytes" or total is None:
+            return error
+        return BudgetSpent(f"a step of the compaction of store {self._name} is committed all at once: {total} bytes were "
+                           f"left ({error.spent_bytes} bytes spent); give at least {error.spent_bytes + least}",
+                           reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
+
     # -- choosing a step
 
     def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
@@ -308,6 +325,9 @@ class Compactor:
         log.sync()
         budgeted, count, size = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES), 0, valid.get(carried, 0) \
             if carried is not None else 0
+        total = done.budget.remaining.total_bytes
+        if total is not None:
+            budgeted = min(budgeted, total)
         for name in waiting[:MAX_SOURCES - 1]:
             size += valid.get(name, 0)
             if count and size > budgeted:

@@ -4,12 +4,13 @@
 The list says which segments count. Where the folder differs from it:
 
 - a newer segment than all in the list was begun, and a crash came before it was listed: it counts;
-- a segment of an older or the same place that is not listed is a leftover: an output that was not committed, or a
-  source that was replaced;
+- an output of a step that was not committed, in the place of one of its sources, and a source of the last step are
+  leftovers;
+- any other segment that is not listed was put back by somebody: it does not count, and is reported;
 - of the last step an output is missing, and all its sources are there: the step is taken back;
 - a listed segment is missing: it is lost. It stays in the list, so that every opening reports it until it is put back;
-- some are missing, and others that are not listed are in their places: the list itself is older than the folder, or
-  damaged. What is there counts, and is reported.
+- one is missing, and a later generation is in its place: the list itself is older than the folder, or damaged. What is
+  in the place of a missing one counts, and is reported.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Layout:
         segments: the log, in order, without what is lost.
         lost: segments of the log that are not there.
         leftovers: segments that are there and may be removed.
-        damage: what is wrong with the list, and each segment that is lost.
+        damage: what is wrong with the list, and each segment that is lost or was put back.
         list: the list as it follows.
     """
 
@@ -78,21 +79,29 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
     begun = {name for name in present if name.position > newest}
     there, missing = listed.intersection(present), sorted(listed.difference(present))
     strays = set(present) - listed - begun
-    adopted = _adopted(strays, {name.position for name in there}) if missing else set()
+    adopted = _adopted(strays, missing)
     if adopted:
         damage.append(CorruptData(path=path, offset=0, expected=f"a list with segment {min(adopted)}",
                                   found=f"an older or damaged one, with {missing[0]}"))
         missing = []
     damage += [_no_file(folder, name, "a segment of the log") for name in missing]
+    held = {name.position: name.generation for name in there}
+    sources = set() if known.step is None else set(known.step.sources)
+    leftovers = {name for name in strays - adopted
+                 if name in sources or name.generation > held.get(name.position, name.generation)}
+    damage += [CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="segments of the list alone",
+                           found="one that a compaction has removed, put back") for name in
+               sorted(strays - adopted - leftovers)]
     counted = tuple(sorted(there | begun | adopted))
-    return Layout(segments=counted, lost=tuple(missing), damage=tuple(damage),
-                  leftovers=() if missing or adopted else tuple(sorted(strays)),
+    return Layout(segments=counted, lost=tuple(missing), damage=tuple(damage), leftovers=tuple(sorted(leftovers)),
                   list=attrs.evolve(known, segments=tuple(sorted({*counted, *missing}))))
 
 
-def _adopted(strays: Iterable[SegmentName], held: Collection[int]) -> set[SegmentName]:
+def _adopted(strays: Iterable[SegmentName], missing: Iterable[SegmentName]) -> set[SegmentName]:
     """Return those that take the place of a missing one: of each position the highest generation."""
-    return set({name.position: name for name in sorted(strays) if name.position not in held}.values())
+    gone = {name.position: name.generation for name in missing}
+    return set({name.position: name for name in sorted(strays)
+                if name.generation > gone.get(name.position, name.generation)}.values())
 
 
 def _no_file(folder: str, name: SegmentName, what: str) -> CorruptData:

@@ -114,7 +114,8 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if is_new:
         # The file that makes the folder a store comes last.
         found = FoundList(SegmentList(number=1))
-        SegmentListFile(files, folder, descriptor.log_segments, SegmentList(number=1)).make_ready()
+        with contextlib.closing(SegmentListFile(files, folder, descriptor.log_segments, SegmentList(number=1))) as new:
+            new.make_ready()
     if is_new or damage:
         _write_descriptor(files, folder, descriptor, is_new=is_new)
     listed = found.list.segments if found.list is not None else ()

@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import attrs
+
 from compactlib._closing import Closing
 from compactlib.blobstore.answer import content_of, judged
 from compactlib.blobstore.compact import (
@@ -82,7 +84,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.guard import Guard, Run, take_within
-from compactlib.report import VerifyReport
+from compactlib.report import Finding, VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.observe import Observer, telling
@@ -607,11 +609,14 @@ class BlobStore(Closing):
         limit, log = Budget() if budget is None else budget, self._log
         for _ in range(MAX_TRIES):
             snapshot = log.snapshot()
-            names = [] if self._guard.running else leftovers(list_folder(log.folder), log.layout())
+            layout = log.layout()
+            names = [] if self._guard.running else leftovers(list_folder(log.folder), layout)
             report = verify_log(log.folder, snapshot, log.has, names, limit)
             self._guard.require_open()
             if report is not None:
-                return report
+                damage = [] if self._guard.running else [
+                    Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in layout.damage]
+                return attrs.evolve(report, findings=(*damage, *report.findings))
         raise Busy(f"compactions of store {self._name} have taken segments away from the verifier {MAX_TRIES} times; "
                    f"verify again when none is running")
 
