@@ -77,8 +77,6 @@ class BlobStoreAt(StoreAt):
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
         with progress_bar("compact") as observer, \
                 BlobStore(self.path, config, policy=self.policy_of(_POLICIES), observer=observer) as store:
-            # It will not be open for long enough to see whether the clock is right.
-            store.accept_clock()
             with started_executor(asked) as executor:
                 return raised(store.compact(executor=executor, budget=budget))
 

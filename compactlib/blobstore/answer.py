@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compactlib.blobstore.values import Deleted, Expired, GetOptions, IndexEntry, Missing
-from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_record
+from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.state import BlobState
+from compactlib.blobstore.values import Deleted, Expired, GetOptions, IndexEntry, Missing
 from compactlib.errors import CorruptData
 
 

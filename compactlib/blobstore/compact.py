@@ -61,6 +61,7 @@ from compactlib.budget import Budget
 from compactlib.errors import (
     BudgetSpent,
     Busy,
+    Closed,
     CompactionFailed,
     CompactlibError,
     Conflict,
@@ -255,9 +256,10 @@ class Compactor:
                 if room is not None and needed > room:
                     done.why = self._no_room(needed, room)
                     break
-                tasks = {task.name: task for task in (CopyRecords.of(log.folder, log.descriptor.header(output.name),
-                                                                     output, log.files) for output in survivors.outputs)}
-                outcomes = (yield Copying(list(tasks.values()), done.budget, done.observer)) if tasks else {}
+                every = [CopyRecords.of(log.folder, log.descriptor.header(output.name), output, log.files)
+                         for output in survivors.outputs]
+                outcomes = (yield Copying(every, done.budget, done.observer)) if every else {}
+                tasks = {task.name: task for task in every}
                 files = self._copied(outcomes, tasks, done.budget)
                 published = self._publish(survivors, files, done.budget)
                 try:
@@ -281,8 +283,10 @@ class Compactor:
             except BudgetSpent as error:
                 done.spent, done.why = self._named(error, waiting[0], valid, done.budget), str(error)
                 break
-            except StorageError as error:
-                done.failures[str(waiting[0])] = error
+            except Closed:
+                raise
+            except CompactlibError as error:
+                done.failures[f"the step of segments {waiting[0]} and others"] = error
                 break
             except _StepFailed as failed:
                 done.failures[f"the step of segments {', '.join(map(str, sorted(failed.sources)))}"] = failed.error
@@ -309,8 +313,8 @@ class Compactor:
         least = valid.get(first, 0)
         if error.reason != "bytes" or total is None:
             return error
-        return BudgetSpent(f"a step of the compaction of store {self._name} is committed all at once: {total} bytes were "
-                           f"left ({error.spent_bytes} bytes spent); give at least {error.spent_bytes + least}",
+        return BudgetSpent(f"a step of the compaction of store {self._name} is committed all at once: {total} bytes "
+                           f"were left ({error.spent_bytes} bytes spent); give at least {error.spent_bytes + least}",
                            reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
 
     # -- choosing a step

@@ -14,10 +14,10 @@ import attrs
 from compactlib.blobstore.columns import hash_id
 from compactlib.blobstore.directory import IndexDirectory
 from compactlib.blobstore.index_segment import ENDS_OR_REVIVES, OFTEN, IndexSegment
-from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import AuditFailed
 from compactlib.runtime.breather import unhurried
 
@@ -342,8 +342,9 @@ class LogSnapshot:
 
     def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
-        """Yield the index entries of a log segment but the last, as `entries_of`, each with the `history` of its id; much
-        faster than asking for each. `breathe` is called after each piece of work.
+        """Yield the index entries of a log segment but the last, as `entries_of`, each with the `history` of its id.
+
+        Much faster than asking for each. `breathe` is called after each piece of work.
 
         Of an id of many records, superseded entries may come with an empty history.
         """

@@ -11,11 +11,11 @@ import attrs
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogSnapshot
 from compactlib.blobstore.index_segment import ENDS_OR_REVIVES
-from compactlib.blobstore.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.reader import BlobReader
 from compactlib.blobstore.replication import records_after
 from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path

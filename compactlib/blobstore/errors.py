@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno as _errno
 import os
 
-from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale
 
 
 class NotAStore(InvalidInput):

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from compactlib.blobstore.contents import LogSnapshot
 from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.lifetimes import lifetimes
+from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.validity import FOREVER, PurgeRules
+from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind, milliseconds
 
 _BY_ID = attrgetter("id")
 _BY_AGE = attrgetter("sequence", "segment")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.values import IndexEntry
 from compactlib.blobstore.validity import BlobEnd, PurgeRules, kept_until
+from compactlib.blobstore.values import IndexEntry
 
 
 class Lifetime(NamedTuple):

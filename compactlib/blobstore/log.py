@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Log`: the log of an open store, what of it is durable, and every change of it, under one lock.
 
-A record is written, synced if writes are synced one by one, and then published in the open index. Now and then, and when
-the segment is full, the open index becomes a part of the segment's index; its file is not synced, since opening makes
-again from the log what a crash takes of it.
+A record is written, synced if writes are synced one by one, and then published in the open index. Now and then, and
+when the segment is full, the open index becomes a part of the segment's index; its file is not synced, since opening
+makes again from the log what a crash takes of it.
 
 Locks, in this order: the fence of a commit, `guard.lock`, the lock of a shared sync. Under `guard.lock` are synced: a
 record if `durability="each"`, the active segment before a part of its index is written, a new segment (file, folder and
@@ -31,6 +31,7 @@ from compactlib.blobstore.layout import Layout, lay_out
 from compactlib.blobstore.load import part_records
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
+    LOG_SUFFIX,
     UNPUBLISHED_SUFFIX,
     LogPosition,
     SegmentName,
@@ -350,17 +351,19 @@ def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
     """
     gone, counted = set(layout.leftovers), {*layout.segments, *layout.lost}
     present = counted | set(filter(None, map(segment_of_log_file, names)))
-    found = []
-    for name in names:
-        segment, indexed = segment_of_log_file(name), segment_of_index_file(name.removesuffix(HALF_WRITTEN_SUFFIX))
-        is_half = name.endswith(HALF_WRITTEN_SUFFIX) and (
-            indexed is not None or name.removesuffix(HALF_WRITTEN_SUFFIX) in _REPLACED_FILES)
-        if segment in gone or is_half or (name.endswith(UNPUBLISHED_SUFFIX) and segment_of_log_file(
-                name.split(".log", 1)[0] + ".log") is not None):
-            found.append(name)
-        elif indexed is not None and (indexed in gone or indexed not in present):
-            found.append(name)
-    return found
+
+    def is_left(name: str) -> bool:
+        half = name.removesuffix(HALF_WRITTEN_SUFFIX)
+        indexed = segment_of_index_file(half)
+        if half != name:
+            return indexed is not None or half in _REPLACED_FILES
+        if name.endswith(UNPUBLISHED_SUFFIX):
+            return segment_of_log_file(name.split(LOG_SUFFIX, 1)[0] + LOG_SUFFIX) is not None
+        if indexed is not None:
+            return indexed in gone or indexed not in present
+        return segment_of_log_file(name) in gone
+
+    return list(filter(is_left, names))
 
 
 def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:

@@ -17,6 +17,8 @@ from compactlib.blobstore.errors import (
     TtlUpdateTooLate,
 )
 from compactlib.blobstore.names import FIRST_SEGMENT
+from compactlib.blobstore.records import record_size
+from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.values import (
     MAX_LIFE_VERSION,
     MAX_TAG,
@@ -29,8 +31,6 @@ from compactlib.blobstore.values import (
     id_bytes,
     milliseconds,
 )
-from compactlib.blobstore.records import record_size
-from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.errors import InvalidInput
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import attrs
 
-from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, PlanKind, SegmentView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index_file import index_file_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import OVERHEAD_BYTES
+from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, PlanKind, SegmentView
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
 

@@ -203,7 +203,8 @@ class BlobReader(Closing):
                 return found
             assert state is not None
             try:
-                return Blob(state.info(found), content_of(self._files.get(found.segment, self._stored.snapshot.has), found, self._salt))
+                file = self._files.get(found.segment, self._stored.snapshot.has)
+                return Blob(state.info(found), content_of(file, found, self._salt))
             except (StorageError, CorruptData):
                 # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the log
                 # says otherwise by now.

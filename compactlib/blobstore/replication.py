@@ -18,8 +18,8 @@ import attrs
 from compactlib.blobstore.columns import EntryColumns
 from compactlib.blobstore.contents import LogSnapshot
 from compactlib.blobstore.names import MAX_NUMBER
-from compactlib.blobstore.values import IndexEntry, RecordKind
 from compactlib.blobstore.state import blob_state
+from compactlib.blobstore.values import IndexEntry, RecordKind
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame

@@ -146,5 +146,5 @@ class BlobReclaimReport(Printed):
 
     def _summary(self) -> str:
         part = f"; {self.why}" if self.why else ""
-        return (f"reclaim of {self.store}: {len(self.removed)} files, {self.bytes_freed:,} bytes, overwrote the content "
-                f"of {self.erased_records:,} deleted blobs{part}")
+        return (f"reclaim of {self.store}: {len(self.removed)} files, {self.bytes_freed:,} bytes, overwrote the "
+                f"content of {self.erased_records:,} deleted blobs{part}")

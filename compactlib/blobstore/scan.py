@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.blobstore.values import MAX_ID_BYTES
-from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.records import HEADER_BYTES, MAGIC, TRAILER_BYTES, RecordHeader, decode_head
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.values import MAX_ID_BYTES
 from compactlib.files.checksum import crc32
 
 _CHUNK_BYTES = 1 << 20

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import attrs
 
 from compactlib.blobstore.columns import EntryColumns
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.descriptor import Descriptor
-from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.records import check_whole, content_range
 from compactlib.blobstore.load import load_segment
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import check_whole, content_range
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import CorruptData, Stale, StorageError
 
 _READ_BYTES = 2 << 20

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from compactlib.blobstore.values import BlobInfo, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.records import content_range
+from compactlib.blobstore.values import BlobInfo, IndexEntry, RecordFlag, RecordKind
 
 
 @attrs.frozen

@@ -69,7 +69,8 @@ class BlobStoreStatus(Printed):
                        eligible_segments=len(snapshot.eligible()), damaged_segments=len(compactor.damaged) + lost,
                        active_segment=str(contents.active.name), records=sum(map(len, sealed)) + len(contents.open),
                        index_parts=len(sealed), journal_entries=len(log.journal),
-                       index_memory_bytes=sum(map(IndexSegment.memory_bytes, sealed)) + contents.directory.memory_bytes(),
+                       index_memory_bytes=contents.directory.memory_bytes() + sum(
+                           map(IndexSegment.memory_bytes, sealed)),
                        unsynced=not log.writer.is_synced, next_sequence=log.next_sequence,
                        is_busy=bool(log.guard.running), is_managed=log.is_managed,
                        last_error="" if error is None else f"{type(error).__name__}: {error}",

@@ -33,7 +33,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
 from compactlib.blobstore.eviction import plan_eviction
 from compactlib.blobstore.hard_delete import Erased, erase_deleted
-from compactlib.blobstore.log import Log, leftovers
+from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
 from compactlib.blobstore.operations import (
     as_successor,

@@ -13,7 +13,7 @@ UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the
 |---|---|---|---|
 | last PUT | kept unless expired | kept while the delete is not in effect, unless expired | kept unless expired |
 | PUT and TTL_UPDATE before it | replaced | replaced | replaced |
-| TTL_UPDATE | kept | kept while the delete is not in effect, or while its PUT is in a segment that is not compacted | kept |
+| TTL_UPDATE | kept | kept while the delete is not in effect, or its PUT's segment is not compacted with it | kept |
 | DELETE | superseded | the newest kept unless it is a removable tombstone | superseded |
 | UNDELETE | superseded | superseded | the newest kept unless expired |
 
@@ -193,7 +193,8 @@ def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
     return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
 
 
-def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName]) -> Verdict:
+def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules,
+          compacting: Collection[SegmentName]) -> Verdict:
     """Return the verdict on a record if these segments, of which one holds it, are compacted together. O(n).
 
     Args:

@@ -45,11 +45,6 @@ def id_bytes(blob_id: BlobId) -> bytes:
     return blob_id
 
 
-def is_a(value: object, *types: type) -> bool:
-    """Whether a caller's argument is of one of these types, whatever its annotation says."""
-    return isinstance(value, types)
-
-
 def milliseconds(seconds: float) -> int:
     """A time or a span in whole milliseconds, the nearest one.
 
@@ -219,7 +214,8 @@ class Expired(_Nothing):
 
 
 Answer: TypeAlias = Blob | Missing | Deleted | Expired
-"""What a get can answer; never one for the other, and true only if there is content. Damage is none of them: it raises `CorruptData`."""
+"""What a get can answer; never one for the other, and true only if there is content. Damage is none of them: it raises
+`CorruptData`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -275,11 +275,12 @@ class BlobChoice:
 
 
 class BlobPolicy(Protocol):
-    """Decides whether a store is compacted now, and which segments; a small frozen class, attrs or dataclass, whose public
-    fields are its settings.
+    """Decides whether a store is compacted now, and which segments.
 
-    One that reads `SegmentView.dying` declares that by a class attribute `needs_forecast = True`; without it, it is shown
-    no forecast.
+    A small frozen class, attrs or dataclass, whose public fields are its settings.
+
+    One that reads `SegmentView.dying` declares that by a class attribute `needs_forecast = True`; without it, it is
+    shown no forecast.
     """
 
     @property

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.view import (
     BlobChoice,
     BlobView,
@@ -20,7 +21,6 @@ from compactlib.blobstore.view import (
     too_little,
     whole,
 )
-from compactlib.blobstore.names import SegmentName
 
 
 @attrs.frozen(kw_only=True)

@@ -24,8 +24,8 @@ from compactlib.blobstore import (
     StatsBased,
     StoreFull,
 )
-from compactlib.clock import ManualClock
 from compactlib.budget import Budget
+from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CompactlibError
 from tests.harness.plain_blob_store import PlainStore, told
 
@@ -118,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(sorted(POLICIES)), crashes=st.booleans())
     def compact(self, policy: str, crashes: bool) -> None:
-        """What is dead goes, everything else stays; if a budget ends it and the store is closed, whole steps were done."""
+        """What is dead goes, everything else stays; if a budget ends it, whole steps were done."""
         plan = self.store.plan(POLICIES[policy])
         if plan.is_empty:
             assert plan.why

@@ -159,7 +159,8 @@ class BlobStoreDriver:
         usual = BlobStoreConfig(
             capacity_bytes=1 << 16, segment_bytes=1 << 10, journal_max_entries=0,
             ttl_update_buffer_seconds=0.0, deleted_retention_seconds=RETENTION,
-            max_blob_bytes=0, compaction_bytes_per_second=None, close_active_segment=True, hard_delete=True, hard_delete_bytes_per_second=None)
+            max_blob_bytes=0, compaction_bytes_per_second=None, close_active_segment=True, hard_delete=True,
+            hard_delete_bytes_per_second=None)
         self._usual = attrs.evolve(usual, **changes)  # type: ignore[arg-type]
 
     def settings(self) -> Sequence[BlobStoreConfig]:

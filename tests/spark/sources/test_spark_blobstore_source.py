@@ -13,7 +13,7 @@ from compactlib.blobstore.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.spark import register
 from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
-from tests.blobstore.compaction_stores import START, flip, garbage_store
+from tests.harness.blob_stores import START, flip, garbage_store
 
 pytestmark = pytest.mark.spark
 
