@@ -313,8 +313,8 @@ class Compactor:
         least = valid.get(first, 0)
         if error.reason != "bytes" or total is None:
             return error
-        return BudgetSpent(f"a step of the compaction of store {self._name} is committed all at once: {total} bytes "
-                           f"were left ({error.spent_bytes} bytes spent); give at least {error.spent_bytes + least}",
+        return BudgetSpent(f"{error}; a step of the compaction of store {self._name} is committed all at once: give at "
+                           f"least {error.spent_bytes + least}",
                            reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
 
     # -- choosing a step

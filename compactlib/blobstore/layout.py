@@ -78,7 +78,8 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
     listed = set(known.segments)
     newest = max((name.position for name in listed), default=-1)
     begun = {name for name in present if name.position > newest}
-    there, missing = listed.intersection(present), sorted(listed.difference(present))
+    there = listed.intersection(present)
+    missing = sorted(listed.difference(present))
     strays = set(present) - listed - begun
     adopted = _adopted(strays, missing)
     if adopted:
