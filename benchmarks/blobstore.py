@@ -65,8 +65,7 @@ class Scale:
         return BlobStoreConfig(
             capacity_bytes=segments * self.segment_bytes, segment_bytes=self.segment_bytes, durability="interval",
             sync_interval_seconds=3600.0, deleted_retention_seconds=0.0, journal_max_entries=0,
-            pace=None, stats_entries_per_second=None,
-            swap_segments=4)
+            compaction_bytes_per_second=None)
 
 
 @attrs.frozen

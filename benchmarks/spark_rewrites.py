@@ -214,7 +214,7 @@ def blob_config(megabytes: int) -> BlobStoreConfig:
     return BlobStoreConfig(
         capacity_bytes=(4 * megabytes * MIB // segment + 8) * segment, segment_bytes=segment, durability="interval",
         sync_interval_seconds=3600.0, deleted_retention_seconds=0.0, journal_max_entries=0,
-        pace=None, stats_entries_per_second=None, swap_segments=64)
+        compaction_bytes_per_second=None)
 
 
 def build_blobs(folder: Path, megabytes: int, config: BlobStoreConfig) -> None:

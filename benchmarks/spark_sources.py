@@ -176,7 +176,7 @@ def _build_blobs(folder: Path, megabytes: int, smallest: int, largest: int) -> f
     segment = 64 * MIB if megabytes >= 256 else 4 * MIB
     config = BlobStoreConfig(
         capacity_bytes=(2 * megabytes * MIB // segment + 8) * segment, segment_bytes=segment, durability="interval",
-        sync_interval_seconds=3600.0, journal_max_entries=0, stats_entries_per_second=None)
+        sync_interval_seconds=3600.0, journal_max_entries=0)
     rng = random.Random(5)
     noise = rng.randbytes(largest + 65536)
     with BlobStore(folder, config) as store:

@@ -315,10 +315,8 @@ class _BlobStore(_Kind):
                                f"as in its BlobStoreConfig(deleted_retention_seconds=...)")
         config = BlobStoreConfig(deleted_retention_seconds=self.given.retention)
         try:
-            with BlobStore(self.path, config, policy=self._policy()) as store:
-                store.accept_clock()  # it is not open for long enough to see whether the clock is right
-                with self.copying() as given:
-                    return raised(store.compact(**given))
+            with BlobStore(self.path, config, policy=self._policy()) as store, self.copying() as given:
+                return raised(store.compact(**given))
         except BudgetSpent:
             raise
         except Busy as busy:

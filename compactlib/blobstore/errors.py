@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno as _errno
 import os
 
-from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale
 
 
 class NotAStore(InvalidInput):
@@ -51,7 +51,7 @@ class BlobConflict(Conflict):
 
 
 class BlobExists(BlobConflict):
-    """A blob of this id was put before; ids are written once, even when the blob was deleted or has expired."""
+    """A blob of this id was put before and has not expired. Choose another id, or put it with `replace=True`."""
 
 
 class BlobDeleted(BlobConflict):
@@ -113,21 +113,3 @@ class StoreFull(DiskFull):
         self.wanted_bytes = wanted_bytes
         self.gates = gates
         self.is_managed = is_managed
-
-
-class WritesStopped(StorageError):
-    """The disk refused a sync or an undo earlier, so that what it holds is not known. Reading goes on; open anew."""
-
-    _advice = "writing has stopped after a failed sync; close the store, check the disk and open it again"
-
-
-class CompactionOutOfOrder(Conflict):
-    """A compaction was asked for a step that does not follow from its phase. Read its log and go on from there.
-
-    Attributes:
-        phase: the phase that it is in.
-    """
-
-    def __init__(self, message: str, *, phase: str) -> None:
-        super().__init__(message)
-        self.phase = phase

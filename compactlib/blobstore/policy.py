@@ -2,22 +2,24 @@
 """What a policy of a blob store sees and answers, and what helps to write one.
 
 A policy is a frozen class with a `name` and a pure `choose(view, now)`: see `BlobPolicy`. `plan_for` and `forecast` try
-it on a view without a store; `Packing` packs records as a compaction does; a `SurvivorPlacement` says which of the
-records that outlive a compaction share a segment.
+it on a view without a store.
 """
 
 from __future__ import annotations
 
-from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import BlobPlan, forecast, plan_for, plan_for_choice
-from compactlib.blobstore.compaction.plan.policy import (
+from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
+from compactlib.blobstore.plan import BlobPlan, forecast, plan_for, plan_for_choice
+from compactlib.blobstore.records import record_size
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.survivors import Place, Survivor
+from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
     BlobView,
     CopyOrder,
     Dying,
+    LastPlans,
     SegmentView,
-    ValidRecords,
     emptiest_first,
     fewest_that_free,
     flag,
@@ -30,16 +32,10 @@ from compactlib.blobstore.compaction.plan.policy import (
     too_little,
     whole,
 )
-from compactlib.blobstore.compaction.rewrite.packing import Packing
-from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.placement import ByAge, ByEnd, Survivor, SurvivorPlacement, class_of, needs_history
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.segment.records import record_size
 
 __all__ = [
-    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "ByAge", "ByEnd", "CopyOrder", "Dying", "FIRST_SEGMENT",
-    "LastPlans", "Packing", "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "SurvivorPlacement",
-    "ValidRecords", "class_of", "emptiest_first", "fewest_that_free", "flag", "forecast", "fraction",
-    "fullest_that_free", "in_copy_order", "is_copy_order", "needs_history", "plan_for", "plan_for_choice",
+    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "LastPlans", "Place",
+    "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "emptiest_first", "fewest_that_free", "flag",
+    "forecast", "fraction", "fullest_that_free", "in_copy_order", "is_copy_order", "plan_for", "plan_for_choice",
     "record_size", "seconds", "shut_gate", "too_little", "whole",
 ]

@@ -215,8 +215,7 @@ def _blob_stores(draw: st.DrawFn, max_segments: int) -> BlobView:
     segments.append(SegmentView(name=SegmentName(sum(steps) + 1, 0), used_bytes=0, valid_bytes=0, eligible=False))
     capacity = segment_bytes * (len(segments) + draw(st.sampled_from([0, 0, 1, 20])))
     times = st.sampled_from([NOW, NOW - _DAY, NOW - 7 * _DAY, 0.0])
-    history = draw(st.builds(LastPlans, since=times, last_full_at=st.none() | times,
-                             last_middle_range_at=st.none() | times))
+    history = draw(st.builds(LastPlans, since=times, last_full_at=st.none() | times))
     return BlobView(store=draw(st.sampled_from(["disk1/7", "disk2/7", ""])), capacity_bytes=capacity,
                     segment_bytes=segment_bytes, header_bytes=header, max_blob_bytes=reserve,
                     used_bytes=segment_bytes * len(names), reference_time=NOW - 7 * _DAY,

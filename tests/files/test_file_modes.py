@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.store.copying import copy_store
+from compactlib.blobstore.copying import copy_store
 from compactlib.fences import FileFence
 from compactlib.files import Files, LocalFiles
 from compactlib.files.folder_lock import FolderLock

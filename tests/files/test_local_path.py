@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
-from compactlib.blobstore.store.copying import copy_store
+from compactlib.blobstore.copying import copy_store
 from compactlib.errors import InvalidInput
 from compactlib.fences import FileFence
 from compactlib.files.disk import local_path

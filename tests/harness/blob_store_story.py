@@ -17,6 +17,7 @@ from pathlib import Path
 
 from compactlib.blobstore import (
     Blob,
+    BlobReader,
     BlobStore,
     BlobStoreConfig,
     CompactAll,
@@ -27,10 +28,9 @@ from compactlib.blobstore import (
 )
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.outcome import Done
-from compactlib.runtime import Budget
 
-CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 10, journal_max_entries=0,
+                         compaction_bytes_per_second=None,
                          deleted_retention_seconds=100.0, ttl_update_buffer_seconds=10.0)
 POLICIES = {"compact_all": CompactAll(min_used_fraction=0.0)}
 
@@ -141,15 +141,16 @@ class StoreStory:
         return "done"
 
     def _do_compact(self, policy: str) -> str:
-        outcome = self._store.compact(policy=POLICIES[policy], budget=Budget())
-        return f"freed {outcome.stats.freed_segments}" if isinstance(outcome, Done) else type(outcome).__name__
+        report = self._store.compact(policy=POLICIES[policy])
+        return "nothing" if report.is_empty else f"freed {report.freed_segments}"
 
     def _do_roll(self) -> str:
         self._store.close_active_segment()
         return "done"
 
     def _do_segments(self) -> str:
-        return " ".join(f"{info.name}:{info.records}" for info in self._store.snapshot().segments)
+        with BlobReader(self._folder) as reader:
+            return " ".join(f"{info.name}:{info.records}" for info in reader.snapshot().segments)
 
     def _do_damage(self) -> str:
         return " ".join(f"{Path(error.path).name}:{error.offset}" for error in self._store.recovery.damage) or "none"

@@ -3,17 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import random
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
 
-from compactlib.blobstore import BlobChoice, BlobPlan, BlobStore, BlobStoreConfig, BlobView, CompactAll
+from compactlib.blobstore import (
+    Blob,
+    BlobChoice,
+    BlobPlan,
+    BlobStore,
+    BlobStoreConfig,
+    BlobView,
+    CompactAll,
+    GetOptions,
+)
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.runtime import Observer
 
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 RETENTION = 10.0
 START = 1_000_000.0
 
@@ -22,7 +34,7 @@ def config(**changes: Any) -> BlobStoreConfig:
     """Forty segments of 2 KiB, a journal of one record."""
     settings: dict[str, Any] = {
         "capacity_bytes": 40 * 2048, "segment_bytes": 2048, "deleted_retention_seconds": RETENTION,
-        "journal_max_entries": 1, "index_max_entries": 7, "pace": None,
+        "journal_max_entries": 1, "compaction_bytes_per_second": None,
         "ttl_update_buffer_seconds": 0.0, "durability": "interval"}
     return BlobStoreConfig(**{**settings, **changes})
 
@@ -51,6 +63,44 @@ class Named:
 def plan_of(store: BlobStore, names: Iterable[str] | None = None) -> BlobPlan:
     """A plan for these segments, all eligible ones if not given; deletes older than the retention are in effect."""
     return store.plan(Named(tuple(names or ())))
+
+
+def fill(store: BlobStore, count: int, rng: random.Random, *, largest: int = 300, first: int = 0) -> None:
+    """Put blobs `b0`, `b1`, ... of random sizes."""
+    for number in range(first, first + count):
+        store.put(f"b{number}", rng.randbytes(rng.randrange(largest)))
+
+
+def delete_some(store: BlobStore, numbers: Iterable[int], clock: ManualClock) -> None:
+    """Delete blobs, and let the deletes come into effect."""
+    for number in numbers:
+        store.delete(f"b{number}")
+    clock.advance(RETENTION + 1)
+
+
+def garbage_store(folder: Path, clock: ManualClock, *, count: int = 60, seed: int = 0, files: Files | None = None,
+                  dead: Callable[[int], bool] = lambda number: number % 3 != 0, **changes: Any) -> BlobStore:
+    """A store of which most is dead, with its deletes in effect."""
+    store = open_store(folder, clock, files=files, **changes)
+    fill(store, count, random.Random(seed))
+    delete_some(store, [number for number in range(count) if dead(number)], clock)
+    return store
+
+
+def answers(store: BlobStore, count: int, options: GetOptions | None = None) -> list[Any]:
+    """What the store says of each blob: its content, or the kind of answer."""
+    found = [store.get(f"b{number}", options or GetOptions()) for number in range(count)]
+    return [answer.content if isinstance(answer, Blob) else type(answer).__name__ for answer in found]
+
+
+def segment_names(store: BlobStore) -> list[str]:
+    """The names of the log's segments."""
+    return [str(segment.name) for segment in store.view().segments]
+
+
+def strays(folder: Path) -> list[str]:
+    """Files that no store without a compaction in progress has."""
+    return [name for name in sorted(os.listdir(folder)) if name.endswith((".temp", ".tmp"))]
 
 
 def flip(path: Path, offset: int) -> None:

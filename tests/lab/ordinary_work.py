@@ -68,7 +68,7 @@ def raftlog(folder: Path, observer: Observer) -> None:
 def blobstore(folder: Path, observer: Observer) -> None:
     clock = ManualClock(1_700_000_000.0)
     config = BlobStoreConfig(capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
-                             max_blob_bytes=0, deleted_retention_seconds=0.0, stats_entries_per_second=None)
+                             max_blob_bytes=0, deleted_retention_seconds=0.0)
     with BlobStore(folder, config, clock=clock, observer=observer) as store:
         for number in range(60):
             store.put(b"%08d" % number, bytes(500), ttl_seconds=1.0 if number % 3 else None)

@@ -19,8 +19,8 @@ import compactlib
 TOP = Path(compactlib.__path__[0])
 # More than their share: the scheduler, whose host passes commands and operations in and takes answers out; the catalog,
 # for columns and changes of a table are what its callers write; the Raft log, whose host also writes snapshots, applies
-# and sends them, and answers `AppendEntries`; the pieces for an executor of one's own; the kits, which a backend of each
-# kind inherits. What leaves a face lowers its bound. What authors of policies need is in `policy` and `policies`.
+# and sends them, and answers `AppendEntries`; the pieces for an executor of one's own; the kits, which back-ends
+# inherit. What leaves a face lowers its bound. What authors of policies need is in `policy` and `policies`.
 AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 48, "compactlib.blobstore": 33, "compactlib.staging": 36, "compactlib.catalog": 46,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing, Questions
+from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
 from compactlib.clock import ManualClock
 from compactlib.testing import RecordingFiles, explore_crashes, record
 
 CAPACITY = 1 << 18
 DAY = 86_400.0
-SMALL = {"journal_max_entries": 0, "max_blob_bytes": 0, "pace": None}
+SMALL = {"journal_max_entries": 0, "max_blob_bytes": 0, "compaction_bytes_per_second": None}
 PRESETS = [BlobStoreConfig.archive, BlobStoreConfig.replicated]
 
 
@@ -63,7 +63,7 @@ def test_tombstone_of_a_replica_goes_once_all_peers_have_read_it(tmp_path: Path,
     clock = ManualClock(1_700_000_000.0)
     config = BlobStoreConfig.replicated(CAPACITY, **SMALL)
     with BlobStore(tmp_path / "store", config, clock=clock,
-                   questions=Questions(seen_by_all_peers=lambda tombstone: is_seen)) as store:
+                   seen_by_all_peers=lambda tombstone: is_seen) as store:
         store.put(b"a", b"content")
         store.put(b"b", b"content")
         store.delete(b"a")

@@ -91,7 +91,6 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    ("blob_store", "interrupts_of_closing"): "a close that was interrupted lets the folder go when it is called again",
     ("segment_log", "opened_on_a_full_disk"): "a log whose last write was torn is opened and read on a full disk",
     ("raft_log_store", "opened_on_a_full_disk"): "a store is opened and read on a full disk; an append needs room",
     ("local_log", "opened_on_a_full_disk"): "a log is opened and read on a full disk; a new term needs room",
@@ -101,7 +100,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("scheduler_in_folder", "missing_files"): "a missing segment of the log is named at opening",
     ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
     ("raft_log_store", "older_files"): "the same",
-    ("blob_store", "missing_files"): "a lost segment's blobs are CorruptData, and verify() is not sound",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",

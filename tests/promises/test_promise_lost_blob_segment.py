@@ -83,8 +83,6 @@ def test_blobs_are_there_when_a_lost_segment_is_put_back_after_an_opening(tmp_pa
         assert store.verify().is_sound
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "blobs that the index of a lost segment names are CorruptData, at each opening: they are not Missing"))
 @every_segment
 @every_opening
 def test_known_blobs_of_a_lost_segment_are_corrupt(tmp_path: Path, segment: str, openings: int) -> None:
@@ -94,8 +92,6 @@ def test_known_blobs_of_a_lost_segment_are_corrupt(tmp_path: Path, segment: str,
         assert set(answers(store).values()) == {"Blob", "CorruptData"}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "a blob store that lost a segment's log is not sound, at the first opening and at each later one"))
 @every_segment
 @every_opening
 def test_verify_is_not_sound_when_the_log_of_a_segment_is_lost(tmp_path: Path, segment: str, openings: int) -> None:
@@ -105,8 +101,6 @@ def test_verify_is_not_sound_when_the_log_of_a_segment_is_lost(tmp_path: Path, s
         assert not store.verify().is_sound
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "a blob store that lost a segment, its index included, is not sound: what was sealed is noted elsewhere, too"))
 @every_segment
 @every_opening
 def test_verify_is_not_sound_when_a_segment_is_lost_with_its_index(
@@ -117,8 +111,6 @@ def test_verify_is_not_sound_when_a_segment_is_lost_with_its_index(
         assert not store.verify().is_sound
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "opening tells of a lost segment each time, until it is put back"))
 @every_segment
 def test_opening_tells_of_a_lost_segment_each_time(tmp_path: Path, segment: str) -> None:
     filled(tmp_path / "store")
@@ -127,8 +119,6 @@ def test_opening_tells_of_a_lost_segment_each_time(tmp_path: Path, segment: str)
         assert store.recovery.damage
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "opening tells of a lost segment, also of one whose index is lost with it"))
 @every_segment
 def test_opening_tells_of_a_segment_lost_with_its_index(tmp_path: Path, segment: str) -> None:
     filled(tmp_path / "store")

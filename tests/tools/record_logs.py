@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 
 from hypothesis import strategies as st
 
-from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 
 
 @st.composite

@@ -26,20 +26,18 @@ from compactlib.blobstore.policy import (
     FIRST_SEGMENT,
     Dying,
     LastPlans,
-    Packing,
     SegmentName,
     SegmentView,
     Survivor,
-    SurvivorPlacement,
-    class_of,
-    needs_history,
 )
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.histories import Histories
+from compactlib.lab.blobstore.packing import Packing
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer, tells_many
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
+from compactlib.lab.blobstore.survivors import SurvivorPlacement, class_of, needs_history
 
 NO_ROW = -1
 """The row of a class without an open segment."""
@@ -549,7 +547,7 @@ class BlobLog:
         return BlobView(
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
             segment_bytes=settings.segment_bytes, header_bytes=settings.header_bytes,
-            swap_segments=settings.swap_segments, max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
+            max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
             reference_time=(horizon - self._retention_ms) / 1000,
             retention_seconds=settings.deleted_retention_seconds, segments=tuple(segments), history=self.history)
 

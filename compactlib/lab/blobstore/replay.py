@@ -20,11 +20,12 @@ from compactlib._arguments import (
     require_whole,
 )
 from compactlib.blobstore import BlobChoice, BlobPolicy, BlobStoreConfig
-from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, SurvivorPlacement, flag, fraction, record_size, whole
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, flag, fraction, record_size, whole
 from compactlib.errors import InvalidInput
 from compactlib.lab.blobstore.log import NO_ROW, BlobLog
 from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.records import NEVER
+from compactlib.lab.blobstore.survivors import SurvivorPlacement
 from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.description import describe
@@ -37,6 +38,8 @@ MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""
 MAX_SEGMENTS = 1 << 24
 _PATIENCE = 1_000
+_MOST_OUTPUTS = 8
+"""So many segments a step of a real store fills, if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
 
 
@@ -193,21 +196,17 @@ class BlobSettings:
         """The settings of a real store whose ids have `id_bytes` bytes each.
 
         Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`). For a policy
-        that looks ahead, the configuration says how far (`stats_bucket_count`).
+        that looks ahead, give `forecast_seconds`.
 
         Args:
             config: the store's.
             id_bytes: length of an id.
             more: other settings.
         """
-        buckets = config.stats_bucket_count or 0
         overhead = record_size(id_bytes, 0)
         values: dict[str, Any] = {
             "record_overhead_bytes": overhead, "tombstone_bytes": overhead, "max_blob_bytes": config.max_blob_bytes,
-            "deleted_retention_seconds": config.deleted_retention_seconds, "swap_segments": config.swap_segments,
-            "survivors": config.placement,
-            "forecast_seconds": buckets * config.stats_bucket_seconds, "bucket_seconds": config.stats_bucket_seconds,
-            **more}
+            "deleted_retention_seconds": config.deleted_retention_seconds, "swap_segments": _MOST_OUTPUTS, **more}
         return cls(capacity_bytes=config.capacity_bytes, segment_bytes=config.segment_bytes,
                    **values)
 

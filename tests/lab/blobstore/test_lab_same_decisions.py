@@ -27,12 +27,12 @@ from compactlib.blobstore import (
     Hybrid,
     StatsBased,
 )
-from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.model.placement import ByAge, ByEnd, Survivor, SurvivorPlacement
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, Operations
+from compactlib.lab.blobstore.policies.declining_cost import DecliningCost
 from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.blobstore.survivors import ByAge, ByEnd, Survivor, SurvivorPlacement
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 from compactlib.outcome import Done, Failed
 
@@ -49,9 +49,9 @@ class BothWorlds:
         bucket_seconds = 0.125 if buckets > 50 else 10.0
         self.config = BlobStoreConfig(
             capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
-            max_blob_bytes=0, deleted_retention_seconds=retention, swap_segments=swaps,
+            max_blob_bytes=0, deleted_retention_seconds=retention,
             placement=placement, stats_bucket_count=buckets, stats_bucket_seconds=bucket_seconds,
-            stats_entries_per_second=None, pace=None)
+            compaction_bytes_per_second=None)
         self.clock = ManualClock(_START)
         self.store = BlobStore(folder / "store", self.config, policy=policy, clock=self.clock)
         # What is replaced leaves no tombstone, and a put of a known key is of an id with a history.
@@ -124,7 +124,7 @@ class BothWorlds:
 def shared(view: BlobView, reach: float) -> BlobView:
     """What the lab knows, too: nothing of files, and forecasts as far as both look."""
     return attrs.evolve(
-        view, incarnation=b"", index_max_entries=0,
+        view, incarnation=b"",
         segments=tuple(attrs.evolve(each, disk_bytes=None, valid=None,
                                     dying=tuple(one for one in each.dying if one.at <= reach))
                        for each in view.segments))

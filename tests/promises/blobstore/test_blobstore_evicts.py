@@ -9,7 +9,7 @@ from random import Random
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing
 from compactlib.clock import ManualClock
 
-CONFIG = BlobStoreConfig.cache(1 << 16, stats_entries_per_second=None, max_blob_bytes=600)
+CONFIG = BlobStoreConfig.cache(1 << 16, max_blob_bytes=600)
 
 
 def test_full_cache_gives_up_what_expires_next(tmp_path: Path) -> None:

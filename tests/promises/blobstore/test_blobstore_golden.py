@@ -16,6 +16,7 @@ from pathlib import Path
 
 from compactlib.blobstore import (
     Blob,
+    BlobReader,
     BlobStore,
     BlobStoreConfig,
     Deleted,
@@ -79,22 +80,20 @@ def test_the_golden_store_is_read_as_it_was_meant(scratch: Path) -> None:
         assert isinstance(big, Blob)
         assert big.content == bytes(range(256)) * 7
         assert store.get("tombstone") == Deleted(b"tombstone", 5.5, 3, content_gone=True)
-        assert [segment.records for segment in store.snapshot().segments] == [8, 2]
+    with BlobReader(scratch / "store") as reader:
+        assert [segment.records for segment in reader.snapshot().segments] == [8, 2]
 
 
 def test_the_golden_store_is_read_without_its_index_files(scratch: Path) -> None:
     shutil.copytree(GOLDEN, scratch / "store")
     for path in (scratch / "store").glob("*.index"):
         path.unlink()
-    with opened(scratch / "store", 1_000_010.0) as store, opened_golden(scratch) as golden:
+    with opened(scratch / "store", 1_000_010.0) as store:
         assert not store.recovery.damage
-        for one, other in zip(store.snapshot().segments, golden.snapshot().segments, strict=True):
-            assert list(store.snapshot().entries_of(one.name)) == list(golden.snapshot().entries_of(other.name))
-
-
-def opened_golden(scratch: Path) -> BlobStore:
-    shutil.copytree(GOLDEN, scratch / "golden")
-    return opened(scratch / "golden", 1_000_010.0)
+    with BlobReader(scratch / "store") as reader, BlobReader(GOLDEN) as golden:
+        found, expected = reader.snapshot(), golden.snapshot()
+        for one, other in zip(found.segments, expected.segments, strict=True):
+            assert list(found.entries_of(one.name)) == list(expected.entries_of(other.name))
 
 
 def test_a_store_is_still_written_alike(scratch: Path) -> None:
@@ -118,7 +117,7 @@ def test_the_golden_bytes_are_what_the_pages_say() -> None:
     head = crc(b"plain", crc(record[:52], salt))
     assert struct.unpack("<4sBBBBHHIIQqqQI5s7sI", record) == (
         b"CLBR", 1, 1, 4, 0, 5, 0, 1, 2, 1, 1_000_000_250, -1, 7, head, b"plain", b"content", crc(b"content", head))
-    index = (GOLDEN / "0_0.80.index").read_bytes()
+    index = (GOLDEN / "0_0.index").read_bytes()
     count = 8
     ids = b"plainexpiringexpiringgonegone" + "ümlaut".encode() + b"plainplain"
     assert struct.unpack("<8sHHIQQQQQQ16s", index[:80]) == (
@@ -139,9 +138,21 @@ def test_the_golden_bytes_are_what_the_pages_say() -> None:
 
 
 def test_a_golden_token() -> None:
-    token = ReplicationToken(INCARNATION, 258)
-    assert token.to_bytes().hex() == "01000102030405060708090a0b0c0d0e0f0201000000000000" + struct.pack(
-        "<I", zlib.crc32(token.to_bytes()[:25])).hex()
+    token = ReplicationToken(INCARNATION, 258, 0x01020304)
+    assert token.to_bytes().hex() == "01000102030405060708090a0b0c0d0e0f020100000000000004030201" + struct.pack(
+        "<I", zlib.crc32(token.to_bytes()[:29])).hex()
+
+
+def test_the_golden_list_is_what_the_page_says() -> None:
+    """Two slots of one page each; the last write is in the first one: two segments, no step, no full round."""
+    data = (GOLDEN / "SEGMENTS").read_bytes()
+    half = len(data) // 2
+    numbers = [struct.unpack_from("<Q", data, start + 16)[0] for start in (0, half)]
+    assert sorted(numbers) == [numbers[0] - 1, numbers[0]] or sorted(numbers) == [numbers[1] - 1, numbers[1]]
+    slot = data[:half] if numbers[0] > numbers[1] else data[half:]
+    assert struct.unpack_from("<8sH6xQqIII4x", slot) == (b"CLBLOBLS", 1, max(numbers), -1, 2, 0, 0)
+    assert struct.unpack_from("<4Q", slot, 48) == (0, 0, 1, 0)
+    assert struct.unpack_from("<I", slot, 80)[0] == zlib.crc32(slot[:80])
 
 
 if __name__ == "__main__":

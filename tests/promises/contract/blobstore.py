@@ -13,17 +13,15 @@ from compactlib.blobstore import (
     BlobStore,
     BlobStoreConfig,
     CompactAll,
-    CopyBudget,
     CostBenefit,
-    DChoices,
     ExpiryForecast,
     Greedy,
     Hybrid,
     RecordKind,
     StatsBased,
 )
-from compactlib.blobstore.policies import DecliningCost
 from compactlib.clock import ManualClock
+from compactlib.lab.policies import CopyBudget, DChoices, DecliningCost
 from compactlib.testing import Journal, World
 from compactlib.testing.views import blob_views
 
@@ -34,7 +32,7 @@ class BlobStores:
     """Stores with small segments, of which each act leaves half dead."""
 
     config = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
-                             pace=None, stats_entries_per_second=None, index_max_entries=5, compaction_buffer_bytes=1)
+                             compaction_bytes_per_second=None)
 
     def settings(self) -> Sequence[BlobStoreConfig]:
         return [self.config]
@@ -71,12 +69,11 @@ class BlobStores:
         return {path.name: path.read_bytes() for path in data_files(world.folder)}
 
 
-class SwappingBlobStores(BlobStores):
-    """Stores whose compactions come in one cycle."""
+class ErasingBlobStores(BlobStores):
+    """Stores whose reclaim overwrites what is deleted."""
 
     config = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
-                             pace=None, stats_entries_per_second=None, swap_segments=100, hard_delete=True,
-                             hard_delete_bytes_per_second=None)
+                             compaction_bytes_per_second=None, hard_delete=True, hard_delete_bytes_per_second=None)
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -84,9 +81,9 @@ def data_files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.suffix in (".log", ".index")]
 
 
-COMPACTIONS = [BlobStores(), SwappingBlobStores()]
+COMPACTIONS = [BlobStores(), ErasingBlobStores()]
 POLICIES = [(policy, blob_views(comes_to_rest=not isinstance(policy, CompactAll))) for policy in (
-    StatsBased(), StatsBased(weight_on_benefit=True, middle_range_interval_seconds=86_400.0), CompactAll(),
+    StatsBased(), StatsBased(min_reclaimed_segments=3), CompactAll(),
     CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0, spread_seconds=10.0),
     Greedy(fill_outputs=True), CostBenefit(), ExpiryForecast(), CopyBudget(max_copied_bytes=1_500),
     DChoices(choices=2, seed=3), DecliningCost())]

@@ -40,24 +40,23 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "An older WAL file that comes back after a newer one has gone undoes acknowledged writes."),
     Mistake(
-        "blob-step-found-not-synced", "compactlib/blobstore/log/open_store.py",
-        "        with contextlib.closing(files.open(path)) as out:\n"
-        "            out.sync()\n",
-        "        pass\n",
+        "blob-list-found-not-written-anew", "compactlib/blobstore/opening.py",
+        "            lists.write(found.list)\n",
+        "            pass\n",
         (KILLED + "[blob_store-compaction]",),
         "An opening removes the sources of a compaction whose commit was never durable, and a power failure "
         "takes that."),
     Mistake(
-        "blob-names-found-not-synced", "compactlib/blobstore/log/open_store.py",
-        "        sync_names(files, folder)\n",
+        "blob-names-found-not-synced", "compactlib/blobstore/opening.py",
+        "    sync_names(files, folder)\n",
         "",
         (KILLED + "[blob_store-writes]",),
         "Blobs put after a kill are lost in a power failure with the segment file whose name never became "
         "durable."),
     Mistake(
-        "blob-tail-not-cut", "compactlib/blobstore/log/load_log.py",
-        "                out.truncate(cut_to)\n",
-        "                pass\n",
+        "blob-tail-not-cut", "compactlib/blobstore/opening.py",
+        "            out.truncate(active.open.end)\n",
+        "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
         "later."),
@@ -282,52 +281,46 @@ MISTAKES: Sequence[Mistake] = (
         ("local_log-kills",),
         "A compacted log without later commands begins a term that it had before."),
     Mistake(
-        "blob-record-not-synced", "compactlib/blobstore/log/live_log.py",
+        "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
         "            self.writer.sync()\n",
         "",
         ("blob_store-crashes",),
         "Blobs that were acknowledged are gone after a power failure."),
     Mistake(
-        "blob-commit-step-not-synced", "compactlib/blobstore/compaction/progress/compaction_file.py",
-        "            out.write_at(end, [step])\n"
-        "            out.sync()\n",
-        "            out.write_at(end, [step])\n",
+        "blob-list-not-synced", "compactlib/blobstore/segment_list.py",
+        "        self._out.sync()\n",
+        "",
         ("blob_store-crashes",),
         "A power failure in the middle of a compaction loses what it has moved."),
     Mistake(
-        "blob-targets-not-synced", "compactlib/blobstore/compaction/run/work.py",
-        "        # The names, before anything says that the sources are no longer needed.\n"
-        "        self._files.sync_folder(self._folder)\n",
+        "blob-outputs-not-synced", "compactlib/blobstore/compact.py",
+        "            if published:\n"
+        "                log.files.sync_folder(log.folder)\n",
         "",
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
     Mistake(
-        "blob-copies-not-synced", "compactlib/blobstore/compaction/rewrite/task.py",
-        "        self.out.sync()\n",
+        "blob-copies-not-synced", "compactlib/blobstore/copying_task.py",
+        "            out.sync()\n",
         "",
         ("blob_store-crashes",),
         "New segments are empty after a power failure, and their sources are gone."),
     Mistake(
-        "blob-new-segment-not-synced", "compactlib/blobstore/segment/tail.py",
-        "            out.sync()\n"
+        "blob-new-segment-not-synced", "compactlib/blobstore/tail.py",
         "            self._files.sync_folder(self._folder)\n",
-        "            out.sync()\n",
+        "",
         ("blob_store-crashes",),
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
-        "blob-found-records-not-synced", "compactlib/blobstore/log/load_log.py",
-        "            out.sync()\n"
-        "\n"
-        "\n"
-        "class Loading",
-        "\n"
-        "\n"
-        "class Loading",
+        "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
+        "            out.truncate(active.open.end)\n"
+        "        out.sync()\n",
+        "            out.truncate(active.open.end)\n",
         (KILLED + "[blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
-        "blob-erasure-not-marked", "compactlib/blobstore/segment/erasure.py",
+        "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
         "    mark(state.erasures)\n"
         "    erase_records",
         "    erase_records",
@@ -335,26 +328,44 @@ MISTAKES: Sequence[Mistake] = (
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
-        "blob-erasure-not-synced", "compactlib/blobstore/segment/erasure.py",
+        "blob-erasure-not-synced", "compactlib/blobstore/erasure.py",
         "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n"
         "            out.sync()\n",
         "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n",
         ("blob_store-crashes",),
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
-        "blob-sources-without-their-end", "compactlib/blobstore/compaction/commit/recover.py",
-        "            if isinstance(found, DamagedRange) or not found.whole:\n",
+        "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
+        "            if bad or len(found) != output.records:\n",
         "            if False:\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
-        "blob-life-not-counted", "compactlib/blobstore/store/operations.py",
+        "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
+        "                check_output(path, task, budget, self._log.clock)\n",
+        "                pass\n",
+        ("tests/promises/test_promise_blob_outputs.py",),
+        "A compaction commits a new segment that is damaged, and removes its sources."),
+    Mistake(
+        "blob-lost-segment-forgotten", "compactlib/blobstore/layout.py",
+        "    missing = sorted(listed.difference(present))\n",
+        "    missing = []\n",
+        ("tests/promises/test_promise_lost_blob_segment.py",),
+        "A segment that is lost is never missed."),
+    Mistake(
+        "blob-token-of-another-history", "compactlib/blobstore/replication.py",
+        "or check_of(entry) == token.check\n",
+        "or True\n",
+        ("tests/promises/test_promise_restored_blob_store.py",),
+        "A peer of a store that was put back misses what was written to it since."),
+    Mistake(
+        "blob-life-not-counted", "compactlib/blobstore/operations.py",
         "life_version=newest.life_version + state.is_deleted)",
         "life_version=newest.life_version)",
         ("tests/promises/test_promise_blob_replicas.py",),
         "A blob that was put in place of a deleted one stays deleted at every peer."),
     Mistake(
-        "blob-peers-delete-returns", "compactlib/blobstore/store/operations.py",
+        "blob-peers-delete-returns", "compactlib/blobstore/operations.py",
         "        is_known = life <= life_here\n",
         "        is_known = False\n",
         ("tests/promises/test_promise_blob_replicas.py",),

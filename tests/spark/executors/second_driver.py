@@ -32,7 +32,7 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from examples.raftlog_jobs import RaftlogExecute
-from tests.blobstore.compaction_stores import RETENTION, START, open_store
+from tests.harness.blob_stores import RETENTION, START, open_store
 from tests.spark.store_jobs import LIMITS
 
 KEY = b"only for this test"

@@ -31,7 +31,7 @@ from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor
-from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays
+from tests.harness.blob_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask
 from tests.spark.store_jobs import LIMITS, build_logs, contents, grow, job
 
@@ -101,7 +101,7 @@ class TestFencing:
 
     def test_nor_can_it_commit_a_blob_store(self, spark: SparkSession, tmp_path: Path) -> None:
         fence = FileFence(tmp_path / "fence")
-        with garbage_store(tmp_path / "store", ManualClock(START), count=30, swap_segments=8) as store:
+        with garbage_store(tmp_path / "store", ManualClock(START), count=30) as store:
             before, files = answers(store, 30), segments(store)
             late = Interrupted(SparkExecutor(spark), 0, lambda: start_second_driver(tmp_path / "fence", "store", 8))
             found = store.compact(plan_of(store), executor=late, budget=Budget(), fence=TokenFence(fence, "store", 7))

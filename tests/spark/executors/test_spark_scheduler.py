@@ -30,7 +30,7 @@ from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.scheduler import BlockMeta, CompactedBlocks, LevelConfig, RunningJob, Scheduler, SchedulerConfig, Worker
 from compactlib.spark import SparkExecutor
 from examples.raftlog_jobs import RaftlogExecute, TheseSegments, segment_block_id
-from tests.blobstore.compaction_stores import START, answers, garbage_store, open_store, plan_of, strays
+from tests.harness.blob_stores import START, answers, garbage_store, open_store, plan_of, strays
 from tests.spark.executors.second_driver import KEY
 from tests.spark.store_jobs import LIMITS, build_logs, contents
 
@@ -191,14 +191,14 @@ def test_a_raft_log_goes_to_a_second_driver(spark: SparkSession, tmp_path: Path)
 def test_a_blob_store_goes_to_a_second_driver(spark: SparkSession, tmp_path: Path) -> None:
     """The second one goes on with what the first had copied."""
     folder = tmp_path / "store"
-    with garbage_store(folder, ManualClock(START), count=30, swap_segments=8) as store:
+    with garbage_store(folder, ManualClock(START), count=30) as store:
         before, plan = answers(store, 30), plan_of(store)
         sources = [str(segment.name) for segment in plan.victims]
     with a_desk(tmp_path, "blobstore", folder, BLOB_CONFIG, ("store",)) as desk:
         late = Overtaken(SparkExecutor(spark), desk.lose_the_lease)
 
         def execute(job: RunningJob) -> CompactedBlocks:
-            with open_store(folder, ManualClock(START + 11), swap_segments=8) as store:
+            with open_store(folder, ManualClock(START + 11)) as store:
                 outcome = store.compact(plan, executor=late, fence=TokenFence(desk.fence, job.plan.name, job.token))
                 assert answers(store, 30) == before
                 assert {path.stem.partition("_")[0] for path in folder.glob("*.log")} >= {
@@ -211,7 +211,7 @@ def test_a_blob_store_goes_to_a_second_driver(spark: SparkSession, tmp_path: Pat
         assert desk.tokens == sorted(desk.tokens)
         (block,) = desk.blocks()
         assert block.level == 1
-    with open_store(folder, ManualClock(START + 11), swap_segments=8) as store:
+    with open_store(folder, ManualClock(START + 11)) as store:
         assert answers(store, 30) == before
         assert not set(sources) & {str(info.name) for info in store.snapshot().segments}
     assert strays(folder) == []

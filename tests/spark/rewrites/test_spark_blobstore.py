@@ -20,14 +20,14 @@ from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor
-from tests.blobstore.compaction_stores import START, answers, flip, garbage_store, open_store, plan_of, strays
+from tests.harness.blob_stores import START, answers, flip, garbage_store, open_store, plan_of, strays
 
 pytestmark = pytest.mark.spark
 
 
 def built(base: Path, count: int) -> list[BlobStore]:
     base.mkdir()
-    return [garbage_store(base / f"store{seed}", ManualClock(START), seed=seed, count=30, swap_segments=8)
+    return [garbage_store(base / f"store{seed}", ManualClock(START), seed=seed, count=30)
             for seed in range(count)]
 
 
@@ -82,7 +82,7 @@ def test_what_spark_could_not_finish_is_finished_here(spark: SparkSession, tmp_p
     assert answers(store, 30) == plain
     folder = Path(store.folder)
     store.close()
-    with open_store(folder, ManualClock(START + 50), swap_segments=8) as again:
+    with open_store(folder, ManualClock(START + 50)) as again:
         assert isinstance(again.resume(budget=Budget()), Done)
         assert answers(again, 30) == plain
     assert strays(folder) == []
@@ -135,7 +135,7 @@ def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
         for number, steps in enumerate(stores):
             segment = 2048 if max(size for _, _, size in steps) < 1000 else 1 << 16
             clock = ManualClock(START)
-            store = open_store(base / place / str(number), clock, swap_segments=8, segment_bytes=segment,
+            store = open_store(base / place / str(number), clock, segment_bytes=segment,
                                capacity_bytes=40 * segment)
             told(store, clock, steps)
             opened.append(store)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore, SegmentRecords
-from compactlib.blobstore.compaction.sense.statistics import log_statistics
+from compactlib.blobstore.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
 from tests.blobstore.blob_logs import kept_offsets
-from tests.blobstore.compaction_stores import (
+from tests.harness.blob_stores import (
     EVERYTHING,
     START,
     compact_all,

@@ -9,11 +9,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore.compaction.sense.statistics import log_statistics
+from compactlib.blobstore.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.spark import register
 from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
-from tests.blobstore.compaction_stores import START, flip, garbage_store
+from tests.harness.blob_stores import START, flip, garbage_store
 
 pytestmark = pytest.mark.spark
 

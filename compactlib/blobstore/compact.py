@@ -1,0 +1,687 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compaction of a store: sense, plan, rewrite, commit, reclaim. `Compactor.steps` is the algorithm.
+
+A step replaces some segments by as few new ones as their survivors need, in one swap:
+
+1. every record that may justify a drop is made durable, and survivors are chosen from a frozen snapshot;
+2. tasks copy them into private files, and every file is read back and checked;
+3. the files get their names and an index, and the folder is synced. Nothing counts yet: the list does not name them;
+4. under the lock: nothing that is dropped has been revived meanwhile, and **the list of segments is written**. This is
+   the commit: durable or not, there is nothing in between;
+5. the sources' files go.
+
+After a crash before 4 the files that the list does not name are removed, and the next compaction plans anew; after a
+crash after 4 opening checks the outputs once more and does 5 (`opening`). A step writes at most eight outputs, fewer
+where the disk has less room. The part-filled last output of a step is the first source of the next one, so that records
+are packed tightly, and each is in one segment only. A step has at least one source that no earlier one had: so it ends.
+
+A tombstone whose PUT goes in an earlier step of a compaction may be purged in a later one: `seen_by_all_peers` is what
+keeps tombstones for peers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from compactlib.blobstore.columns import EntryColumns
+from compactlib.blobstore.contents import LogSegment, LogSnapshot
+from compactlib.blobstore.copying_task import CopyRecords, check_output
+from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
+from compactlib.blobstore.hard_delete import finish_erasures
+from compactlib.blobstore.index_file import part_bytes, write_part
+from compactlib.blobstore.index_segment import IndexSegment
+from compactlib.blobstore.log import Log, remove_names, remove_segments
+from compactlib.blobstore.names import SegmentName, segment_of_log_file
+from compactlib.blobstore.plan import BlobPlan, LeftSegment, PlannedSegment, plan_for
+from compactlib.blobstore.report import (
+    COMPACTION_DONE,
+    COMPACTION_FAILED,
+    DAMAGE_FOUND,
+    DELETED_GONE,
+    EXPIRED_GONE,
+    POSITIONS_MOVED,
+    TOMBSTONES_GONE,
+    BlobCompactionReport,
+)
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
+from compactlib.blobstore.statistics import view_of
+from compactlib.blobstore.survivors import OutputPlan, Place, Survivors, choose_survivors
+from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
+from compactlib.blobstore.values import IndexEntry, milliseconds
+from compactlib.blobstore.view import BlobPolicy, BlobView
+from compactlib.budget import Budget
+from compactlib.errors import (
+    BudgetSpent,
+    Busy,
+    Closed,
+    CompactionFailed,
+    CompactlibError,
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    StorageError,
+    TaskFailed,
+)
+from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
+from compactlib.guard import Run
+from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
+from compactlib.runtime.breather import Breather
+from compactlib.runtime.observe import Observer, Observers, telling
+from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
+
+if TYPE_CHECKING:
+    from compactlib.contract import CommitFence
+
+MAX_RESTARTS = 3
+"""How often a step is decided anew because something that it drops was revived meanwhile."""
+
+
+@attrs.frozen
+class Copying:
+    """What a compaction wants copied next.
+
+    Attributes:
+        tasks: by name.
+        budget: of the run.
+        observer: to be notified.
+    """
+
+    tasks: Sequence[CopyRecords]
+    budget: Budget
+    observer: Observer
+
+
+Steps: TypeAlias = "Generator[Copying, Mapping[str, RewriteOutcome], BlobCompactionReport]"
+"""A compaction: yields what is to be copied, is sent what became of it, and returns its report."""
+
+
+@attrs.define
+class _Progress:
+    """What one compaction has done so far."""
+
+    plan: BlobPlan
+    budget: Budget
+    observer: Observer
+    fence: CommitFence | None
+    expires_before_ms: int = 0
+    steps: int = 0
+    added: dict[SegmentName, int] = attrs.field(factory=dict)  # outputs, and their bytes on disk
+    removed: list[SegmentName] = attrs.field(factory=list)
+    records: int = 0
+    copied_bytes: int = 0
+    written: int = 0
+    freed: int = 0
+    verdicts: Counter[Verdict] = attrs.field(factory=Counter)
+    classes: Counter[int] = attrs.field(factory=Counter)
+    left_out: list[SegmentName] = attrs.field(factory=list)
+    damage: list[CorruptData] = attrs.field(factory=list)
+    failures: dict[str, CompactlibError] = attrs.field(factory=dict)
+    why: str = ""
+    spent: BudgetSpent | None = None
+
+
+class Compactor:
+    """Plans and carries out the compactions of one log. One at a time; reads and writes go on meanwhile.
+
+    Args:
+        log: the log.
+        name: the store's, for messages and events.
+        policy: decides what is worth compacting, unless a call gives another one.
+        seen_by_all_peers: whether every peer that counts has read a tombstone.
+        place: which survivors share an output.
+        observer: the store's own.
+
+    Attributes:
+        policy: see above.
+        damaged: segments in which a compaction found damage: they are left out until the store is opened again.
+        last_error: the last unexpected exception: of an executor, a task or a question of the host's.
+        failures: how often that was.
+    """
+
+    def __init__(self, log: Log, name: str, policy: BlobPolicy, seen_by_all_peers: Callable[[IndexEntry], bool],
+                 place: Place | None, observer: Observer) -> None:
+        self._log = log
+        self._name = name
+        self._place = place
+        self._observer = observer
+        self._numbers = StoreNumbers("blobstore", name)
+        self.policy: BlobPolicy = policy
+        self.damaged: dict[SegmentName, str] = {}
+        self.purge: PurgeRules = PurgeRules(purge_tombstones=log.config.purge_tombstones,
+                                            seen_by_all_peers=seen_by_all_peers)
+        self.last_error: CompactlibError | None = None
+        self.failures: int = 0
+
+    def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
+        """Return the store as a policy sees it now. Reads the whole index once."""
+        log, snapshot = self._log, self._log.snapshot()
+        if budget is not None:
+            budget.check()
+        found = view_of(snapshot, name=self._name, descriptor=log.descriptor, config=log.config,
+                        policy=self.policy if policy is None else policy, now=log.clock.now(), rules=self.purge,
+                        damaged=self.damaged, last_full_ms=log.lists.known.last_full_ms,
+                        breathe=Breather(log.clock, budget).breathe)
+        log.guard.require_open()
+        return found
+
+    def plan(self, view: BlobView, policy: BlobPolicy | None = None) -> BlobPlan:
+        """Return what a policy chooses of a view now. What it raises is raised."""
+        return plan_for(view, self.policy if policy is None else policy, self._log.clock.now(),
+                        bytes_available=self._room())
+
+    def _room(self) -> int | None:
+        return self._log.files.available_bytes(self._log.folder)
+
+    # -- the five steps
+
+    def steps(self, given: BlobPlan | None, policy: BlobPolicy | None, budget: Budget | None, observer: Observer | None,
+              fence: CommitFence | None) -> Steps:
+        """Compact; the caller has what is yielded copied, and sends the outcomes.
+
+        Args:
+            given: the plan to carry out; `None`: what the policy chooses now.
+            policy: instead of the store's own.
+            budget: what the work may use up.
+            observer: notified, besides the store's own.
+            fence: entered around each commit.
+        """
+        log, told = self._log, _both(self._observer, observer)
+        began, plan = log.clock.monotonic(), given
+        run = Run(log.guard, limited(budget, log.config.compaction_bytes_per_second, log))
+        try:
+            with run.held:
+                run.begin("compaction")
+                run.budget.check()
+                log.remove_leftovers()
+                finish_erasures(log)
+                while True:
+                    if given is None:
+                        plan = self._planned(policy, run.budget)                       # sense, plan
+                    assert plan is not None
+                    done = _Progress(plan, run.budget, told, fence)
+                    if plan.expires_before is not None:
+                        done.expires_before_ms = milliseconds(plan.expires_before)
+                    yield from self._carry_out(done)                                   # rewrite, commit, reclaim
+                    in_vain = done.left_out and len(done.removed) <= len(done.added) and plan.benefit_segments > 0
+                    if given is not None or not in_vain:
+                        break
+                    # What the policy chose for the sake of a damaged segment frees nothing: it chooses again, without.
+                report = self._report(done, log.clock.monotonic() - began)
+        except BaseException as error:
+            self._tell_failure(told, plan, error, log.clock.monotonic() - began)
+            raise
+        self._tell(told, done, report)
+        return report
+
+    def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
+        """Return what the policy chooses now; a full round may close the active segment for it."""
+        plan = self.plan(self.view(policy, budget), policy)
+        log = self._log
+        if plan.kind == "full" and log.config.close_active_segment and log.free_segments:
+            with log.guard.lock, contextlib.suppress(StoreFull):
+                if len(log.contents.open) or log.contents.active.index:
+                    log.roll()
+            plan = self.plan(self.view(policy, budget), policy)
+        return plan
+
+    def _carry_out(self, done: _Progress) -> Generator[Copying, Mapping[str, RewriteOutcome], None]:
+        log, plan = self._log, done.plan
+        done.why = plan.why if plan.is_empty else ""
+        eligible = frozenset(log.snapshot().eligible())
+        for name in plan.names:
+            if name not in eligible:
+                why = "is active, or the journal reaches it" if log.has(name) else "is not in the log"
+                raise PlanDoesNotFit(f"segment {name} of the plan for store {self._name} {why}; make a new plan")
+        room = self._room()
+        if room is not None and plan.bytes_needed > room:
+            done.why = self._no_room(plan.bytes_needed, room)
+        valid = {victim.name: victim.valid_bytes for victim in plan.victims}
+        waiting, carried, restarts = list(plan.names), None, 0
+        while waiting and not done.why:
+            try:
+                done.budget.check()
+                room = self._room()
+                survivors = self._choose(done, waiting, carried, valid, room)
+                if carried not in survivors.sources:
+                    carried = None
+                needed = sum(output.end for output in survivors.outputs)
+                if room is not None and needed > room:
+                    done.why = self._no_room(needed, room)
+                    break
+                every = [CopyRecords.of(log.folder, log.descriptor.header(output.name), output, log.files)
+                         for output in survivors.outputs]
+                outcomes = (yield Copying(every, done.budget, done.observer)) if every else {}
+                tasks = {task.name: task for task in every}
+                files = self._copied(outcomes, tasks, done.budget)
+                published = self._publish(survivors, files, done.budget)
+                try:
+                    is_committed = self._commit(survivors, published, done,
+                                                is_last=len(waiting) + (carried is not None) == len(survivors.sources))
+                except BaseException:
+                    self._withdraw(survivors)
+                    raise
+                if not is_committed:
+                    self._withdraw(survivors)
+                    restarts += 1
+                    if restarts > MAX_RESTARTS:
+                        raise Conflict(f"blobs of {self._name} were revived while they were being dropped, "
+                                       f"{restarts} times in a row; compact again later")
+                    continue
+            except _Damaged as damaged:
+                self._leave_out(damaged, done)
+                waiting, carried = [name for name in waiting if name != damaged.segment], None if (
+                    carried == damaged.segment) else carried
+                continue
+            except BudgetSpent as error:
+                done.spent, done.why = self._named(error, waiting[0], valid, done.budget), str(error)
+                break
+            except Closed:
+                raise
+            except CompactlibError as error:
+                done.failures[f"the step of segments {waiting[0]} and others"] = error
+                break
+            except _StepFailed as failed:
+                done.failures[f"the step of segments {', '.join(map(str, sorted(failed.sources)))}"] = failed.error
+                waiting, carried = [name for name in waiting if name not in failed.sources], None
+                continue
+            restarts = 0
+            waiting = [name for name in waiting if name not in survivors.sources]
+            carried, filled = None, survivors.outputs[-1] if survivors.outputs else None
+            if filled is not None and filled.end < log.descriptor.segment_bytes:
+                carried = filled.name
+                valid[carried] = filled.end - SEGMENT_HEADER_BYTES
+            self._reclaim(survivors, done)
+            if done.failures:
+                break
+
+    def _no_room(self, needed: int, room: int) -> str:
+        return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it gives any "
+                f"back, and {room:,} are available in {self._log.folder}; free some")
+
+    def _named(self, error: BudgetSpent, first: SegmentName, valid: Mapping[SegmentName, int], budget: Budget,
+               ) -> BudgetSpent:
+        """Return the error; if the total sufficed for no step, one that says how much would."""
+        total = budget.remaining.total_bytes
+        least = valid.get(first, 0)
+        if error.reason != "bytes" or total is None:
+            return error
+        return BudgetSpent(f"{error}; a step of the compaction of store {self._name} is committed all at once: give at "
+                           f"least {error.spent_bytes + least}",
+                           reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
+
+    # -- choosing a step
+
+    def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
+                valid: Mapping[SegmentName, int], room: int | None) -> Survivors:
+        """Choose the next step: as many sources as the outputs may hold that there is room for, at least a new one."""
+        log, most = self._log, MAX_OUTPUTS
+        if room is not None:
+            most = max(1, min(most, room // log.descriptor.segment_bytes))
+        snapshot = log.snapshot()
+        log.sync()
+        budgeted, count, size = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES), 0, valid.get(carried, 0) \
+            if carried is not None else 0
+        total = done.budget.remaining.total_bytes
+        if total is not None:
+            budgeted = min(budgeted, total)
+        for name in waiting[:MAX_SOURCES - 1]:
+            size += valid.get(name, 0)
+            if count and size > budgeted:
+                break
+            count += 1
+        rules = self._rules(done)
+        while True:
+            sources = [*([carried] if carried is not None else []), *waiting[:count]]
+            found = choose_survivors(snapshot, sources, rules, place=self._place,
+                                     retention_ms=milliseconds(log.config.deleted_retention_seconds),
+                                     breathe=Breather(log.clock, done.budget).breathe)
+            if len(found.outputs) <= most:
+                return found
+            if count > 1:
+                count = max(1, min(count - 1, count * most // len(found.outputs)))
+            else:
+                carried = None
+
+    def _rules(self, done: _Progress) -> Rules:
+        now = self._log.clock.now()
+        # The plan's time, unless the store was opened with a longer retention since.
+        latest = max(now - self._log.config.deleted_retention_seconds, 0.0)
+        return Rules(reference_ms=milliseconds(min(done.plan.reference_time, latest)),
+                     now_ms=max(milliseconds(now), done.expires_before_ms), purge=self.purge)
+
+    # -- checking and publishing what was copied
+
+    def _copied(self, outcomes: Mapping[str, RewriteOutcome], tasks: Mapping[str, CopyRecords], budget: Budget,
+                ) -> dict[SegmentName, str]:
+        """Check what became of the tasks; return the file of each output."""
+        failures: dict[str, CompactlibError] = {}
+        files: dict[SegmentName, str] = {}
+        for name, task in tasks.items():
+            outcome = outcomes[name]
+            try:
+                if isinstance(outcome, RewriteFailure):
+                    raise outcome.error
+                path = outcome.files[0].path
+                files[task.header.name] = path
+                check_output(path, task, budget, self._log.clock)
+            except CompactlibError as error:
+                failures[name] = error
+        if not failures:
+            return files
+        remove_names(self._log.files, self._log.folder, [os.path.basename(path) for path in files.values()])
+        sources = {source.segment for task in tasks.values() for source in task.sources}
+        for failure in failures.values():
+            if isinstance(failure, CorruptData):
+                segment = segment_of_log_file(os.path.basename(failure.path))
+                if segment is not None and segment in sources:
+                    raise _Damaged(segment, failure)
+        for failure in failures.values():
+            self._note(failure)
+            if isinstance(failure, BudgetSpent | StorageError):
+                raise failure
+        raise _StepFailed(_of_a_copy(next(iter(failures.values()))), frozenset(sources))
+
+    def _publish(self, survivors: Survivors, files: Mapping[SegmentName, str], budget: Budget) -> list[LogSegment]:
+        """Give the outputs their names and indexes, durably but for the indexes; they do not count yet."""
+        log = self._log
+        snapshot, published = log.snapshot(), list[LogSegment]()
+        try:
+            for output in survivors.outputs:
+                index = moved_index(snapshot, output, Breather(log.clock, budget))
+                remove_names(log.files, log.folder, [output.name.index_file])
+                write_part(log.files, log.folder, index, log.descriptor.incarnation)
+                log.files.rename(files[output.name], os.path.join(log.folder, output.name.log_file))
+                published.append(LogSegment(output.name, output.end, (index,)))
+            if published:
+                log.files.sync_folder(log.folder)
+        except BaseException:
+            self._withdraw(survivors)
+            raise
+        log.lists.make_ready()
+        return published
+
+    def _withdraw(self, survivors: Survivors) -> None:
+        """Remove outputs that were not committed; of a store that has closed itself, opening decides that."""
+        if self._log.guard.is_open:
+            with contextlib.suppress(StorageError):
+                remove_segments(self._log.files, self._log.folder, [output.name for output in survivors.outputs])
+
+    # -- the commit, and what follows
+
+    def _commit(self, survivors: Survivors, published: Sequence[LogSegment], done: _Progress, *, is_last: bool) -> bool:
+        """Put the outputs in the place of the sources; `False` if what they drop was revived meanwhile."""
+        log = self._log
+        step = Step(survivors.sources, tuple(Output(output.name, output.end, output.records)
+                                             for output in survivors.outputs))
+        # Most of what is new is read before writers have to wait.
+        before = log.snapshot()
+        if survivors.are_hit_by(list(_newer(before, survivors.last_sequence)), before):
+            return False
+        last_full_ms = milliseconds(log.clock.now()) if is_last and done.plan.is_full else None
+        with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
+            now = log.snapshot()
+            if survivors.are_hit_by(list(_newer(now, before.last_sequence)), now):
+                return False
+            log.switch(step, published, last_full_ms)
+            return True
+
+    def _reclaim(self, survivors: Survivors, done: _Progress) -> None:
+        """Remove the sources; readers that hold one keep its bytes. Count and report the step."""
+        log = self._log
+        disk = {output.name: output.end + part_bytes(part) for output in survivors.outputs
+                for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.index}
+        done.steps += 1
+        done.copied_bytes += survivors.copied_bytes
+        done.records += sum(output.records for output in survivors.outputs)
+        done.written += sum(disk.values())
+        done.verdicts += survivors.verdicts
+        done.classes.update(survivors.classes)
+        for name in survivors.sources:
+            if done.added.pop(name, None) is None:
+                done.removed.append(name)
+        done.added.update(disk)
+        try:
+            done.freed += remove_segments(log.files, log.folder, survivors.sources)
+        except StorageError as error:
+            done.failures[str(survivors.sources[0])] = error
+        done.freed -= sum(disk.values())
+        fields = {"store": self._name}
+        done.observer.event(POSITIONS_MOVED, {
+            **fields, "removed": [str(name) for name in survivors.sources], "copied_bytes": survivors.copied_bytes,
+            "added": [str(output.name) for output in survivors.outputs]})
+        for verdict, event in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
+                               (Verdict.PURGED, TOMBSTONES_GONE)):
+            if survivors.verdicts[verdict]:
+                done.observer.event(event, {**fields, "records": survivors.verdicts[verdict]})
+
+    def _leave_out(self, damaged: _Damaged, done: _Progress) -> None:
+        """Go on without a segment that holds a damaged record: it stays as it is, with everything in it."""
+        error = damaged.error.with_traceback(None)
+        self.damaged[damaged.segment] = f"left out for damage until the store is opened again: {error}"
+        done.left_out.append(damaged.segment)
+        done.damage.append(error)
+        done.observer.event(DAMAGE_FOUND, {"store": self._name, "segment": str(damaged.segment), "error": str(error)})
+
+    # -- the end
+
+    def _report(self, done: _Progress, seconds: float) -> BlobCompactionReport:
+        """Return the report, or raise if something failed, or if nothing could be done."""
+        report = BlobCompactionReport(
+            store=self._name, victims=done.plan.names, sources=tuple(done.removed), targets=tuple(done.added),
+            steps=done.steps, copied_records=done.records, copied_bytes=done.copied_bytes, bytes_written=done.written,
+            bytes_freed=done.freed, verdicts=done.verdicts, classes=done.classes, left_out=tuple(done.left_out),
+            damage=tuple(done.damage), seconds=seconds, why=done.why, is_partial=bool(done.why and done.steps))
+        if done.failures:
+            if not done.steps and len(done.failures) == 1:
+                raise next(iter(done.failures.values()))
+            raise CompactionFailed(report=report, failures=done.failures)
+        if not done.steps and done.spent is not None:
+            raise done.spent
+        if not done.steps and done.damage:
+            # Damage alone kept it from changing anything.
+            raise done.damage[0]
+        return report
+
+    def _note(self, error: CompactlibError) -> None:
+        if isinstance(error, TaskFailed):
+            self.last_error = error
+            self.failures += 1
+
+    def _tell(self, told: Observer, done: _Progress, report: BlobCompactionReport) -> None:
+        if not report.is_empty:
+            told.event(COMPACTION_DONE, {"store": self._name, "victims": [str(name) for name in report.victims],
+                                         "freed_segments": report.freed_segments, "copied_bytes": report.copied_bytes})
+        outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
+        self._numbers.ended(told, outcome, reason, report.seconds, _moved(report))
+        self._tell_levels(told, done.plan)
+
+    def _tell_failure(self, told: Observer, plan: BlobPlan | None, error: BaseException, seconds: float) -> None:
+        if isinstance(error, Busy) and not isinstance(error, BudgetSpent):
+            self._numbers.ended(told, "skipped", "busy", seconds, Moved())
+            return
+        if not isinstance(error, Exception):
+            return
+        known = own_error(f"compact {self._name}", error)
+        if not isinstance(error, CompactlibError):
+            self._note(known)
+        told.event(COMPACTION_FAILED, {"store": self._name, "error": str(known)})
+        report = error.report if isinstance(error, CompactionFailed) else None
+        self._numbers.ended(told, "failed", type(error).__name__, seconds,
+                            Moved() if report is None else _moved(report))
+        if plan is not None and self._log.guard.is_open:
+            self._tell_levels(told, plan)
+
+    def _tell_levels(self, told: Observer, plan: BlobPlan) -> None:
+        """Report how full the store is, as far as the plan has counted."""
+        log, snapshot = self._log, self._log.snapshot()
+        there = {info.name: info for info in snapshot.segments}
+        seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
+        dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
+        self._numbers.levels(told, StoreLevels(
+            live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
+            free_bytes=log.descriptor.capacity_bytes - snapshot.used_bytes,
+            capacity_bytes=log.descriptor.capacity_bytes,
+            oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
+                                           default=None)))
+
+
+def run_steps(steps: Steps, executor: Executor) -> BlobCompactionReport:
+    """Carry out one compaction, its copying on an executor."""
+    with contextlib.closing(steps):
+        try:
+            copying = next(steps)
+            while True:
+                copying = steps.send(outcomes_of(executor, copying.tasks, copying.budget, copying.observer))
+        except StopIteration as end:
+            report: BlobCompactionReport = end.value
+            return report
+
+
+def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | None,
+             ) -> dict[str, BlobCompactionReport | CompactlibError]:
+    """Carry out many compactions, the next step of all of them in one run of an executor; each commits its own.
+
+    Returns:
+        The report of each, or what it raised; in the order in which they ended.
+
+    Raises:
+        Exception: what a policy or a fence raised that is none of the library's errors.
+    """
+    ended: dict[str, BlobCompactionReport | CompactlibError] = {}
+    with contextlib.ExitStack() as stack:
+        for steps in every.values():
+            stack.callback(steps.close)
+        active: dict[str, Copying | None] = dict.fromkeys(every)
+        outcomes: dict[str, RewriteOutcome] = {}
+        while active:
+            for name in list(active):
+                copying = active[name]
+                try:
+                    active[name] = next(every[name]) if copying is None else every[name].send(
+                        {task.name: outcomes[task.name] for task in copying.tasks})
+                except StopIteration as end:
+                    ended[name] = end.value
+                    del active[name]
+                except CompactlibError as error:
+                    ended[name] = error
+                    del active[name]
+            wanted = [copying for copying in active.values() if copying is not None]
+            if wanted:
+                shared = (Budget() if budget is None else budget).child()
+                outcomes = outcomes_of(executor, [task for copying in wanted for task in copying.tasks], shared,
+                                       wanted[0].observer)
+    return ended
+
+
+def outcomes_of(executor: Executor, tasks: Sequence[CopyRecords], budget: Budget, observer: Observer,
+                ) -> dict[str, RewriteOutcome]:
+    """Have tasks run; return an outcome of each, also where the executor raises."""
+    found: dict[str, RewriteOutcome] = {}
+    try:
+        with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=observer)) as outcomes:
+            for outcome in outcomes:
+                found[outcome.task] = outcome
+    except Exception as error:
+        # An executor of the host's own may raise anything.
+        failed = own_error("run the copying", error)
+        return {task.name: found.get(task.name, RewriteFailure(task.name, failed)) for task in tasks}
+    return found
+
+
+def local_executor(log: Log) -> Executor:
+    """Return the executor that runs the copying in this thread."""
+    return LocalExecutor(clock=log.clock)
+
+
+def require_own(plan: BlobPlan, name: str, log: Log) -> None:
+    """Check that a plan is one of this store.
+
+    Raises:
+        InvalidInput: it is another store's, or would drop what can still be undeleted.
+    """
+    if plan.store != name or plan.incarnation not in (b"", log.descriptor.incarnation):
+        another = "" if plan.store != name else ", but another one of this name"
+        raise InvalidInput(f"the plan is for store {plan.store!r}, and this is {name!r}{another}")
+    latest = log.clock.now() - log.config.deleted_retention_seconds
+    if plan.reference_time > max(latest, 0.0):
+        raise InvalidInput(f"the plan's reference time {plan.reference_time} is later than {latest}: deletes after "
+                           f"that can still be undone; plan with an earlier one, or configure a shorter retention")
+
+
+def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
+    """Return a budget that has the configured rate, unless it has one of its own."""
+    given = Budget(clock=log.clock) if budget is None else budget
+    if rate is None or given.remaining.bytes_per_second is not None:
+        return given
+    return given.child(bytes_per_second=rate)
+
+
+def moved_index(snapshot: LogSnapshot, output: OutputPlan, breather: Breather) -> IndexSegment:
+    """Return the index of an output: the entries of its records, at their new places."""
+    columns, hashes, end = EntryColumns.empty(output.name), list[int](), SEGMENT_HEADER_BYTES
+    for picked in output.picked:
+        for part in snapshot.sealed_parts(picked.segment):
+            rows = part.rows_at(picked.offsets)
+            hashed = part.hash_of_rows() if rows else ()
+            for start in range(0, len(rows), _PIECE_ROWS):
+                piece = rows[start:start + _PIECE_ROWS]
+                end = columns.take(part.columns, piece, end)
+                hashes.extend(map(hashed.__getitem__, piece))
+                breather.breathe(len(piece))
+    assert end == output.end, "the index has each record that the output gets"
+    return IndexSegment.of_hashed(columns, SEGMENT_HEADER_BYTES, end, hashes)
+
+
+_PIECE_ROWS = 256
+"""How many index entries are moved at a stretch."""
+
+
+class _Damaged(Exception):
+    """A record of a source is damaged."""
+
+    def __init__(self, segment: SegmentName, error: CorruptData) -> None:
+        super().__init__(str(error))
+        self.segment = segment
+        self.error = error
+
+
+class _StepFailed(Exception):
+    """A task of a step failed; other steps go on."""
+
+    def __init__(self, error: CompactlibError, sources: frozenset[SegmentName]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.sources = sources
+
+
+def _of_a_copy(error: CompactlibError) -> CompactlibError:
+    if not isinstance(error, CorruptData):
+        return error
+    return CorruptData(path=error.path, offset=error.offset, expected=error.expected, found=f"{error.found} in a new "
+                       f"copy, which does not count: all sources stay as they are, compact again")
+
+
+def _newer(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+    """Yield the entries newer than a record. They lie at the end of the log: nothing else moves records meanwhile."""
+    if snapshot.last_sequence <= sequence:
+        return
+    last = takewhile(lambda info: info.last_sequence > sequence or not info.last_sequence, reversed(snapshot.segments))
+    for info in last:
+        yield from (entry for entry in snapshot.entries_of(info.name) if entry.sequence > sequence)
+
+
+def _moved(report: BlobCompactionReport) -> Moved:
+    return Moved(read=report.copied_bytes, copied=report.bytes_written, freed=report.bytes_freed)
+
+
+def _both(own: Observer, given: Observer | None) -> Observer:
+    return telling(own if given is None else Observers(own, given))
+

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`copy_store`: a store's records in another store, of another capacity or other segments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import attrs
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.index_segment import ENDS_OR_REVIVES
+from compactlib.blobstore.reader import BlobReader
+from compactlib.blobstore.replication import records_after
+from compactlib.blobstore.state import BlobState, blob_state
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
+from compactlib.clock import Clock
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
+from compactlib.runtime.budget import Budget
+
+_UNFINISHED = ".copying"
+_EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
+
+
+@attrs.frozen
+class StoreCopy:
+    """What `copy_store` did.
+
+    Attributes:
+        records: how many records the copy has.
+        bytes_copied: their sizes together.
+        left_out: PUTs that were not copied, because their content is gone.
+    """
+
+    records: int
+    bytes_copied: int
+    left_out: int
+
+
+def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStoreConfig, *,
+               files: Files | None = None, clock: Clock | None = None, budget: Budget | None = None) -> StoreCopy:
+    """Copy a store into a new one, with the capacity and the segments of `config`.
+
+    Every record keeps its times, its life, its expiry, its account and container, and the order of all; each content is
+    checked on the way. Places and sequences are the copy's own, and so is its incarnation: peers begin anew with it.
+    What is deleted or has expired is copied as well, for the copy's own compactions to drop.
+
+    The copy gets its name once it is whole and durable; before that, and after a crash, it is in `folder` with
+    `.copying` behind it. What is written to the source meanwhile is not in it.
+
+    Args:
+        source: the store, open, or a reader of it.
+        folder: of the copy; it does not exist yet.
+        config: of the copy.
+        files: the disk of the copy.
+        clock: the copy's.
+        budget: asked for the bytes of each record.
+
+    Raises:
+        InvalidInput: the folder exists, or holds an unfinished copy; or an argument is not what it should be.
+        CorruptData: a record of the source is damaged.
+        StoreFull: the copy has too little capacity.
+        BlobTooLarge: a record does not fit into a segment of the copy.
+        BudgetSpent: the budget ended.
+        StorageError: the disk refused. After each of these errors there is no copy; if the disk refuses even that, it
+            is left, whole or with `.copying` behind it.
+    """
+    disk: Files = LocalFiles() if files is None else files
+    path = local_path(folder)
+    unfinished = path + _UNFINISHED
+    for name in (path, unfinished):
+        if os.path.lexists(name):
+            raise InvalidInput(f"{name} exists; a store is copied into a folder that does not: remove it, or give "
+                               f"another one")
+    config.check_capacity()
+    done: StoreCopy | None = None
+    # What another copy makes meanwhile is not this one's to remove.
+    disk.make_folder(unfinished)
+    try:
+        # Nor does it give up what expires to make room: then it would not be whole.
+        quiet = attrs.evolve(config, durability="interval", evicts=False)
+        with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
+            done = _copied(source, copy, Budget() if budget is None else budget)
+            copy.flush()
+        disk.rename(unfinished, path)
+        disk.sync_folder(os.path.dirname(path))
+    except BaseException:
+        if done is not None and not os.path.lexists(unfinished):
+            # It has its name already, and a crash on the way must not leave half of it there.
+            with contextlib.suppress(StorageError):
+                disk.rename(path, unfinished)
+        _remove(disk, unfinished)
+        raise
+    return done
+
+
+def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> StoreCopy:
+    records = size = left_out = 0
+    for entry in records_after(_snapshot(source), 0):
+        if entry.kind in ENDS_OR_REVIVES and _is_superseded(source, entry):
+            # It may say that what it ended was permanent, which its successor is not.
+            continue
+        budget.spend(entry.size)
+        content = _content(source, entry) if entry.kind == RecordKind.PUT else b""
+        if content is None:
+            left_out += 1
+            continue
+        copy.append_replicated(
+            RecordKind(entry.kind), entry.id, content, op_time=entry.op_time_ms / 1000, life_version=entry.life_version,
+            expires_at=None if entry.expires_ms < 0 else entry.expires_ms / 1000,
+            permanent=bool(entry.flags & RecordFlag.TTL_UPDATED), account=entry.account, container=entry.container)
+        records += 1
+        size += entry.size
+    return StoreCopy(records, size, left_out)
+
+
+def _snapshot(source: BlobStore | BlobReader) -> LogSnapshot:
+    return source._log.snapshot() if isinstance(source, BlobStore) else source.snapshot()
+
+
+def _state(source: BlobStore | BlobReader, blob_id: bytes) -> BlobState | None:
+    return blob_state(_snapshot(source).contents.find(blob_id))
+
+
+def _is_superseded(source: BlobStore | BlobReader, entry: IndexEntry) -> bool:
+    """Whether a PUT came after it, which says of itself which life it begins or goes on with."""
+    state = _state(source, entry.id)
+    return state is not None and state.put is not None and entry.sequence < state.put.sequence
+
+
+def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:
+    """What a get answers; `None` if that is not the content of this PUT: it was erased, or compacted meanwhile."""
+    state = _state(source, put.id)
+    if state is None or state.put is None or not state.has_content or state.put.sequence != put.sequence:
+        # A peer may have brought it back in a later life, or another one of the same time.
+        return None
+    found = source.get(put.id, _EVERYTHING)
+    return found.content if isinstance(found, Blob) and round(found.info.put_at * 1000) == put.op_time_ms else None
+
+
+def _remove(files: Files, folder: str) -> None:
+    with contextlib.suppress(StorageError, OSError):
+        for name in list_folder(folder):
+            files.unlink(os.path.join(folder, name))
+        files.remove_folder(folder)

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Log`: the log of an open store, what of it is durable, and every change of it, under one lock.
+
+A record is written, synced if writes are synced one by one, and then published in the open index. Now and then, and
+when the segment is full, the open index becomes a part of the segment's index; its file is not synced, since opening
+makes again from the log what a crash takes of it.
+
+Locks, in this order: the fence of a commit, `guard.lock`, the lock of a shared sync. Under `guard.lock` are synced: a
+record if `durability="each"`, the active segment before a part of its index is written, a new segment (file, folder and
+list), and the list when a compaction commits. The sync of a group of writers is under none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.contents import LogContents, LogSegment, LogSnapshot
+from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor
+from compactlib.blobstore.erasure import STATE_NAME as STATE_FILE
+from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
+from compactlib.blobstore.index_file import write_part
+from compactlib.blobstore.journal import Journal
+from compactlib.blobstore.layout import Layout, lay_out
+from compactlib.blobstore.load import part_records
+from compactlib.blobstore.names import (
+    HALF_WRITTEN_SUFFIX,
+    LOG_SUFFIX,
+    UNPUBLISHED_SUFFIX,
+    LogPosition,
+    SegmentName,
+    segment_of_index_file,
+    segment_of_log_file,
+)
+from compactlib.blobstore.open_segments import OpenSegments
+from compactlib.blobstore.records import encode_head, encode_trailer
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, salt_of
+from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, SegmentListFile, Step
+from compactlib.blobstore.store_clock import StoreClock
+from compactlib.blobstore.tail import LogWriter
+from compactlib.blobstore.values import IndexEntry, RecordFlag
+from compactlib.errors import AuditFailed, DiskFull, StorageError
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, list_folder, look_at
+from compactlib.guard import Guard
+
+_REPLACED_FILES = (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE)
+MAX_UNSYNCED_RECORDS = 1 << 16
+"""How many records may be written without a sync; sequences that a crash may have lost are never given again."""
+
+
+class Log:
+    """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `guard.lock`.
+
+    Args:
+        guard: of the store.
+        files: the disk.
+        folder: the store's folder.
+        config: how the store is kept.
+        clock: the store's.
+        descriptor: what the store is.
+        contents: what the folder holds.
+        writer: at the end of the active segment.
+        lists: the list of segments.
+        next_sequence: the number of the next record.
+        index_bytes: how long the parts of the active segment's index are in its file.
+
+    Attributes:
+        guard, files, folder, config, clock, descriptor, contents, writer, lists: see above.
+        segments: files open for reading.
+        journal: which segments hold the newest records.
+        events: what has happened under the lock, for the store to report after it.
+        is_managed: whether a `CompactionManager` compacts the store.
+    """
+
+    def __init__(self, guard: Guard, files: Files, folder: str, config: BlobStoreConfig, clock: StoreClock,
+                 descriptor: Descriptor, contents: LogContents, writer: LogWriter, lists: SegmentListFile,
+                 next_sequence: int, index_bytes: int) -> None:
+        self.guard: Guard = guard
+        self.files: Files = files
+        self.folder: str = folder
+        self.config: BlobStoreConfig = config
+        self.clock: StoreClock = clock
+        self.descriptor: Descriptor = descriptor
+        self.contents: LogContents = contents
+        self.writer: LogWriter = writer
+        self.lists: SegmentListFile = lists
+        self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
+        self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.is_managed: bool = False
+        self._next_sequence = next_sequence
+        self._index_bytes = index_bytes
+        self._part_records = part_records(descriptor.segment_bytes)
+        self._salt = salt_of(descriptor.incarnation)
+        self._synced_at = clock.monotonic()
+        held = sum(len(index) for index in contents.active.index) + len(contents.open)
+        if held:
+            self.journal.append(contents.active.name, held)
+        for kept in (writer, lists, self.segments):
+            guard.keep(kept)
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next record."""
+        return self._next_sequence
+
+    @property
+    def free_segments(self) -> int:
+        """How many segments the log may have besides those that it has."""
+        return max(self.descriptor.log_segments - len(self.contents.segments), 0)
+
+    def has(self, name: SegmentName) -> bool:
+        """Whether a segment is in the log now. O(log n)."""
+        return self.contents.segment(name) is not None
+
+    def snapshot(self) -> LogSnapshot:
+        """Return a frozen view of log and index."""
+        with self.guard.lock:
+            self.guard.require_open()
+            return self.contents.snapshot(self.journal.floor, self.descriptor.segment_bytes)
+
+    # -- appending, with the lock held
+
+    def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
+        """Write a record and publish it; with the lock held.
+
+        Raises:
+            BlobTooLarge: it does not fit into an empty segment.
+            StoreFull: no segment is left.
+            StorageError: the disk refused. If what was written could be cut off again, the store stays open.
+        """
+        self._make_room(draft.size)
+        flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
+        entry = draft._replace(sequence=self._next_sequence, segment=self.writer.segment, offset=self.writer.end,
+                               flags=int(flags))
+        head, crc = encode_head(entry, self._salt)
+        pieces = (head, content, encode_trailer(crc32(content, crc)))
+        self.guard.begin("a write")
+        try:
+            self.writer.write(pieces)
+        except StorageError:
+            self.writer.take_back()
+            self.guard.undone()
+            raise
+        self.writer.keep(entry.size)
+        self._next_sequence += 1
+        now = self.clock.monotonic()
+        if self.config.durability == "each" or (self.config.durability == "interval"
+                                                and now - self._synced_at >= self.config.sync_interval_seconds):
+            # No reader sees a record whose write was reported as failed.
+            self.writer.sync()
+            self._synced_at = now
+        self.journal.append(entry.segment)
+        self.contents.open.append(entry)
+        self.guard.done()
+        if len(self.contents.open) >= self._part_records:
+            # The record is written: what becomes of the index is no failure of it.
+            with contextlib.suppress(StorageError):
+                self.seal_index()
+        return entry
+
+    def _make_room(self, size: int) -> None:
+        largest = self.descriptor.segment_bytes - SEGMENT_HEADER_BYTES
+        if size > largest:
+            raise BlobTooLarge(f"a record of {size} bytes does not fit into a segment, which has room for {largest}; "
+                               f"split the blob", record_bytes=size, limit_bytes=largest)
+        if size > self.writer.room:
+            self.roll(size)
+        if self.writer.unsynced_records >= MAX_UNSYNCED_RECORDS:
+            self.sync()
+
+    def seal_index(self) -> None:
+        """Make the open index a part of the segment's index; does nothing to an empty one. With the lock held.
+
+        Raises:
+            StorageError: the log could not be synced, and the store is closed.
+        """
+        contents = self.contents
+        if not len(contents.open) and contents.open.end == contents.active.end:
+            return
+        self.sync()
+        part = contents.open.sealed(contents.key)
+        try:
+            self._index_bytes = write_part(self.files, self.folder, part, contents.key, self._index_bytes)
+        except StorageError as error:
+            self.events.append(("blobstore_index_not_written", {"folder": self.folder, "index": str(part.place),
+                                                                "error": str(error)}))
+        self.contents = contents.sealed_open(part)
+
+    def roll(self, wanted_bytes: int = 0) -> None:
+        """Seal the active segment and go on in the next one; with the lock held.
+
+        Raises:
+            StoreFull: no segment is left.
+            StorageError: the disk refused. If nothing was begun, the store stays open.
+        """
+        if not self.free_segments:
+            raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
+                            wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
+        self.lists.make_ready()
+        self.seal_index()
+        name = self.writer.segment.next_position
+        contents = self.contents.with_segment(name)
+        self.guard.begin("the beginning of a segment")
+        try:
+            self.writer.roll(self.descriptor.header(name, self._next_sequence))
+        except StorageError:
+            self.guard.undone()
+            raise
+        self.contents, self._index_bytes = contents, 0
+        known = self.lists.known
+        self.lists.write(attrs.evolve(known, segments=(*known.segments, name)))
+        self.guard.done()
+
+    def _gates(self) -> str:
+        """Return what keeps segments from being compacted, as far as that is known without reading the index."""
+        config, segments = self.config, len(self.contents.segments)
+        eligible = len(self.snapshot().eligible())
+        return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
+                f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
+                f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
+
+    # -- durability
+
+    def sync(self) -> None:
+        """Make everything written durable.
+
+        Raises:
+            StorageError: the disk refused, and the store is closed.
+        """
+        with self.guard.lock:
+            self.guard.require_open()
+            if not self.writer.is_synced:
+                self.guard.begin("a sync")
+                self.writer.sync()
+                self.guard.done()
+            self._synced_at = self.clock.monotonic()
+
+    def wait_for(self, entry: IndexEntry) -> None:
+        """Return when a record is durable, if the configuration wants that; without the lock.
+
+        Raises:
+            StorageError: the disk refused, and the store is closed.
+        """
+        position = LogPosition(entry.segment, entry.end)
+        if self.config.durability != "group" or self.writer.is_durable(position):
+            return
+        try:
+            self.writer.sync_to(position)
+        except StorageError as error:
+            self.guard.fail(error)
+            raise
+
+    # -- what compactions and hard deletes change
+
+    def switch(self, step: Step, add: Sequence[LogSegment], last_full_ms: int | None = None) -> None:
+        """Commit a step of a compaction: durably, and for all readers at once; with the lock held. One sync.
+
+        Args:
+            step: what replaces what. The outputs and their names are durable.
+            add: the outputs, loaded.
+            last_full_ms: when a full round ended with it.
+
+        Raises:
+            PlanDoesNotFit: a source is no longer in the log; nothing was changed.
+            StorageError: the disk refused, and the store is closed; opening it finds the step or not.
+        """
+        snapshot = self.snapshot()
+        stray = sorted(set(step.sources).difference(snapshot.eligible()))
+        if stray:
+            raise PlanDoesNotFit(f"segments {', '.join(map(str, stray))} may not be replaced any more; plan again")
+        new = self.lists.known.with_step(step)
+        contents = self.contents.replaced(step.sources, add)
+        self.guard.begin("the commit of a compaction")
+        self.lists.write(new if last_full_ms is None else attrs.evolve(new, last_full_ms=last_full_ms))
+        self.contents = contents
+        self.guard.done()
+        self.segments.forget(step.sources)
+
+    def mark_erased(self, offsets: Mapping[SegmentName, Collection[int]]) -> list[LogSegment]:
+        """Have the index say that contents are gone; with the lock held.
+
+        Args:
+            offsets: of each sealed segment, where the records begin.
+
+        Returns:
+            The segments as they are now, for their files to be written.
+        """
+        marked = [segment.without_contents(places, self.contents.key) for name, places in offsets.items()
+                  if (segment := self.contents.segment(name)) is not None]
+        self.contents = self.contents.replaced([each.name for each in marked], marked)
+        return marked
+
+    def remove_leftovers(self) -> tuple[list[str], int]:
+        """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes.
+
+        Raises:
+            StorageError: the disk refused; call again.
+        """
+        return remove_names(self.files, self.folder, leftovers(list_folder(self.folder), self.layout()))
+
+    def layout(self) -> Layout:
+        """Return which segments of the folder are the log."""
+        present = set(filter(None, map(segment_of_log_file, list_folder(self.folder))))
+        return lay_out(self.folder, FoundList(self.lists.known), present)
+
+    # -- the end
+
+    def end(self) -> None:
+        """Make everything durable, if the store is open, and note the index.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        with self.guard.lock:
+            if self.guard.is_open:
+                self.seal_index()
+
+    def audit(self) -> None:
+        """Check contents, writer and journal against each other.
+
+        Raises:
+            AuditFailed: they do not agree.
+        """
+        with self.guard.lock:
+            self.guard.require_open()
+            self.contents.audit()
+            self.journal.audit()
+            if self.writer.segment != self.contents.active.name or self.writer.end != self.contents.open.end:
+                raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
+                                  f"{self.contents.open}")
+            listed = tuple(segment.name for segment in self.contents.segments)
+            if listed != self.lists.known.segments:
+                raise AuditFailed(f"the log has segments {listed}, its list {self.lists.known.segments}")
+            newest = max(self.contents.last_sequence, self.contents.open.last_sequence)
+            if newest >= self._next_sequence:
+                raise AuditFailed(f"record {newest} is in the log, and {self._next_sequence} would be given next")
+
+
+def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
+    """Return the names in a folder that nothing needs; no compaction runs.
+
+    The index of a lost segment stays: it says which blobs are lost.
+    """
+    gone, counted = set(layout.leftovers), {*layout.segments, *layout.lost}
+    present = counted | set(filter(None, map(segment_of_log_file, names)))
+
+    def is_left(name: str) -> bool:
+        half = name.removesuffix(HALF_WRITTEN_SUFFIX)
+        indexed = segment_of_index_file(half)
+        if half != name:
+            return indexed is not None or half in _REPLACED_FILES
+        if name.endswith(UNPUBLISHED_SUFFIX):
+            return segment_of_log_file(name.split(LOG_SUFFIX, 1)[0] + LOG_SUFFIX) is not None
+        if indexed is not None:
+            return indexed in gone or indexed not in present
+        return segment_of_log_file(name) in gone
+
+    return list(filter(is_left, names))
+
+
+def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:
+    """Remove files; one that is gone already does not matter. Not durable. Returns the names, and their bytes.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    removed, size = [], 0
+    for name in names:
+        path = os.path.join(folder, name)
+        found = look_at(path)
+        if found is None or stat.S_ISDIR(found.st_mode):
+            continue
+        try:
+            files.unlink(path)
+        except StorageError:
+            # A copying attempt that still runs elsewhere may have removed its own file.
+            if look_at(path) is not None:
+                raise
+        removed.append(name)
+        size += found.st_size
+    return removed, size
+
+
+def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) -> int:
+    """Finish a step: remove the files of the segments that it has replaced. Returns their bytes.
+
+    Commit and recovery call it, when the outputs have been read and checked. It is not durable before the next sync of
+    the folder; until then the list names the step, so that opening removes again what a crash brings back.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]
+
+
+def is_without_room(error: BaseException) -> bool:
+    """Whether the disk refused for want of room, which leaves everything as it was."""
+    return isinstance(error, DiskFull) and not isinstance(error, StoreFull)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of log segments and of their files: `position_generation`, ordered as numbers.
+
+A compaction reuses the positions of the segments that it read, with a higher generation; so at any time each position
+is held by one segment, and file names of two generations never meet.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from compactlib.errors import InvalidInput
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+UNPUBLISHED_SUFFIX = ".temp"
+"""Behind the name of a file that a copying attempt writes."""
+HALF_WRITTEN_SUFFIX = ".tmp"
+"""Behind the name of a file that `write_durably` replaces, until it is whole."""
+MAX_NUMBER = (1 << 63) - 1
+"""The largest position, generation or offset."""
+MIN_SEGMENT_BYTES = 1024
+"""The smallest capacity of a segment."""
+
+_NUMBER = r"(0|[1-9][0-9]{0,18})"
+_NAME = re.compile(rf"{_NUMBER}_{_NUMBER}")
+_LOG_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.log")
+_INDEX_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.index")
+
+
+class SegmentName(NamedTuple):
+    """The name of a log segment; `10_0` comes after `2_0`.
+
+    Attributes:
+        position: its place in the log, >= 0.
+        generation: how many compactions its place has seen, >= 0.
+    """
+
+    position: int
+    generation: int
+
+    @classmethod
+    def parse(cls, text: str) -> SegmentName:
+        """The name written as `position_generation`, without leading zeros.
+
+        Raises:
+            InvalidInput: the text is not such a name.
+        """
+        found = _NAME.fullmatch(text)
+        if not found:
+            raise InvalidInput(f"{text!r} is not the name of a log segment; it is position_generation, such as 3_0")
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def next_position(self) -> SegmentName:
+        """The name of the segment that the log appends after this one: the next position, generation 0."""
+        return SegmentName(self.position + 1, 0)
+
+    @property
+    def log_file(self) -> str:
+        """The file name of the segment."""
+        return f"{self.position}_{self.generation}{LOG_SUFFIX}"
+
+    @property
+    def index_file(self) -> str:
+        """The file name of the segment's index."""
+        return f"{self.position}_{self.generation}{INDEX_SUFFIX}"
+
+    def __str__(self) -> str:
+        return f"{self.position}_{self.generation}"
+
+
+FIRST_SEGMENT = SegmentName(0, 0)
+"""The first segment of a new store."""
+
+
+class LogPosition(NamedTuple):
+    """A place in the log, ordered by segment, then offset.
+
+    Attributes:
+        segment: the log segment.
+        offset: a byte offset in its file.
+    """
+
+    segment: SegmentName
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.offset}"
+
+
+def segment_of_log_file(file_name: str) -> SegmentName | None:
+    """Whose log file this is; `None` for every other file, those still being built included."""
+    found = _LOG_FILE.fullmatch(file_name)
+    return SegmentName(int(found[1]), int(found[2])) if found else None
+
+
+def segment_of_index_file(file_name: str) -> SegmentName | None:
+    """Whose index this is; `None` for every other file."""
+    found = _INDEX_FILE.fullmatch(file_name)
+    return SegmentName(int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operations a blob's state allows, and the record that each writes. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compactlib.blobstore.errors import (
+    AlreadyUndeleted,
+    BlobDeleted,
+    BlobExists,
+    BlobExpired,
+    BlobMissing,
+    DeletedForGood,
+    NotDeleted,
+    TtlAlreadyUpdated,
+    TtlUpdateTooLate,
+)
+from compactlib.blobstore.names import FIRST_SEGMENT
+from compactlib.blobstore.records import record_size
+from compactlib.blobstore.state import BlobState, blob_state
+from compactlib.blobstore.values import (
+    MAX_LIFE_VERSION,
+    MAX_TAG,
+    MAX_TIME_MS,
+    NO_EXPIRY,
+    BlobId,
+    IndexEntry,
+    RecordFlag,
+    RecordKind,
+    id_bytes,
+    milliseconds,
+)
+from compactlib.errors import InvalidInput
+
+
+def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags: int = 0, life_version: int = 0,
+             op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
+    """A record that has no sequence and no place yet: the log gives it both.
+
+    Raises:
+        InvalidInput: a field is out of its range.
+    """
+    if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
+        raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
+    if not 0 <= life_version <= MAX_LIFE_VERSION:
+        raise InvalidInput(f"life version {life_version} does not lie in 0 .. {MAX_LIFE_VERSION}")
+    return IndexEntry(blob_id, kind, flags, life_version, 0, op_time_ms, expires_ms, account, container, FIRST_SEGMENT,
+                      0, record_size(len(blob_id), content_bytes))
+
+
+def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: int, now_ms: int,
+              ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
+    """The PUT of a new blob, or of one that takes the place of another: then its time is later than all that is known
+    of that one, also from a clock ahead, and so is its life if the other one is deleted.
+
+    Raises:
+        BlobExists: the id is known, and has not expired, and is not to be replaced.
+        InvalidInput: the time to live is negative or not finite, or another field is out of its range.
+    """
+    if ttl_seconds is not None and not ttl_seconds >= 0:
+        raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
+    expires_ms = NO_EXPIRY if ttl_seconds is None else now_ms + milliseconds(ttl_seconds)
+    if ttl_seconds is not None and expires_ms < 0:
+        raise InvalidInput(f"the blob would expire at {expires_ms / 1000:.3f}, before 1970, which no record can say; "
+                           f"put the host's clock right, or give no time to live")
+    draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
+                     account=account, container=container)
+    state = blob_state(history)
+    if state is None:
+        return draft
+    if not replace and not state.is_expired(now_ms):
+        was = "deleted" if state.is_deleted else "put before"
+        raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True", id=blob_id)
+    newest = state.newest
+    if state.is_deleted and newest.life_version == MAX_LIFE_VERSION:
+        raise BlobExists(f"blob {blob_id!r} is deleted, and has had all {MAX_LIFE_VERSION + 1} lives that a record can "
+                         f"count; choose another id", id=blob_id)
+    return draft._replace(op_time_ms=max(now_ms, 1 + max(entry.op_time_ms for entry in history)),
+                          life_version=newest.life_version + state.is_deleted)
+
+
+def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexEntry:
+    """The DELETE of a blob; an expired one may be deleted too.
+
+    Raises:
+        BlobMissing: the id is not known.
+        BlobDeleted: it is deleted already.
+    """
+    known = _known(blob_id, state)
+    if known.is_deleted:
+        raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}", id=blob_id)
+    return _following(known, RecordKind.DELETE, now_ms)
+
+
+def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retention_ms: int) -> IndexEntry:
+    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins.
+
+    Raises:
+        BlobMissing: the id is not known.
+        NotDeleted: the blob is live (`AlreadyUndeleted` if for the second time).
+        DeletedForGood: the delete is too old, or a compaction has removed the content.
+        BlobExpired: its time to live is over.
+        InvalidInput: it has had all the lives that a record can count.
+    """
+    known = _known(blob_id, state)
+    if not known.is_deleted:
+        kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
+        raise kind(f"blob {blob_id!r} is not deleted", id=blob_id)
+    newest = known.newest
+    if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
+        raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
+                             f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
+    if known.is_expired(now_ms):
+        raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
+    draft = _following(known, RecordKind.UNDELETE, now_ms)
+    return draft_of(blob_id, RecordKind.UNDELETE, flags=draft.flags, life_version=newest.life_version + 1,
+                    op_time_ms=now_ms, expires_ms=draft.expires_ms, account=draft.account, container=draft.container)
+
+
+def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffer_ms: int) -> IndexEntry:
+    """The TTL_UPDATE that makes a blob permanent.
+
+    Raises:
+        BlobMissing: the id is not known, or its content is gone.
+        BlobDeleted: it is deleted.
+        BlobExpired: its time to live is over.
+        TtlAlreadyUpdated: it is permanent by an earlier update.
+        TtlUpdateTooLate: it expires within the buffer.
+    """
+    known = _known(blob_id, state)
+    if known.is_deleted:
+        raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
+    if not known.has_content:
+        raise BlobMissing(f"blob {blob_id!r} has lost its content", id=blob_id)
+    assert known.put is not None
+    if known.is_permanent:
+        raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
+    expires_ms = known.newest.expires_ms
+    if known.is_expired(now_ms):
+        raise BlobExpired(f"blob {blob_id!r} has expired at {expires_ms / 1000:.3f}", id=blob_id)
+    if 0 <= expires_ms < now_ms + buffer_ms:
+        raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
+                               f"{buffer_ms / 1000:g} s that an update needs to reach all replicas", id=blob_id)
+    # Not before the PUT, which the clock may have been ahead of: it would be taken for an update of an earlier one.
+    return _following(known, RecordKind.TTL_UPDATE, max(now_ms, known.put.op_time_ms))._replace(
+        flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
+
+
+def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_time: float, life_version: int,
+                     expires_at: float | None, permanent: bool, account: int, container: int) -> IndexEntry:
+    """A record as a peer has it; see `BlobStore.append_replicated`.
+
+    Raises:
+        InvalidInput: a field is out of its range, or a record other than a PUT has content.
+    """
+    try:
+        kind = RecordKind(kind)
+    except ValueError:
+        raise InvalidInput(f"{kind!r} is no kind of record; give one of RecordKind") from None
+    if expires_at is not None and milliseconds(expires_at) < 0:
+        raise InvalidInput(f"the expiry is {expires_at}; give seconds since the epoch, or None for never")
+    if content and kind != RecordKind.PUT:
+        raise InvalidInput(f"a {kind.name} has no content, and this one has {len(content)} bytes")
+    expires_ms = NO_EXPIRY if expires_at is None else milliseconds(expires_at)
+    flags = RecordFlag.TTL_UPDATED if permanent or kind == RecordKind.TTL_UPDATE else RecordFlag.NONE
+    return draft_of(id_bytes(blob_id), kind, content_bytes=len(content), flags=flags, life_version=life_version,
+                    op_time_ms=milliseconds(op_time), expires_ms=expires_ms, account=account, container=container)
+
+
+def covering_record(draft: IndexEntry, state: BlobState | None, history: Sequence[IndexEntry]) -> IndexEntry | None:
+    """Return the local record that already covers this replicated record, or `None` if the replicated record is new.
+
+    A life of a blob begins with its PUT or UNDELETE and ends with its DELETE, so that of two records the one of the
+    later life is the newer one, and in one life the DELETE; a TTL update holds for all lives, unless it was made before
+    the PUT that is here. So a peer may bring all its records again, in their order, and nothing is written twice, and
+    nothing older comes back. A PUT comes here only if none is here, or one that it supersedes (`rank_of`).
+    """
+    if state is None:
+        return None
+    if draft.kind == RecordKind.TTL_UPDATE:
+        if state.put is not None and draft.op_time_ms < state.put.op_time_ms:
+            return state.put
+        if state.put is not None and state.is_permanent:
+            return state.newest
+        # Of a PUT that is still to come it is only known which updates were made after it.
+        return next((entry for entry in history if entry.kind == RecordKind.TTL_UPDATE
+                     and (state.put is not None or entry.op_time_ms >= draft.op_time_ms)), None)
+    deciding = state.deciding
+    if deciding is None:
+        return None
+    life, life_here = draft.life_version, deciding.life_version
+    if draft.kind == RecordKind.UNDELETE:
+        is_known = life <= life_here
+    elif draft.kind == RecordKind.DELETE:
+        is_known = life < life_here or (life == life_here and state.is_deleted)
+    else:
+        is_known = state.is_deleted and life <= life_here
+    return deciding if is_known else None
+
+
+def rank_of(put: IndexEntry, content: bytes) -> tuple[int, int, int, bytes, int]:
+    """Of two PUTs of one blob that do not know of each other, as two replicas may take, the one of the higher rank
+    counts, on all replicas: the later one; of one time, what differs decides."""
+    expires = put.expires_ms if put.expires_ms >= 0 else MAX_TIME_MS
+    return put.op_time_ms, put.account, put.container, content, expires
+
+
+def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEntry]) -> IndexEntry:
+    """Return a peer's new record as it is written here.
+
+    No PUT or TTL update ends a later life. A TTL update holds for a PUT that was made before it, whichever comes first.
+    What is no PUT changes neither expiry, but for a TTL update, nor container: the peer's may be those of another PUT,
+    which the local one supersedes.
+    """
+    newest = state.newest
+    if draft.kind != RecordKind.PUT and state.put is not None:
+        draft = draft._replace(account=state.put.account, container=state.put.container)
+    if draft.kind in (RecordKind.DELETE, RecordKind.UNDELETE):
+        return draft if state.put is None else draft._replace(
+            flags=newest.flags & RecordFlag.TTL_UPDATED, expires_ms=newest.expires_ms)
+    successor = draft._replace(life_version=max(draft.life_version, newest.life_version))
+    if draft.kind == RecordKind.TTL_UPDATE or not state.is_permanent:
+        return successor
+    return successor if state.permanent_ms(history) < draft.op_time_ms else successor._replace(
+        flags=draft.flags | RecordFlag.TTL_UPDATED, expires_ms=NO_EXPIRY)
+
+
+def _known(blob_id: bytes, state: BlobState | None) -> BlobState:
+    if state is None or state.deciding is None:
+        raise BlobMissing(f"blob {blob_id!r} is not known: never put, or removed by a compaction", id=blob_id)
+    return state
+
+
+def _following(state: BlobState, kind: RecordKind, now_ms: int) -> IndexEntry:
+    newest = state.newest
+    return draft_of(newest.id, kind, flags=newest.flags & RecordFlag.TTL_UPDATED, life_version=newest.life_version,
+                    op_time_ms=now_ms, expires_ms=newest.expires_ms, account=newest.account,
+                    container=newest.container)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a peer asks to follow a store: the records since a token, and the token from which it goes on.
+
+A token is the number of the last record that the peer has seen. Numbers ascend with time, are never given twice, and
+a compaction keeps them; so a compaction invalidates no token, and none has to be rebuilt from its history. Only a
+token of another incarnation (the store's folder was made anew) starts from the beginning.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+
+import attrs
+
+from compactlib.blobstore.columns import EntryColumns
+from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.names import MAX_NUMBER
+from compactlib.blobstore.state import blob_state
+from compactlib.blobstore.values import IndexEntry, RecordKind
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+
+_FRAME = RecordFrame("replication token", b"", 1, "<B16sQI")
+
+
+@attrs.frozen
+class ReplicationToken:
+    """How far a peer has followed a store.
+
+    Attributes:
+        incarnation: of the store that gave the token.
+        sequence: the number of the last record that the peer has seen; 0 for none.
+        check: of that record: a store that was put back from a copy may give its number to another one; 0: unknown.
+
+    Raises:
+        InvalidInput: they are out of their range.
+    """
+
+    incarnation: bytes
+    sequence: int
+    check: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not (len(self.incarnation) == 16 and 0 <= self.sequence <= MAX_NUMBER and 0 <= self.check < 1 << 32):
+            raise InvalidInput(f"{self.incarnation!r}, {self.sequence!r} and {self.check!r} make no token: give the "
+                               f"store's 16 bytes, the number of a record, 0 or more, and 32 bits")
+
+    def to_bytes(self) -> bytes:
+        """33 bytes: version 1, incarnation (16), sequence (u64, little-endian), check (u32), CRC-32 of these."""
+        return _FRAME.encode(self.incarnation, self.sequence, self.check)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ReplicationToken:
+        """The token in its stored form.
+
+        Raises:
+            CorruptData: the bytes are not a whole token.
+            Unsupported: another release wrote it.
+        """
+        incarnation, sequence, check, behind = _FRAME.decode(data, "replication token")
+        if sequence > MAX_NUMBER or behind:
+            raise CorruptData(path="replication token", offset=17, expected="a sequence, and nothing behind it",
+                              found=f"{sequence}, {len(behind)} bytes")
+        return cls(incarnation, sequence, check)
+
+
+@attrs.frozen
+class ReplicaEntry:
+    """What a peer needs to know of a blob that has changed: its state now, not that of one record.
+
+    Attributes:
+        id: the blob's id.
+        is_deleted: whether it is deleted now.
+        is_permanent: whether a TTL update has made it permanent.
+        life_version: its life now.
+        size_bytes: length of its content's record; 0 if the store has it no more.
+        changed_at: when its newest record was written, seconds since the epoch.
+        expires_at: when it expires, `None` for never.
+        account: its account.
+        container: its container.
+        sequence: the number of its newest record.
+        permanent_at: when it was made permanent, or as long as that is not known when it was put; `None` if it is not.
+    """
+
+    id: bytes
+    is_deleted: bool
+    is_permanent: bool
+    life_version: int
+    size_bytes: int
+    changed_at: float
+    expires_at: float | None
+    account: int
+    container: int
+    sequence: int
+    permanent_at: float | None
+
+
+@attrs.frozen
+class FoundEntries:
+    """One answer of `entries_since`.
+
+    Attributes:
+        entries: one for each blob that has changed, in the order of their records.
+        token: ask with it next time.
+        at_end: whether there was nothing more.
+        was_reset: whether the token given was of another history, so that this began from the beginning: what the peer
+            knows only from there is no longer so.
+    """
+
+    entries: tuple[ReplicaEntry, ...]
+    token: ReplicationToken
+    at_end: bool
+    was_reset: bool
+
+
+def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, next_sequence: int, *, max_entries: int,
+                  max_bytes: int | None = None) -> FoundEntries:
+    """Return the blobs with records newer than the token, each once, with its state now.
+
+    O(log n) to find the place, then O(1) a record.
+
+    Args:
+        snapshot: of the store.
+        token: from the answer before, `None` to begin.
+        next_sequence: the number of the store's next record.
+        max_entries: how many records are read for one answer.
+        max_bytes: how many bytes the blobs may have together; one blob is answered in any case.
+
+    Raises:
+        InvalidInput: a limit is below 1.
+    """
+    if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
+        raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")
+    incarnation = snapshot.contents.key
+    was_reset = token is not None and not _is_ours(token, snapshot, next_sequence)
+    reached, check = (token.sequence, token.check) if token is not None and not was_reset else (0, 0)
+    found: dict[bytes, ReplicaEntry] = {}
+    size = 0
+    at_end = True
+    for count, entry in enumerate(records_after(snapshot, reached)):
+        if count == max_entries:
+            at_end = False
+            break
+        if entry.id not in found:
+            state = _state_of(snapshot, entry)
+            size += state.size_bytes
+            if max_bytes is not None and size > max_bytes and found:
+                at_end = False
+                break
+            found[entry.id] = state
+        reached, check = entry.sequence, check_of(entry)
+    return FoundEntries(tuple(found.values()), ReplicationToken(incarnation, reached, check), at_end, was_reset)
+
+
+def check_of(entry: IndexEntry) -> int:
+    """Return 32 bits that tell a record from another one of the same number; never 0."""
+    fields = (entry.id, entry.kind, entry.life_version, entry.op_time_ms, entry.expires_ms, entry.account,
+              entry.container, entry.size)
+    return crc32(repr(fields).encode()) or 1
+
+
+def _is_ours(token: ReplicationToken, snapshot: LogSnapshot, next_sequence: int) -> bool:
+    """Whether a token is of this history: not ahead of it, and of the same record, unless that was compacted away."""
+    if token.incarnation != snapshot.contents.key or token.sequence >= next_sequence:
+        return False
+    if not token.check or not token.sequence:
+        return True
+    entry = next(records_after(snapshot, token.sequence - 1), None)
+    return entry is None or entry.sequence != token.sequence or check_of(entry) == token.check
+
+
+def records_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+    """The index entries newer than a record, ascending by sequence, wherever compactions have put them."""
+    contents = snapshot.contents
+    waiting = sorted((index.first_sequence, number, index.columns, len(index))
+                     for number, index in enumerate(contents.sealed) if index.last_sequence > sequence)
+    if snapshot.open_rows:
+        columns = contents.open.columns
+        waiting.append((columns.sequences[0], len(contents.sealed), columns, snapshot.open_rows))
+        waiting.sort()
+    waiting.reverse()
+    # Of most logs the segments follow each other, so that one is open at a time.
+    heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]] = []
+    while waiting or heads:
+        while waiting and (not heads or waiting[-1][0] <= heads[0][0]):
+            _, number, columns, count = waiting.pop()
+            _push(heads, number, _rows_after(columns, count, sequence))
+        if heads:
+            _, number, rest, entry = heapq.heappop(heads)
+            yield entry
+            _push(heads, number, rest)
+
+
+def _push(heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]], number: int,
+          entries: Iterator[IndexEntry]) -> None:
+    entry = next(entries, None)
+    if entry is not None:
+        heapq.heappush(heads, (entry.sequence, number, entries, entry))
+
+
+def _rows_after(columns: EntryColumns, count: int, sequence: int) -> Iterator[IndexEntry]:
+    sequences = columns.sequences[:count]
+    if all(first < second for first, second in pairwise(sequences)):
+        return columns.entries(bisect_right(sequences, sequence), count)
+    rows = [row for row in range(count) if sequences[row] > sequence]
+    return map(columns.entry, sorted(rows, key=sequences.__getitem__))
+
+
+def _state_of(snapshot: LogSnapshot, entry: IndexEntry) -> ReplicaEntry:
+    history = snapshot.history(entry.id)
+    state = blob_state(history)
+    assert state is not None, "a record that is in the snapshot has a history in it"
+    newest, put = state.newest, state.put
+    kind = state.deciding.kind if state.deciding is not None else RecordKind.TTL_UPDATE
+    expires = newest.expires_ms
+    return ReplicaEntry(entry.id, kind == RecordKind.DELETE, state.is_permanent, newest.life_version,
+                        put.size if put is not None and state.has_content else 0, newest.op_time_ms / 1000,
+                        expires / 1000 if expires >= 0 else None, newest.account, newest.container, newest.sequence,
+                        state.permanent_ms(history) / 1000 if state.is_permanent else None)

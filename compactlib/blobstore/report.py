@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What compactions and reclaims did, as values, and the events that an observer is notified of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.validity import Verdict
+from compactlib.errors import CorruptData
+from compactlib.report import Printed
+
+POSITIONS_MOVED = "blobstore_positions_moved"
+"""A step was committed: `removed` segments have gone, `added` ones took their place with `copied_bytes`. Whatever was
+kept by place begins anew."""
+EXPIRED_GONE = "blobstore_expired_gone"
+"""So many expired blobs are now missing: a get that answered `Expired` answers `Missing`."""
+DELETED_GONE = "blobstore_deleted_gone"
+"""The content of so many deleted blobs is gone: `include_deleted` answers `Deleted` where it answered the blob."""
+TOMBSTONES_GONE = "blobstore_tombstones_gone"
+"""So many deletes were removed: a get that answered `Deleted` answers `Missing`."""
+HARD_DELETE_RESET = "blobstore_hard_delete_reset"
+"""The file that says how far the hard delete has come is damaged: it begins anew."""
+CONTENTS_ERASED = "blobstore_contents_erased"
+"""A reclaim has overwritten the content of so many deleted blobs."""
+DAMAGE_FOUND = "blobstore_damage_found"
+"""A record could not be copied because it is damaged; its segment is left out until the store is opened again."""
+COMPACTION_FAILED = "blobstore_compaction_failed"
+"""A compaction stopped with an error; what was committed stays."""
+COMPACTION_DONE = "blobstore_compaction_done"
+"""A compaction has come to its end."""
+EVICTED = "blobstore_evicted"
+"""A full cache gave up the blobs that expire before a time."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class BlobCompactionReport(Printed):
+    """What one compaction of a store did.
+
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
+
+    Attributes:
+        store: the store's name.
+        victims: what it set out to compact.
+        sources: segments that are gone.
+        targets: segments that were written and are there.
+        steps: how many commits it took.
+        copied_records: records copied.
+        copied_bytes: bytes of records copied.
+        bytes_written: of the new segments on disk, their headers and indexes included.
+        bytes_freed: by how much less is on disk; compare `BlobPlan.bytes_freed`.
+        verdicts: how many records had which verdict.
+        classes: how many records were copied of each class, if the store places survivors.
+        left_out: victims that stay because a record in them is damaged.
+        damage: what was found there.
+        seconds: how long it took.
+        why: why nothing was done, or not all.
+        is_partial: whether some victims are left for another compaction.
+    """
+
+    store: str
+    victims: tuple[SegmentName, ...] = ()
+    sources: tuple[SegmentName, ...] = ()
+    targets: tuple[SegmentName, ...] = ()
+    steps: int = 0
+    copied_records: int = 0
+    copied_bytes: int = 0
+    bytes_written: int = 0
+    bytes_freed: int = 0
+    verdicts: Mapping[Verdict, int] = attrs.field(factory=Counter)
+    classes: Mapping[int, int] = attrs.field(factory=Counter)
+    left_out: tuple[SegmentName, ...] = ()
+    damage: tuple[CorruptData, ...] = ()
+    seconds: float = 0.0
+    why: str = ""
+    is_partial: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was done."""
+        return not self.steps
+
+    @property
+    def freed_segments(self) -> int:
+        """By how many segments the log got shorter."""
+        return len(self.sources) - len(self.targets)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a verdict, one a class of survivors, and one a damaged segment."""
+        rows: list[dict[str, Any]] = [{"what": verdict.name.lower(), "records": count, "why": verdict.value}
+                for verdict, count in sorted(self.verdicts.items(), key=lambda item: item[0].name)]
+        rows += [{"what": f"class {number}", "records": count, "why": "placed together"}
+                 for number, count in sorted(self.classes.items())]
+        rows += [{"what": "damaged", "records": None, "why": str(error)} for error in self.damage]
+        return rows
+
+    def _summary(self) -> str:
+        if self.is_empty:
+            return f"nothing was compacted in {self.store}: {self.why}"
+        trouble = f", LEFT OUT {', '.join(map(str, self.left_out))} for damage" if self.left_out else ""
+        part = f", NOT ALL: {self.why}" if self.is_partial else ""
+        return (f"compaction of {self.store}: {len(self.sources)} segments into {len(self.targets)} in {self.steps} "
+                f"steps, copied {self.copied_records:,} records, {self.copied_bytes:,} bytes in {self.seconds:.3f} s, "
+                f"{self.bytes_freed:,} bytes less on disk{trouble}{part}")
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class BlobReclaimReport(Printed):
+    """What `BlobStore.reclaim` did.
+
+    Attributes:
+        store: the store's name.
+        removed: names of the files that were removed: what attempts had left.
+        bytes_freed: how large they were.
+        erased_records: records whose content was overwritten.
+        erased_bytes: bytes written over them.
+        sequence: every delete up to this one was carried out; 0 if the store is not configured so.
+        why: why nothing was done, or not all.
+        is_partial: whether deletes that are in effect are left for the next call.
+    """
+
+    store: str
+    removed: tuple[str, ...] = ()
+    bytes_freed: int = 0
+    erased_records: int = 0
+    erased_bytes: int = 0
+    sequence: int = 0
+    why: str = ""
+    is_partial: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was done."""
+        return not self.removed and not self.erased_records
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a file, and one for the hard delete."""
+        rows: list[dict[str, Any]] = [{"what": "removed", "file": name, "records": None} for name in self.removed]
+        if self.erased_records:
+            rows.append({"what": "overwritten", "file": None, "records": self.erased_records})
+        return rows
+
+    def _summary(self) -> str:
+        part = f"; {self.why}" if self.why else ""
+        return (f"reclaim of {self.store}: {len(self.removed)} files, {self.bytes_freed:,} bytes, overwrote the "
+                f"content of {self.erased_records:,} deleted blobs{part}")

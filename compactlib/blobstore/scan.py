@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a log segment from its records alone, without an index: every record, and every stretch that is none.
+
+Behind a damaged header the search goes on for the next magic under which a header's CRC holds. That CRC starts from
+the store's salt, so that bytes inside a blob are not taken for a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.blobstore.records import HEADER_BYTES, MAGIC, TRAILER_BYTES, RecordHeader, decode_head
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.values import MAX_ID_BYTES
+from compactlib.files.checksum import crc32
+
+_CHUNK_BYTES = 1 << 20
+_HEAD_BYTES = HEADER_BYTES + MAX_ID_BYTES
+
+
+@attrs.frozen
+class ScannedRecord:
+    """A record whose header holds.
+
+    Attributes:
+        header: what it says.
+        offset: where it begins.
+        whole: whether the content and its CRC hold too.
+    """
+
+    header: RecordHeader
+    offset: int
+    whole: bool
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.offset + self.header.size
+
+
+@attrs.frozen
+class DamagedRange:
+    """Bytes that are no record.
+
+    Attributes:
+        offset: where they begin.
+        end: where the next record begins, or the segment ends.
+        found: what was there instead of a header.
+    """
+
+    offset: int
+    end: int
+    found: str
+
+
+Scanned: TypeAlias = ScannedRecord | DamagedRange
+"""What a stretch of a log can be."""
+
+
+class _Window:
+    """Reads ahead, so that small records do not cost a system call each."""
+
+    def __init__(self, file: SegmentFile, end: int) -> None:
+        self._file = file
+        self._end = end
+        self._start = 0
+        self._data = b""
+
+    def at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; shorter only at the end."""
+        length = min(length, self._end - offset)
+        skip = offset - self._start
+        if skip < 0 or skip + length > len(self._data):
+            self._data = self._file.read(offset, max(length, min(_CHUNK_BYTES, self._end - offset)))
+            self._start, skip = offset, 0
+        return self._data[skip:skip + length]
+
+
+def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
+    """The records from `start` to `end` of a segment, in order, with the stretches between them that are none.
+
+    Memory is about two MiB. A record that the end cuts off is reported as one that is not whole.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    window = _Window(file, end)
+    salt, capacity = file.header.salt, file.header.capacity_bytes
+    while start < end:
+        header = decode_head(window.at(start, _HEAD_BYTES), 0, salt)
+        if isinstance(header, str) or start + header.size > capacity:
+            following = _next_record(window, start + 1, end, salt, capacity)
+            found = header if isinstance(header, str) else f"a record of {header.size} bytes in {capacity}"
+            yield DamagedRange(start, following, found)
+            start = following
+            continue
+        whole = start + header.size <= end and _content_holds(window, start, header)
+        yield ScannedRecord(header, start, whole)
+        start += header.size
+
+
+def _content_holds(window: _Window, start: int, header: RecordHeader) -> bool:
+    at, crc = start + HEADER_BYTES + len(header.id), header.crc
+    stop = start + header.size - TRAILER_BYTES
+    while at < stop:
+        piece = window.at(at, min(_CHUNK_BYTES, stop - at))
+        if not piece:
+            return False
+        crc = crc32(piece, crc)
+        at += len(piece)
+    return window.at(stop, TRAILER_BYTES) == crc.to_bytes(TRAILER_BYTES, "little")
+
+
+def _next_record(window: _Window, start: int, end: int, salt: int, capacity: int) -> int:
+    while start < end:
+        chunk = window.at(start, _CHUNK_BYTES)
+        place = chunk.find(MAGIC)
+        if place < 0:
+            # The magic may lie across the border of two chunks.
+            start += max(len(chunk) - len(MAGIC) + 1, 1)
+            continue
+        start += place
+        header = decode_head(window.at(start, _HEAD_BYTES), 0, salt)
+        if not isinstance(header, str) and start + header.size <= capacity:
+            return start
+        start += 1
+    return end

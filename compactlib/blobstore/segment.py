@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log segment's file: its header to the byte, creating one, and reading from it (`docs/formats/blobstore-log.md`).
+
+```
+0   magic b"CLBLOBSG"               16  capacity (u64)           48  incarnation (16 bytes)
+8   version 1 (u16)                 24  position (u64)           64  0 (12 bytes)
+10  header size 80 (u16)            32  generation (u64)         76  CRC of bytes 0..75
+12  segments of the log (u32)       40  first sequence (u64)
+```
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import attrs
+
+from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
+from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly, read_into
+from compactlib.files.record_frame import RecordFrame
+
+SEGMENT_HEADER_BYTES = 80
+"""Size of a segment's header; the first record begins here."""
+
+_HEADER = RecordFrame("segment format", b"CLBLOBSG", 1, "<HHIQQQQ16s12x")
+
+
+@attrs.frozen
+class SegmentHeader:
+    """What a segment is, fixed when it is created.
+
+    Attributes:
+        name: its name; equals the one in the file name, except while a compaction builds it.
+        capacity_bytes: how large the file may become, this header included.
+        incarnation: 16 bytes that are the store's own.
+        log_segments: how many segments the whole log may have.
+        first_sequence: no record before this segment's first had this number or a larger one; 0 where it does not
+            matter, in segments that a compaction wrote.
+    """
+
+    name: SegmentName
+    capacity_bytes: int
+    incarnation: bytes
+    log_segments: int
+    first_sequence: int = 0
+
+    @property
+    def salt(self) -> int:
+        """What the CRC of every record of the store starts from."""
+        return salt_of(self.incarnation)
+
+
+def salt_of(incarnation: bytes) -> int:
+    """What the CRC of every record of a store starts from."""
+    return crc32(incarnation, 0)
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The 80 header bytes.
+
+    Raises:
+        InvalidInput: a field is out of its range.
+    """
+    name = header.name
+    if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
+            and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
+            and 0 < header.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
+        raise InvalidInput(f"this is not the header of a segment: {header}")
+    return _HEADER.encode(SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes, name.position,
+                          name.generation, header.first_sequence, header.incarnation)
+
+
+def decode_header(data: bytes, path: str) -> SegmentHeader:
+    """The header in the first 80 bytes of a file.
+
+    Raises:
+        CorruptData: the bytes are not a whole header.
+        Unsupported: another release wrote it.
+    """
+    size, segments, capacity, position, generation, sequence, incarnation = _HEADER.decode_header(data, path)
+    if size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
+            capacity, position, generation, sequence) > MAX_NUMBER:
+        raise CorruptData(path=path, offset=10, expected="the fields of a segment header",
+                          found=f"size {size}, capacity {capacity}")
+    return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
+
+
+def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
+    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`.
+
+    Raises:
+        StorageError: the disk refused; the file may be left, without a whole header.
+    """
+    out = files.create(path)
+    try:
+        out.write_at(0, [encode_header(header)])
+    except BaseException:
+        out.close()
+        raise
+    return out
+
+
+def is_ordinary(path: StrPath) -> bool:
+    """Whether this is an ordinary file: no link, which may lead anywhere, and no pipe.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    found = look_at(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+class SegmentFile:
+    """A segment open for reading. Threads may share one.
+
+    The file is closed when the last reference goes, so that a holder can finish reading after a compaction
+    has removed the file's name.
+
+    Args:
+        path: the file.
+        header: what it is, if that is known: then the file's own header is not looked at.
+        read_ahead: whether the system may read more than it is asked for (Linux; advice only).
+
+    Raises:
+        CorruptData: the header is damaged.
+        Unsupported: another release wrote it.
+        StorageError: the file cannot be opened or read.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "header", "path")
+
+    def __init__(self, path: StrPath, header: SegmentHeader | None = None, *, read_ahead: bool = True) -> None:
+        self.path: str = os.fspath(path)
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if not read_ahead and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            self.header: SegmentHeader = header or decode_header(
+                read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0), self.path)
+        except BaseException as error:
+            # Whoever keeps the error keeps this object.
+            self.close()
+            if isinstance(error, OSError):
+                raise StorageError.from_os(error, "open", path) from error
+            raise
+
+    @property
+    def name(self) -> SegmentName:
+        """The segment's name."""
+        return self.header.name
+
+    def fileno(self) -> int:
+        """The descriptor; it stays this object's."""
+        return self._descriptor
+
+    def size(self) -> int:
+        """The length of the file now, in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; shorter only where the file ends. One `pread` for most.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        try:
+            return read_exactly(self._descriptor, length, offset)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.path) from error
+
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        try:
+            return read_into(self._descriptor, memory, offset)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.path) from error
+
+    def close(self) -> None:
+        """Close it now, if it is not shared: an error that is kept would keep the last reference."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SegmentFile({self.path!r}, {self.header.name})"

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file `SEGMENTS`: which segments are the log, and what the last step of a compaction has replaced.
+
+The file has a fixed size and two slots, which are written in turn, so that a write needs no room on the disk and never
+touches the list before it. The valid slot of the higher number counts. A step of a compaction is committed by one such
+write: the new list names the step's outputs in place of its sources, and the step itself. `layout` says what follows.
+
+```
+0   magic b"CLBLOBLS"        16  number (u64)             32  segments (u32)   40  outputs (u32)
+8   version 1 (u16)          24  last full round (i64)    36  sources (u32)    44  0 (4 bytes)
+10  0 (6 bytes)
+```
+
+Then each segment and each source as position (u64) and generation (u64), each output as these, its end (u64) and its
+records (u64), and the CRC of everything before. All numbers are little-endian; what follows in the slot is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Sequence
+
+import attrs
+
+from compactlib.blobstore.names import MAX_NUMBER, SegmentName
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.disk import Files, OutFile, StrPath, read_if_there, write_durably
+from compactlib.files.record_frame import RecordFrame
+
+FILE_NAME = "SEGMENTS"
+MAX_SOURCES = 200
+"""The most segments that one step replaces."""
+MAX_OUTPUTS = 8
+"""The most segments that one step writes."""
+_MORE_SEGMENTS = 64
+"""So many more than the log may have can be listed: lost ones."""
+_PAGE = 4096
+_FRAME = RecordFrame("list of segments", b"CLBLOBLS", 1, "<H6xQqIII4x")
+_COUNTS = struct.Struct("<32xIII4x")
+_NAME = struct.Struct("<QQ")
+_OUTPUT = struct.Struct("<QQQQ")
+_NEVER = -1
+
+
+@attrs.frozen
+class Output:
+    """A segment that a step has written.
+
+    Attributes:
+        name: its name.
+        end: the offset behind its last record.
+        records: how many it holds.
+    """
+
+    name: SegmentName
+    end: int
+    records: int
+
+
+@attrs.frozen
+class Step:
+    """What one step of a compaction has replaced, and by what."""
+
+    sources: tuple[SegmentName, ...]
+    outputs: tuple[Output, ...]
+
+
+@attrs.frozen(kw_only=True)
+class SegmentList:
+    """One state of the log.
+
+    Attributes:
+        number: ascends with each write.
+        segments: the log, in order; also segments that are lost.
+        step: the last step, until the next write; its sources may still be there.
+        last_full_ms: when the last full round ended, milliseconds since the epoch; -1: never.
+    """
+
+    number: int = 0
+    segments: tuple[SegmentName, ...] = ()
+    step: Step | None = None
+    last_full_ms: int = _NEVER
+
+    def with_step(self, step: Step) -> SegmentList:
+        """Return the list after a step."""
+        kept = set(self.segments).difference(step.sources)
+        return attrs.evolve(self, segments=tuple(sorted(kept | {each.name for each in step.outputs})), step=step)
+
+    def without_step(self) -> SegmentList:
+        """Return the list as it was before its step."""
+        if self.step is None:
+            return self
+        kept = set(self.segments).difference(each.name for each in self.step.outputs)
+        return attrs.evolve(self, segments=tuple(sorted(kept.union(self.step.sources))), step=None)
+
+
+@attrs.frozen
+class FoundList:
+    """What the file says.
+
+    Attributes:
+        list: the valid list of the higher number; `None` if there is none.
+        is_damaged: whether a slot is neither valid nor empty: a write was cut off by a crash, or the file is damaged.
+        is_missing: whether there is no file.
+    """
+
+    list: SegmentList | None
+    is_damaged: bool = False
+    is_missing: bool = False
+
+
+def slot_bytes(log_segments: int) -> int:
+    """Return the size of a slot for a log of so many segments."""
+    names = (log_segments + _MORE_SEGMENTS + MAX_SOURCES) * _NAME.size
+    return -(-(_FRAME.size + names + MAX_OUTPUTS * _OUTPUT.size) // _PAGE) * _PAGE
+
+
+def encode_list(found: SegmentList) -> bytes:
+    """Return the record of a list."""
+    step = Step((), ()) if found.step is None else found.step
+    body = b"".join([*(_NAME.pack(*name) for name in (*found.segments, *step.sources)),
+                     *(_OUTPUT.pack(*each.name, each.end, each.records) for each in step.outputs)])
+    return _FRAME.encode(found.number, found.last_full_ms, len(found.segments), len(step.sources), len(step.outputs),
+                         body=body)
+
+
+def decode_list(data: bytes, path: str) -> SegmentList:
+    """Return the list with which a slot begins.
+
+    Raises:
+        CorruptData: there is no whole list.
+        Unsupported: another release wrote it.
+    """
+    if len(data) < _FRAME.size:
+        raise CorruptData(path=path, offset=len(data), expected="a list of segments", found=f"{len(data)} bytes")
+    count, sources, outputs = _COUNTS.unpack_from(data)
+    length = _FRAME.size + (count + sources) * _NAME.size + outputs * _OUTPUT.size
+    number, last_full_ms, *_, body = _FRAME.decode(data[:length], path)
+    split, end = count * _NAME.size, (count + sources) * _NAME.size
+    names, gone = (tuple(SegmentName(*each) for each in _NAME.iter_unpack(part))
+                   for part in (body[:split], body[split:end]))
+    made = tuple(Output(SegmentName(position, generation), size, records)
+                 for position, generation, size, records in _OUTPUT.iter_unpack(body[end:]))
+    if any(max(name) > MAX_NUMBER for name in (*names, *gone)) or list(names) != sorted(set(names)):
+        raise CorruptData(path=path, offset=48, expected="ascending names of segments", found="other numbers")
+    return SegmentList(number=number, segments=names, step=Step(gone, made) if gone else None,
+                       last_full_ms=last_full_ms)
+
+
+def read_list(folder: StrPath) -> FoundList:
+    """Read the list of a folder.
+
+    Raises:
+        Unsupported: another release wrote it.
+        StorageError: it cannot be read.
+    """
+    path = os.path.join(folder, FILE_NAME)
+    data = read_if_there(path)
+    if data is None:
+        return FoundList(None, is_missing=True)
+    half = len(data) // 2
+    found: list[SegmentList] = []
+    is_damaged = False
+    for slot in (data[:half], data[half:]):
+        try:
+            found.append(decode_list(slot, path))
+        except CorruptData:
+            is_damaged |= any(slot) or not slot
+    return FoundList(max(found, key=lambda each: each.number, default=None), is_damaged)
+
+
+class SegmentListFile:
+    """Writes the list of an open store; one writer.
+
+    Args:
+        files: the disk.
+        folder: the store's.
+        log_segments: how many segments the log may have.
+        known: the list as it is in the file.
+    """
+
+    def __init__(self, files: Files, folder: str, log_segments: int, known: SegmentList) -> None:
+        self._files = files
+        self._path = os.path.join(folder, FILE_NAME)
+        self._slot_bytes = slot_bytes(log_segments)
+        self._most_names = log_segments + _MORE_SEGMENTS
+        self._out: OutFile | None = None
+        self.known: SegmentList = known
+
+    def make_ready(self) -> None:
+        """Have the file be there, whole, so that `write` needs no room.
+
+        Raises:
+            DiskFull: it was lost, and there is no room for another one.
+            StorageError: the disk refused.
+        """
+        if self._out is not None:
+            return
+        try:
+            is_whole = os.path.getsize(self._path) == 2 * self._slot_bytes
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            slots = [bytes(self._slot_bytes), bytes(self._slot_bytes)]
+            slots[self.known.number % 2] = encode_list(self.known).ljust(self._slot_bytes, b"\0")
+            write_durably(self._files, self._path, slots)
+        self._out = self._files.open(self._path)
+
+    def write(self, new: SegmentList) -> None:
+        """Put a list in force, durably. One sync.
+
+        Raises:
+            StorageError: the disk refused. Either list may be found on the disk: close the store.
+        """
+        if len(new.segments) > self._most_names:
+            raise InvalidInput(f"{self._path} has room for {self._most_names} segments, lost ones included; restore "
+                               f"those that are lost, or copy the store with copy_store()")
+        self.make_ready()
+        assert self._out is not None
+        new = attrs.evolve(new, number=self.known.number + 1)
+        self._out.write_at(new.number % 2 * self._slot_bytes, [encode_list(new)])
+        self._out.sync()
+        self.known = new
+
+    def close(self) -> None:
+        """Let the file go; closing again does nothing."""
+        if self._out is not None:
+            with contextlib.suppress(OSError):
+                self._out.close()
+
+
+def names_of(outputs: Sequence[Output]) -> tuple[SegmentName, ...]:
+    """Return the names of outputs."""
+    return tuple(each.name for each in outputs)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All records of one segment as its file holds them, dead ones included, for tables and tools."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import attrs
+
+from compactlib.blobstore.columns import EntryColumns
+from compactlib.blobstore.descriptor import Descriptor
+from compactlib.blobstore.load import load_segment
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import check_whole, content_range
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
+from compactlib.errors import CorruptData, Stale, StorageError
+
+_READ_BYTES = 2 << 20
+"""How much is read at once; a larger record by itself."""
+_KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
+_PUT, _TTL_UPDATED, _ERASED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED), int(RecordFlag.ERASED)
+
+
+class StoredRecord(NamedTuple):
+    """A record as its segment holds it.
+
+    Attributes:
+        segment: the segment's name.
+        offset: where the record begins in it.
+        size: bytes of the whole record.
+        length: bytes of its content.
+        id: the blob's id.
+        kind: the name of a `RecordKind`, in small letters.
+        sequence: the record's number.
+        op_time_ms: when the operation was made.
+        expires_ms: when the blob expires; `None`: never.
+        account: account number of the blob.
+        container: container number of the blob.
+        life_version: how often the blob was undeleted before.
+        permanent: whether the blob had been made permanent before.
+        erased: whether a hard delete has overwritten the content.
+        valid: whether a compaction of the segment would keep it.
+        payload: the content of a put; `None` if it was not asked for, or is damaged.
+        error: what is wrong with the record.
+    """
+
+    segment: str
+    offset: int
+    size: int
+    length: int
+    id: bytes
+    kind: str
+    sequence: int
+    op_time_ms: int
+    expires_ms: int | None
+    account: int
+    container: int
+    life_version: int
+    permanent: bool
+    erased: bool
+    valid: bool
+    payload: bytes | None
+    error: CorruptData | None
+
+
+@attrs.frozen(kw_only=True)
+class SegmentRecords:
+    """The records of one segment as a `BlobReader` saw them. Picklable: any process that sees the folder reads them.
+
+    Attributes:
+        folder: the store's, absolute.
+        name: the segment's.
+        count: how many records.
+        size_bytes: where the last one ended in the file.
+    """
+
+    folder: str
+    name: SegmentName
+    count: int
+    size_bytes: int
+    _descriptor: Descriptor
+    _kept: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, folder: str, name: SegmentName, descriptor: Descriptor, kept: bytes, size_bytes: int) -> SegmentRecords:
+        """The records of a segment; `kept` has a byte for each, 1 for those that a compaction would keep."""
+        return cls(folder=folder, name=name, count=len(kept), size_bytes=size_bytes, descriptor=descriptor,
+                   kept=zlib.compress(kept, 1))
+
+    def read(self, *, payloads: bool = True) -> Iterator[StoredRecord]:
+        """The records, ascending by offset; those that are read are checked against their CRC. Memory: 2 MiB, or one
+        record if that is larger.
+
+        Raises:
+            Stale: the segment was compacted away since the store was read.
+            CorruptData: its last records are gone; those before were given.
+            Unsupported, StorageError: it cannot be read.
+        """
+        path = os.path.join(self.folder, self.name.log_file)
+        try:
+            loaded = load_segment(self.folder, self.name, self._descriptor)
+            file = SegmentFile(path, loaded.header)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            raise Stale(f"segment {self.name} of {self.folder} was compacted away after this read was planned; load "
+                        "the store again to see it as it is now") from error
+        kept, before = zlib.decompress(self._kept), 0
+        for columns in (index.columns for index in loaded.segment.index):
+            count = min(len(columns.offsets), self.count - before)
+            for rows in _within_bytes(columns, range(count)):
+                base = columns.offsets[rows.start]
+                data = memoryview(file.read(base, columns.offsets[rows[-1]] + columns.sizes[rows[-1]] - base)
+                                  if payloads else b"")
+                for row, entry in zip(rows, columns.entries(rows.start, rows.stop), strict=True):
+                    payload, damage = _content(file, entry, data, base) if payloads else (None, None)
+                    yield _record(entry, bool(kept[before + row]), payload, damage)
+            before += count
+        if before < self.count:
+            raise CorruptData(path=path, offset=self.size_bytes, expected=f"{self.count} records", found=f"{before}")
+
+
+def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
+             ) -> tuple[bytes | None, CorruptData | None]:
+    record = data[entry.offset - base:entry.end - base]
+    found = (check_whole(record, file.header.salt, entry.sequence) if len(record) == entry.size
+             else f"{len(record)} bytes of it")
+    if found is not None:
+        return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
+                                 expected=f"record {entry.sequence} of {entry.size} bytes")
+    start, length = content_range(entry)
+    content = bytes(data[start - base:start - base + length]) if entry.kind == _PUT else None
+    return content, None
+
+
+def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: CorruptData | None) -> StoredRecord:
+    return StoredRecord(
+        str(entry.segment), entry.offset, entry.size, content_range(entry)[1], entry.id, _KINDS[entry.kind],
+        entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
+        entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
+        bool(entry.flags & _ERASED), valid, payload, error)
+
+
+def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
+    """The rows in parts that fit into one read, or are one row."""
+    start, stop = rows.start, rows.stop
+    while start < stop:
+        limit = columns.offsets[start] + _READ_BYTES
+        fits = columns.offsets[stop - 1] + columns.sizes[stop - 1] <= limit
+        end = stop if fits else max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
+        yield range(start, end)
+        start = end

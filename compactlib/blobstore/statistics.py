@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a policy sees of a store: how much of each segment a compaction would keep, now and later.
+
+One pass over the index gives until when each record is kept; valid bytes and the forecast are sums of that. The parts
+of the index are sorted by the hash of the id; the space of hashes is cut into slices, and in each slice the parts are
+merged, so that all records of a blob come together. Nothing is looked up, and memory is bounded by the slice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.descriptor import Descriptor
+from compactlib.blobstore.index_file import part_bytes
+from compactlib.blobstore.index_segment import IndexSegment
+from compactlib.blobstore.lifetimes import Lifetime, lifetimes
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.validity import FOREVER, PurgeRules, expiry
+from compactlib.blobstore.values import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
+
+SLICE_ENTRIES = 50_000
+"""About how many entries are merged at once."""
+FORECAST_SECONDS = 7 * 86_400.0
+"""How far a policy that needs a forecast is shown what dies."""
+_BUCKET_MS = 3_600_000
+_PUT = int(RecordKind.PUT)
+_ROW_BITS = _PART_BITS = 32
+_HASH_BITS = 64
+_BY_ID, _BY_SEQUENCE = attrgetter("id"), attrgetter("sequence")
+
+
+def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
+            now: float, rules: PurgeRules, damaged: Mapping[SegmentName, str], last_full_ms: int,
+            breathe: Callable[[], None]) -> BlobView:
+    """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
+
+    Args:
+        snapshot: of the log.
+        name: the store's.
+        descriptor: what it is.
+        config: how it is kept.
+        policy: whether it needs a forecast.
+        now: see above.
+        rules: what compactions may purge.
+        damaged: segments that are left out, and why.
+        last_full_ms: when the last full round ended; below 0: never.
+        breathe: called after each piece of work.
+    """
+    retention = config.deleted_retention_seconds
+    now_ms, reference_ms = milliseconds(now), milliseconds(now - retention)
+    retention_ms = milliseconds(retention)
+    looks_ahead = needs_forecast(policy)
+    horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
+    valid = {info.name: 0 for info in snapshot.segments}
+    dying: dict[SegmentName, dict[int, int]] = {}
+    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, rules, breathe):
+        if reference_ms <= reference_until and now_ms <= now_until:
+            valid[segment] += size
+            if looks_ahead:
+                until = min(now_until, FOREVER if reference_until == FOREVER else reference_until + retention_ms)
+                if until < horizon_ms:
+                    buckets = dying.setdefault(segment, {})
+                    buckets[until // _BUCKET_MS] = buckets.get(until // _BUCKET_MS, 0) + size
+    eligible = set(snapshot.eligible()).difference(damaged)
+    parts = snapshot.index_parts()
+    indexes = dict.fromkeys(valid, 0)
+    for part in parts:
+        indexes[part.segment] += part_bytes(part)
+    segments = tuple(
+        SegmentView(name=info.name, used_bytes=info.end - SEGMENT_HEADER_BYTES, valid_bytes=valid[info.name],
+                    eligible=info.name in eligible, last_modified=info.last_modified_ms / 1000,
+                    dying=tuple(Dying(((bucket + 1) * _BUCKET_MS - 1) / 1000, size)
+                                for bucket, size in sorted(dying.get(info.name, {}).items())),
+                    disk_bytes=info.end + indexes[info.name], damage=damaged.get(info.name, ""))
+        for info in snapshot.segments)
+    return BlobView(
+        store=name, incarnation=descriptor.incarnation, capacity_bytes=descriptor.capacity_bytes,
+        segment_bytes=descriptor.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
+        max_blob_bytes=_reserve(config, descriptor, parts), used_bytes=snapshot.used_bytes,
+        reference_time=now - retention, retention_seconds=retention, segments=segments,
+        history=LastPlans(since=descriptor.created_ms / 1000,
+                          last_full_at=None if last_full_ms < 0 else last_full_ms / 1000))
+
+
+def needs_forecast(policy: BlobPolicy) -> bool:
+    """Whether a policy has to be shown what dies when."""
+    return getattr(policy, "needs_forecast", False) is True
+
+
+def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexSegment]) -> int:
+    """Return what the benefit keeps free in each output: as configured, or the largest record if that is too much."""
+    room = descriptor.segment_bytes - SEGMENT_HEADER_BYTES
+    if config.max_blob_bytes < room:
+        return config.max_blob_bytes
+    return min(max((max(part.columns.sizes) for part in parts), default=0), room - 1)
+
+
+def all_lifetimes(snapshot: LogSnapshot, rules: PurgeRules, breathe: Callable[[], None]) -> Iterator[Lifetime]:
+    """Yield the lifetime of every record that is kept at some time, in no particular order. A few microseconds each."""
+    parts = snapshot.index_parts()
+    for alone, histories in slices_by_hash(parts):
+        for part, row in alone:
+            breathe()
+            columns = parts[part].columns
+            if columns.kinds[row] == _PUT:
+                # Most blobs were put once and never touched again.
+                yield Lifetime(columns.segment, columns.sizes[row], FOREVER,
+                               expiry(columns.expiries[row], columns.flags[row]), columns.offsets[row])
+            else:
+                yield from lifetimes((columns.entry(row),), rules)
+        for history in histories:
+            breathe()
+            yield from lifetimes(history, rules)
+
+
+def slices_by_hash(parts: Sequence[IndexSegment]) -> Iterator[
+        tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
+    """Yield for each slice of the hash space the entries that share their hash with no other, and the histories."""
+    count = sum(map(len, parts))
+    slices = max(-(-count // SLICE_ENTRIES), 1)
+    places = [0] * len(parts)
+    for number in range(1, slices + 1):
+        merged: list[int] = []
+        bound = (1 << _HASH_BITS) * number // slices
+        for index, part in enumerate(parts):
+            start = places[index]
+            end = len(part) if number == slices else bisect_left(part.hashes, bound, start)
+            places[index] = end
+            tail = index << _ROW_BITS
+            merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row
+                          for hashed, row in zip(part.hashes[start:end], part.rows[start:end], strict=True))
+        # The pieces are sorted already; the sort finds these runs and merges them.
+        merged.sort()
+        yield _grouped(merged, parts)
+
+
+def _grouped(merged: Sequence[int], parts: Sequence[IndexSegment]) -> tuple[
+        list[tuple[int, int]], list[list[IndexEntry]]]:
+    alone: list[tuple[int, int]] = []
+    histories: list[list[IndexEntry]] = []
+    row_mask, part_mask, shift = (1 << _ROW_BITS) - 1, (1 << _PART_BITS) - 1, _PART_BITS + _ROW_BITS
+    start, count = 0, len(merged)
+    while start < count:
+        hashed = merged[start] >> shift
+        end = start + 1
+        while end < count and merged[end] >> shift == hashed:
+            end += 1
+        if end - start == 1:
+            alone.append((merged[start] >> _ROW_BITS & part_mask, merged[start] & row_mask))
+        else:
+            entries = [parts[each >> _ROW_BITS & part_mask].columns.entry(each & row_mask)
+                       for each in merged[start:end]]
+            entries.sort(key=_BY_ID)
+            histories.extend(sorted(group, key=_BY_SEQUENCE) for _, group in groupby(entries, _BY_ID))
+        start = end
+    return alone, histories

@@ -1,0 +1,790 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`BlobStore`: blobs in a segmented log, with time to live, delete and undelete.
+
+Any thread may call any method. Reads never wait for writes: they work on the contents of the log that were current when
+they began, and try again if a compaction has removed a file under them. Writes follow each other under one lock.
+
+What an owner calls stands here. The log and each change of it is `Log`'s; compactions are the `Compactor`'s; which
+operation a blob's state allows, and what it writes, is in `operations`. Each of them calls downwards only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from compactlib._closing import Closing
+from compactlib.blobstore.answer import content_of, judged
+from compactlib.blobstore.compact import (
+    Compactor,
+    limited,
+    local_executor,
+    require_own,
+    run_many,
+    run_steps,
+)
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
+from compactlib.blobstore.eviction import plan_eviction
+from compactlib.blobstore.hard_delete import Erased, erase_deleted
+from compactlib.blobstore.log import leftovers
+from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
+from compactlib.blobstore.operations import (
+    as_successor,
+    covering_record,
+    draft_delete,
+    draft_put,
+    draft_replicated,
+    draft_ttl_update,
+    draft_undelete,
+    rank_of,
+)
+from compactlib.blobstore.plan import BlobPlan
+from compactlib.blobstore.policies.stats_based import StatsBased
+from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
+from compactlib.blobstore.report import (
+    CONTENTS_ERASED,
+    EVICTED,
+    HARD_DELETE_RESET,
+    BlobCompactionReport,
+    BlobReclaimReport,
+)
+from compactlib.blobstore.segment import salt_of
+from compactlib.blobstore.state import BlobState, blob_state
+from compactlib.blobstore.statistics import slices_by_hash
+from compactlib.blobstore.status import BlobStoreStatus
+from compactlib.blobstore.survivors import Place
+from compactlib.blobstore.validity import never
+from compactlib.blobstore.values import (
+    NO_EXPIRY,
+    Answer,
+    Blob,
+    BlobId,
+    BlobInfo,
+    Deleted,
+    Expired,
+    GetOptions,
+    IndexEntry,
+    Missing,
+    RecordFlag,
+    RecordKind,
+    id_bytes,
+    milliseconds,
+)
+from compactlib.blobstore.verify import MAX_TRIES, verify_log
+from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
+from compactlib.guard import Guard, Run, take_within
+from compactlib.report import Finding, VerifyReport
+from compactlib.rewrite import Executor
+from compactlib.runtime.breather import Breather
+from compactlib.runtime.observe import Observer, telling
+
+if TYPE_CHECKING:
+    from compactlib.contract import CommitFence
+
+_PLAIN = GetOptions()
+_PATIENCE_SECONDS = 0.1
+StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
+"""A store and its plan, or `None` for the plan that its own policy makes now."""
+
+
+def _new_incarnation() -> bytes:
+    return uuid.uuid4().bytes
+
+
+class BlobStore(Closing):
+    """A store in a folder of its own, open for reading and writing by this process alone.
+
+    A store that fails in the middle of a change (an error of the disk, a Ctrl-C) closes itself. Every later call is
+    `Closed`, which says why; opening it again finds all that was acknowledged.
+
+    Args:
+        folder: where its files lie; created (in an existing folder) if it does not exist.
+        config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
+        policy: decides what is worth compacting, default `StatsBased()`.
+        seen_by_all_peers: whether every peer that counts has read a tombstone, given its index entry; with
+            `purge_tombstones`, such tombstones go.
+        place: returns the class of a record that a compaction copies: those of one class share segments.
+        files: the disk.
+        clock: where time comes from.
+        observer: notified of progress, counters and events.
+        name: what it is called in messages; the folder's name if not given.
+        create: whether the store may be made. If not, a folder without one is `NotAStore`, and stays as it is.
+        new_incarnation: gives a new store its 16 bytes, for tests that need them to repeat.
+
+    Raises:
+        Busy: another process or object has it open.
+        NotAStore: the folder holds something else; or no store, and `create` is not set.
+        InvalidInput: the capacity of a new store is no multiple of its segments'.
+        CorruptData: neither the descriptor nor any segment says what the store is, or all its segments are gone. Other
+            damage is no reason not to open: see `recovery`.
+        Unsupported: a format version is newer than this release.
+        StorageError: the disk refused.
+    """
+
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
+                 seen_by_all_peers: Callable[[IndexEntry], bool] = never, place: Place | None = None,
+                 files: Files | None = None, clock: Clock | None = None, observer: Observer | None = None,
+                 name: str | None = None, create: bool = True,
+                 new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
+        path = local_path(folder)
+        config = BlobStoreConfig() if config is None else config
+        files = LocalFiles() if files is None else files
+        self._name = name if name is not None else os.path.basename(path)
+        self._observer = telling(observer)
+        self._guard = Guard(f"the blob store in {path}")
+        self._evicting = threading.Lock()
+        make_folder(path, config, files, create=create)
+        try:
+            with self._guard.lock:
+                self._guard.begin("its opening")
+                self._log, self._recovery = open_log(self._guard, path, config, files,
+                                                     SystemClock() if clock is None else clock, new_incarnation)
+                self._guard.done()
+        except BaseException:
+            self._guard.release()
+            raise
+        self._salt = salt_of(self._log.descriptor.incarnation)
+        self._compactor = Compactor(self._log, self._name, StatsBased() if policy is None else policy,
+                                    seen_by_all_peers, place, self._observer)
+        self._deliver()
+
+    # -- properties
+
+    @property
+    def name(self) -> str:
+        """What the store is called in messages and events."""
+        return self._name
+
+    @property
+    def folder(self) -> str:
+        """The store's folder, absolute."""
+        return self._log.folder
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that are the store's own."""
+        return self._log.descriptor.incarnation
+
+    @property
+    def segment_bytes(self) -> int:
+        """Capacity of each segment, fixed when the store was created."""
+        return self._log.descriptor.segment_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the log, fixed when the store was created."""
+        return self._log.descriptor.capacity_bytes
+
+    @property
+    def config(self) -> BlobStoreConfig:
+        """How it is kept."""
+        return self._log.config
+
+    @property
+    def clock(self) -> Clock:
+        """The time of the store: behind the host's while a step of that is not confirmed."""
+        return self._log.clock
+
+    @property
+    def recovery(self) -> BlobRecoveryReport:
+        """What opening the store has found out of order."""
+        return self._recovery
+
+    @property
+    def policy(self) -> BlobPolicy:
+        """Decides what is worth compacting, unless a call gives another one."""
+        return self._compactor.policy
+
+    # -- operations
+
+    def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview, *,
+            ttl_seconds: float | None = None, account: int = 0, container: int = 0, replace: bool = False) -> BlobInfo:
+        """Store a blob under an id that is not known, or whose blob has expired.
+
+        Args:
+            blob_id: 1 to 1024 bytes.
+            content: the bytes.
+            ttl_seconds: how long it lives; strictly after that it is expired. `None` for no end.
+            account: account number.
+            container: container number.
+            replace: take the place of the blob of this id, if there is one, live or deleted. Its content is garbage at
+                once: no delete is kept of it that could be undone.
+
+        Raises:
+            BlobExists: the id is known and has not expired; it may be that of a deleted blob.
+            BlobTooLarge: it does not fit into a segment.
+            InvalidInput: the id, the time to live or another argument is out of its range.
+            StoreFull: no segment is left, and where the store evicts, giving up what expires would not change that.
+            StorageError: the disk refused; the blob is not stored.
+        """
+        key = id_bytes(blob_id)
+        held = content if isinstance(content, bytes) else bytes(memoryview(content))
+        entry, _ = self._write(key, lambda history: (draft_put(
+            key, history, content_bytes=len(held), now_ms=self._now_ms(), ttl_seconds=ttl_seconds, account=account,
+            container=container, replace=replace), held))
+        self._count("puts", 1)
+        self._count("put_bytes", len(held))
+        return BlobState(entry, entry, entry).info(entry)
+
+    def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
+        """Return the blob, or why there is none: `Missing`, `Deleted` or `Expired`, which are false. One `pread`.
+
+        Raises:
+            CorruptData: the blob is there, but its bytes are not what was written, or its segment is lost.
+            InvalidInput: the id is empty, too long or of another type.
+            StorageError: the disk refused.
+            Closed: the store is closed.
+        """
+        key = id_bytes(blob_id)
+        with self._guard.use():
+            while True:
+                self._guard.require_open()
+                seen = self._log.contents
+                state = blob_state(seen.find(key))
+                found = judged(key, state, options, self._now_ms)
+                if not isinstance(found, IndexEntry):
+                    self._count("misses", 1)
+                    return found
+                assert state is not None
+                try:
+                    content = self._read(found)
+                except (StorageError, CorruptData):
+                    # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the
+                    # log says otherwise by now.
+                    if self._log.contents is seen:
+                        raise
+                else:
+                    self._count("hits", 1)
+                    return Blob(state.info(found), content)
+
+    def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
+        """As `get`, but the properties alone: nothing is read from the disk."""
+        key = id_bytes(blob_id)
+        self._guard.require_open()
+        state = blob_state(self._log.contents.find(key))
+        found = judged(key, state, options, self._now_ms)
+        if not isinstance(found, IndexEntry):
+            return found
+        assert state is not None
+        return state.info(found)
+
+    def __contains__(self, blob_id: BlobId) -> bool:
+        """Whether there is a live blob of this id."""
+        return isinstance(self.info(blob_id), BlobInfo)
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield the ids of all live blobs as of now, in no particular order. Reads the whole index."""
+        snapshot, now_ms = self._log.snapshot(), self._now_ms()
+        parts = snapshot.index_parts()
+        for alone, histories in slices_by_hash(parts):
+            for history in [*([parts[part].columns.entry(row)] for part, row in alone), *histories]:
+                if isinstance(judged(history[0].id, blob_state(history), _PLAIN, lambda: now_ms), IndexEntry):
+                    yield history[0].id
+
+    def __len__(self) -> int:
+        """Return how many blobs are live. Reads the whole index."""
+        return sum(1 for _ in self.keys())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def delete(self, blob_id: BlobId) -> Deleted:
+        """Delete a blob; within the retention it can be undeleted.
+
+        Raises:
+            BlobMissing: the id is not known.
+            BlobDeleted: it is deleted already.
+            StoreFull: no segment is left for the record.
+            StorageError: the disk refused; nothing has changed.
+        """
+        key = id_bytes(blob_id)
+        entry, _ = self._write(key, lambda history: (draft_delete(key, blob_state(history), self._now_ms()), b""))
+        return Deleted(key, entry.op_time_ms / 1000, entry.life_version)
+
+    def discard(self, blob_id: BlobId) -> bool:
+        """Delete a blob if there is one that is not deleted; return whether there was."""
+        try:
+            self.delete(blob_id)
+        except (BlobMissing, BlobConflict):
+            return False
+        return True
+
+    def undelete(self, blob_id: BlobId) -> BlobInfo:
+        """Take back a delete that is not older than the retention; the blob's next life begins.
+
+        Raises:
+            BlobMissing: the id is not known.
+            NotDeleted: the blob is live; `AlreadyUndeleted` if for the second time.
+            DeletedForGood: the delete is older than `deleted_retention_seconds`, or the content is gone.
+            BlobExpired: its time to live is over.
+            StoreFull: no segment is left for the record.
+            StorageError: the disk refused; nothing has changed.
+        """
+        key = id_bytes(blob_id)
+        retention_ms = milliseconds(self.config.deleted_retention_seconds)
+        entry, history = self._write(key, lambda history: (draft_undelete(
+            key, blob_state(history), self._now_ms(), retention_ms), b""))
+        state = blob_state(history)
+        assert state is not None
+        assert state.put is not None
+        return BlobState(entry, entry, state.put).info(state.put)
+
+    def ttl_update(self, blob_id: BlobId) -> BlobInfo:
+        """Make a blob permanent: it does not expire any more.
+
+        Raises:
+            BlobMissing: the id is not known.
+            BlobDeleted: it is deleted.
+            BlobExpired: its time to live is over.
+            TtlAlreadyUpdated: it was made permanent before.
+            TtlUpdateTooLate: it expires within `ttl_update_buffer_seconds`.
+            StoreFull: no segment is left for the record.
+            StorageError: the disk refused; nothing has changed.
+        """
+        key = id_bytes(blob_id)
+        buffer_ms = milliseconds(self.config.ttl_update_buffer_seconds)
+        entry, history = self._write(key, lambda history: (draft_ttl_update(
+            key, blob_state(history), self._now_ms(), buffer_ms), b""))
+        state = blob_state(history)
+        assert state is not None
+        assert state.put is not None
+        return BlobState(entry, state.deciding, state.put).info(state.put)
+
+    def append_replicated(self, kind: RecordKind, blob_id: BlobId, content: bytes = b"", *, op_time: float,
+                          life_version: int = 0, expires_at: float | None = None, permanent: bool = False,
+                          account: int = 0, container: int = 0) -> IndexEntry:
+        """Append a record as a peer has it, unless a local record already covers it, which is returned then.
+
+        So a peer may begin again from its first record, as often as it likes: nothing is written twice, no deleted blob
+        comes back and no live one goes. Of two records of a blob the one of the later life counts, in one life the
+        DELETE; a PUT whose blob is deleted here, and whose content is gone, counts only in a later life. Of two PUTs
+        that two replicas have taken without knowing of each other, the later one counts on both, or if they are of one
+        time, the one whose account, container, content or expiry is the greater one; the observer is notified of
+        `blobstore_put_twice`.
+
+        Raises:
+            InvalidInput: a field is out of its range, or a record other than a PUT has content.
+            CorruptData: a PUT of this id is here, and is damaged.
+            BlobTooLarge: it does not fit into a segment.
+            StoreFull: no segment is left.
+            StorageError: the disk refused.
+        """
+        draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
+                                 expires_at=expires_at, permanent=permanent, account=account, container=container)
+
+        def covered_or_new(history: Sequence[IndexEntry]) -> tuple[IndexEntry, bytes | None]:
+            state = blob_state(history)
+            known = self._counting_put(draft, content, state)
+            if known is None:
+                known = covering_record(draft, state, history)
+            if known is not None:
+                return known, None
+            return draft if state is None else as_successor(draft, state, history), content
+
+        return self._write(draft.id, covered_or_new)[0]
+
+    def entries_since(self, token: ReplicationToken | None = None, *, max_bytes: int | None = None) -> FoundEntries:
+        """Return the blobs that have changed since a token, for a peer that follows this store.
+
+        At most `find_max_entries` records are read; ask again with the answer's token until `at_end`. What is answered
+        is durable: a crash would else give its numbers to other records, which the peer would take for known.
+
+        Raises:
+            InvalidInput: a limit is below 1.
+            StorageError: the disk refused a sync.
+        """
+        snapshot = self._log.snapshot()
+        self._log.sync()
+        return entries_since(snapshot, token, self._log.next_sequence, max_entries=self.config.find_max_entries,
+                             max_bytes=max_bytes)
+
+    def _write(self, key: bytes, draft: Callable[[Sequence[IndexEntry]], tuple[IndexEntry, bytes | None]],
+               ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
+        """Append a record of a blob, drafted from its history; where the store evicts, in the room that this makes.
+
+        Returns:
+            The record, durable as configured, and the history before it.
+        """
+        log = self._log
+        with self._guard.use():
+            while True:
+                try:
+                    with self._guard.lock:
+                        self._guard.require_open()
+                        history = log.contents.find(key)
+                        entry, content = draft(history)
+                        if content is not None:
+                            entry = log.append(entry, content)
+                    break
+                except StoreFull:
+                    if not self.config.evicts or not self._evict():
+                        raise
+                finally:
+                    self._deliver()
+            log.wait_for(entry)
+        return entry, history
+
+    def _evict(self) -> bool:
+        """Make room in a full log: an eighth of it, at least one segment. Whoever comes meanwhile waits for that.
+
+        Returns:
+            Whether there is room now.
+        """
+        log, least = self._log, 1
+        total = log.descriptor.log_segments
+        if self._is_within_run():
+            return False
+        with self._evicting:
+            while not log.free_segments:
+                view = self._compactor.view()
+                plan = None
+                for segments in dict.fromkeys((max(total // 8, least), least)):
+                    plan = plan or plan_eviction(view, log.snapshot(), self._compactor.purge, segments, self.policy,
+                                                 log.clock.now())
+                if plan is None:
+                    return False
+                try:
+                    report = self.compact(plan, budget=Budget(clock=log.clock))
+                except (Busy, InvalidInput):
+                    # Another compaction may make the room; or the clock was set back since the plan was made.
+                    self._wait_for_run()
+                    continue
+                except StorageError:
+                    raise
+                except CompactlibError:
+                    return False
+                if report.is_empty and not log.free_segments:
+                    return False
+                self._observer.event(EVICTED, {"store": self._name, "expires_before": plan.expires_before,
+                                               "freed_segments": report.freed_segments})
+                if report.freed_segments < 1:
+                    # Blobs larger than `max_blob_bytes` need more room than was planned for.
+                    least = 2 * max(plan.benefit_segments, least)
+        return True
+
+    # -- compactions
+
+    def view(self, *, budget: Budget | None = None) -> BlobView:
+        """Return the store as its policy sees it now. Reads the index once.
+
+        Args:
+            budget: asked while everything is counted.
+
+        Raises:
+            BudgetSpent: the budget ended before everything was counted.
+            Closed: the store is closed, or was meanwhile.
+        """
+        self._guard.require_open()
+        return self._compactor.view(budget=budget)
+
+    def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
+        """Return what `compact` would do, and why it would leave the rest. An empty plan names the shut gate.
+
+        Raises:
+            InvalidInput: the view is of another store, or the policy made a bad choice.
+            StorageError: the room on the disk cannot be read.
+            Closed: the store is closed, or was meanwhile.
+            Exception: what the policy raised.
+        """
+        self._guard.require_open()
+        if view is None:
+            view = self._compactor.view(policy)
+        else:
+            require_view_of(view, self._name, self.incarnation)
+        return self._compactor.plan(view, policy)
+
+    def compact(self, plan: BlobPlan | None = None, *, policy: BlobPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> BlobCompactionReport:
+        """Carry out a plan, by default what the policy chooses now. Gets and puts go on meanwhile.
+
+        It works in steps of at most eight new segments; each is committed by itself, and what was committed stays,
+        whatever ends the compaction. Memory: 24 bytes a copied record of one step, and a few MiB. `compact_many`
+        compacts many stores in one run of the executor.
+
+        Args:
+            plan: of this store. Not together with `policy`.
+            policy: instead of the store's own.
+            executor: runs the copying; default this thread.
+            budget: what the work may use up; without a rate of its own, it has the configured one.
+            observer: notified, besides the store's own.
+            fence: entered around each commit.
+
+        Returns:
+            What was done. Empty if nothing was worth it, partial if the budget or the room on the disk ended it; `why`
+            says so.
+
+        Raises:
+            InvalidInput: plan and policy together; the plan is for another store, or would drop what can still be
+                undeleted.
+            Busy: a compaction or a reclaim is running; `BudgetSpent` if the budget ended before anything was committed.
+            PlanDoesNotFit: the log has changed since the plan was made; plan again.
+            CompactionFailed: some steps failed; it has the report. If the only one failed, its own error is raised.
+            CorruptData: damage kept it from changing anything.
+            StorageError: the disk refused.
+            Closed: the store is closed, or closed itself.
+            Exception: what a policy or a fence raised that is none of the library's errors.
+        """
+        self._check_given(plan, policy)
+        steps = self._compactor.steps(plan, policy, budget, observer, fence)
+        try:
+            return run_steps(steps, local_executor(self._log) if executor is None else executor)
+        finally:
+            self._deliver()
+
+    def _check_given(self, plan: BlobPlan | None, policy: BlobPolicy | None) -> None:
+        self._guard.require_open()
+        if plan is not None and policy is not None:
+            raise InvalidInput("compact() takes a plan or a policy, not both: a plan is what a policy has chosen")
+        if plan is not None:
+            require_own(plan, self._name, self._log)
+
+    def reclaim(self, *, budget: Budget | None = None) -> BlobReclaimReport:
+        """Remove what interrupted compactions have left, and where the store is configured so, overwrite the content of
+        every deleted blob whose delete is in effect, where it lies.
+
+        What was overwritten stays so, and the next call goes on.
+
+        Args:
+            budget: what the work may use up; without a rate of its own, it has `hard_delete_bytes_per_second`.
+
+        Returns:
+            What was done; partial if the budget or the room on the disk ended it.
+
+        Raises:
+            Busy: a compaction or another reclaim is running.
+            StorageError: the disk refused.
+            Closed: the store is closed.
+        """
+        log, erased = self._log, Erased()
+        self._guard.require_open()
+        run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, log))
+        try:
+            with run.held:
+                run.begin("compaction")
+                run.budget.check()
+                removed, size = log.remove_leftovers()
+                if removed:
+                    log.files.sync_folder(log.folder)
+                if self.config.hard_delete:
+                    erased = erase_deleted(log, run.budget, Breather(log.clock, run.budget).breathe)
+        finally:
+            self._deliver()
+        if erased.was_reset:
+            self._observer.event(HARD_DELETE_RESET, {"store": self._name, "error": erased.was_reset})
+        if erased.records:
+            self._observer.event(CONTENTS_ERASED, {"store": self._name, "records": erased.records,
+                                                   "bytes_written": erased.bytes_written})
+        why = erased.why
+        if not removed and not erased.records and not why:
+            why = f"store {self._name} has nothing to reclaim: no attempt has left a file" + (
+                ", and no delete came into effect since the last time" if self.config.hard_delete else "")
+        return BlobReclaimReport(store=self._name, removed=tuple(removed), bytes_freed=size,
+                                 erased_records=erased.records, erased_bytes=erased.bytes_written,
+                                 sequence=erased.sequence, why=why, is_partial=bool(erased.why))
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every record, and compare log, index and folder. Memory: one index entry a record of a segment.
+
+        Args:
+            budget: asked for the bytes to read, segment by segment.
+
+        Raises:
+            StorageError: the disk refused.
+            BudgetSpent: the budget ran out.
+            Closed: the store is closed, or was meanwhile.
+            Busy: compactions took segments away under it again and again.
+        """
+        limit, log = Budget() if budget is None else budget, self._log
+        for _ in range(MAX_TRIES):
+            snapshot = log.snapshot()
+            layout = log.layout()
+            names = [] if self._guard.running else leftovers(list_folder(log.folder), layout)
+            report = verify_log(log.folder, snapshot, log.has, names, limit)
+            self._guard.require_open()
+            if report is not None:
+                damage = [] if self._guard.running else [
+                    Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in layout.damage]
+                return attrs.evolve(report, findings=(*damage, *report.findings))
+        raise Busy(f"compactions of store {self._name} have taken segments away from the verifier {MAX_TRIES} times; "
+                   f"verify again when none is running")
+
+    def close_active_segment(self) -> None:
+        """Seal the active segment and begin the next one; does nothing to an empty one.
+
+        Raises:
+            StoreFull: no segment is left.
+            StorageError: the disk refused.
+        """
+        log = self._log
+        with self._guard.lock:
+            self._guard.require_open()
+            if log.contents.open.end > log.contents.active.end or log.contents.active.index:
+                log.roll()
+        self._deliver()
+
+    # -- its state, and its end
+
+    def flush(self) -> None:
+        """Make everything written durable.
+
+        Raises:
+            StorageError: the disk refused, and the store is closed.
+        """
+        self._log.sync()
+
+    @property
+    def free_fraction(self) -> float:
+        """The part of the log's segments that have not begun; a `CompactionManager` reads it for `LowSpace`."""
+        return self._log.free_segments / self._log.descriptor.log_segments
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether a `CompactionManager` compacts the store, which sets this."""
+        return self._log.is_managed
+
+    @is_managed.setter
+    def is_managed(self, is_managed: bool) -> None:
+        self._log.is_managed = is_managed
+
+    def status(self) -> BlobStoreStatus:
+        """Return the store in numbers, from memory."""
+        self._guard.require_open()
+        return BlobStoreStatus.of(self._name, self._log, self._compactor)
+
+    def audit(self) -> None:
+        """Check everything in memory against itself.
+
+        Raises:
+            AuditFailed: something does not agree; the message has the numbers.
+        """
+        self._log.audit()
+
+    def close(self) -> None:
+        """Cancel what compacts the store and wait for it, make everything durable, and let the folder go.
+
+        Closing again does nothing. What a compaction has committed stays.
+
+        Raises:
+            Busy: called from within a compaction of the store, by an observer for example, and nothing was done; or
+                another thread still uses the store after half a minute, and it is closed all the same.
+            StorageError: the disk refused the last sync; the store is closed all the same.
+        """
+        if self._is_within_run():
+            raise Busy(f"the blob store {self._name} is being compacted by the caller; close it when that has ended")
+        for run in list(self._guard._runs.values()):
+            run.budget.cancel()
+        try:
+            self._log.end()
+        finally:
+            self._guard.release()
+            self._deliver()
+
+    def __repr__(self) -> str:
+        state = f"{len(self._log.contents.segments)} segments" if self._guard.is_open else "closed"
+        return f"{type(self).__name__}({self.folder!r}, {state})"
+
+    # -- internal
+
+    def _read(self, entry: IndexEntry) -> bytes:
+        segment = self._log.contents.segment(entry.segment)
+        if segment is not None and segment.is_lost:
+            raise CorruptData(path=os.path.join(self.folder, entry.segment.log_file), offset=entry.offset,
+                              index=entry.sequence, expected=f"the record of blob {entry.id!r}", found="no such file")
+        return content_of(self._log.segments.get(entry.segment, self._log.has), entry, self._salt)
+
+    def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
+        """Return the local PUT if a peer brings it once more, or one that it supersedes; else `None`."""
+        known = None if state is None or not state.has_content else state.put
+        if draft.kind != RecordKind.PUT or state is None or known is None:
+            return None
+        here: tuple[Any, ...] = (known.op_time_ms,)
+        there: tuple[Any, ...] = (draft.op_time_ms,)
+        if here == there:
+            # Where a TTL update is known, here or there, the PUT may come with its expiry or without.
+            if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
+                known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)
+            here, there = rank_of(known, self._read(known)), rank_of(draft, content)
+        if here == there:
+            return state.put
+        self._log.events.append(("blobstore_put_twice", {
+            "store": self._name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
+            "other_put_at": min(here, there)[0] / 1000, "is_here": here > there}))
+        return state.put if here > there else None
+
+    def _is_within_run(self) -> bool:
+        return any(run.held._is_owned() for run in list(self._guard._runs.values()))  # type: ignore[attr-defined]
+
+    def _wait_for_run(self) -> None:
+        """Wait until the compaction or reclaim that runs has ended."""
+        for run in list(self._guard._runs.values()):
+            taken: list[bool] = []
+            try:
+                while not (taken and taken[-1]):
+                    self._guard.require_open()
+                    taken.clear()
+                    take_within(run.held, _PATIENCE_SECONDS, taken)
+            finally:
+                if taken and taken[0]:
+                    run.held.release()
+
+    def _deliver(self) -> None:
+        """Report what has happened under the lock."""
+        while self._log.events:
+            with contextlib.suppress(IndexError):
+                self._observer.event(*self._log.events.pop(0))
+
+    def _count(self, what: str, value: int) -> None:
+        if not self._observer.is_deaf:
+            self._observer.count(f"blobstore_{what}", value, {"store": self._name})
+
+    def _now_ms(self) -> int:
+        return milliseconds(self._log.clock.now())
+
+
+def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
+                 observer: Observer | None = None, fence: CommitFence | None = None,
+                 ) -> Mapping[str, BlobCompactionReport | CompactlibError]:
+    """Compact many stores at once, each as `BlobStore.compact` does it. One store's failure does not stop the others.
+
+    The next step of every store is copied in one run of the executor; each store commits its own.
+
+    Args:
+        work: each store and its plan.
+        executor: runs the copying; this thread if not given.
+        budget: what the work may use up, all stores together.
+        observer: notified, besides the stores' own.
+        fence: entered around each commit.
+
+    Returns:
+        For each store, by its folder, its report, or the error that `compact` would have raised.
+
+    Raises:
+        InvalidInput: two plans are for one store, or one is for another store than it is given with.
+        Exception: what a policy or a fence has raised that is none of the library's errors.
+    """
+    if len({store.folder for store, _ in work}) != len(work):
+        raise InvalidInput("two plans are for one store; carry out one after the other")
+    every = {}
+    for store, plan in work:
+        if plan is not None:
+            require_own(plan, store.name, store._log)
+        every[store.folder] = store._compactor.steps(plan, None, budget, observer, fence)
+    if not work:
+        return {}
+    try:
+        return run_many(every, local_executor(work[0][0]._log) if executor is None else executor, budget)
+    finally:
+        for store, _ in work:
+            store._deliver()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proof that a store holds what it should: records against their CRC, the index against the log, the folder.
+
+Findings: `damage`; `missing` records, which the index names and the log has not, and lost segments; records without an
+index entry (`orphan`: dropped by the next compaction); `order`; and files that nothing needs (`leftover`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+
+from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.erasure import state_in
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.scan import DamagedRange, ScannedRecord, scan_records
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
+from compactlib.blobstore.values import IndexEntry, RecordFlag
+from compactlib.budget import Budget
+from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.report import Finding, VerifyReport
+
+MAX_TRIES = 20
+"""How often a verification begins again because a compaction has taken a segment away from it."""
+
+
+def verify_log(folder: str, snapshot: LogSnapshot, is_there: Callable[[SegmentName], bool], names: Iterable[str],
+               budget: Budget) -> VerifyReport | None:
+    """Read every record of a log, and compare it with its index. Writers and compactions may go on meanwhile.
+
+    Args:
+        folder: the store's.
+        snapshot: of the log.
+        is_there: whether a segment is in the log now.
+        names: files that nothing needs.
+        budget: asked for the bytes to read, segment by segment.
+
+    Returns:
+        `None` if a compaction took a segment away before it was read.
+    """
+    findings: list[Finding] = []
+    records = read = 0
+    for segment, info in zip(snapshot.contents.segments, snapshot.segments, strict=True):
+        path = os.path.join(folder, info.name.log_file)
+        if segment.is_lost:
+            error = CorruptData(path=path, offset=0, expected="a segment of the log", found="no such file")
+            findings.append(Finding("missing", str(info.name), str(error), error))
+            continue
+        budget.spend(max(info.end - SEGMENT_HEADER_BYTES, 0))
+        try:
+            file = SegmentFile(path)
+        except CompactlibError as error:
+            if not is_there(info.name):
+                return None
+            findings.append(Finding("damage", str(info.name), str(error), error))
+            continue
+        if file.header.name != info.name:
+            findings.append(Finding("name", str(info.name), f"its header names segment {file.header.name}"))
+        found, count = verify_segment(snapshot, info.name, file, info.end)
+        findings += found
+        records += count
+        read += info.end
+    findings += [Finding("leftover", name, "no segment of the log, and no compaction runs") for name in names]
+    return VerifyReport(tuple(findings), records, read)
+
+
+def verify_segment(snapshot: LogSnapshot, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
+    """Compare the records of a segment with its index; return what was found, and how many entries the index has.
+
+    What a hard delete overwrites meanwhile, or was kept from overwriting wholly, is no finding.
+    """
+    entries = {entry.offset: entry for entry in snapshot.entries_of(name)}
+    count = len(entries)
+    findings: list[Finding] = []
+    if list(entries) != sorted(entries):
+        findings.append(Finding("order", str(name), "its index entries do not ascend by offset"))
+    for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
+        place = f"{name}:{found.offset}"
+        if isinstance(found, DamagedRange):
+            findings.append(_damage(file, name, found.offset, "a record", found.found,
+                                    f"{found.end - found.offset} bytes that are no record: {found.found}"))
+            continue
+        entry = entries.pop(found.offset, None)
+        if entry is None:
+            findings.append(Finding("orphan", place, f"record {found.header.sequence} of {found.header.id!r} has no "
+                                                     f"index entry"))
+        elif not _describes(entry, found):
+            findings.append(_damage(
+                file, name, found.offset, f"record {entry.sequence} of {entry.id!r}",
+                f"record {found.header.sequence} of {found.header.id!r}",
+                f"the index names record {entry.sequence} of {entry.id!r}, the log holds {found.header.sequence} of "
+                f"{found.header.id!r}"))
+        if not found.whole:
+            findings.append(_damage(
+                file, name, found.offset, "a content that fits its CRC", "another one",
+                f"the content of record {found.header.sequence} of {found.header.id!r} does not fit its CRC"))
+    findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
+                 for entry in entries.values()]
+    places = {each.place for each in findings}
+    erased = {place for entry in snapshot.entries_of(name) if (place := f"{name}:{entry.offset}") in places
+              and _is_erased(file, entry)} if findings else set()
+    return [each for each in findings if each.place not in erased], count
+
+
+def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
+    """Whether a hard delete is about to overwrite the content of a record, or has done so since it was read."""
+    with contextlib.suppress(CorruptData, Unsupported):
+        # In this order: what is named no more, is overwritten.
+        state = state_in(os.path.dirname(file.path)).read()
+        if state is not None and any((each.segment, each.offset) == (entry.segment, entry.offset)
+                                     for each in state.erasures):
+            return True
+    return any(isinstance(found, ScannedRecord) and found.whole and bool(found.header.flags & RecordFlag.ERASED)
+               and _describes(entry, found) for found in scan_records(file, entry.offset, entry.end))
+
+
+def _damage(file: SegmentFile, name: SegmentName, offset: int, expected: str, found: str, what: str) -> Finding:
+    return Finding("damage", f"{name}:{offset}", what,
+                   CorruptData(path=file.path, offset=offset, expected=expected, found=found))
+
+
+def _describes(entry: IndexEntry, found: ScannedRecord) -> bool:
+    header = found.header
+    return (entry.id, entry.kind, entry.life_version, entry.sequence, entry.op_time_ms, entry.expires_ms, entry.size,
+            entry.account, entry.container) == (
+        header.id, header.kind, header.life_version, header.sequence, header.op_time_ms, header.expires_ms,
+        header.size, header.account, header.container)

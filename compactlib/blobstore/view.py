@@ -1,0 +1,483 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between a store and the policy that chooses what its compaction takes, on one page.
+
+A policy is a pure function: `choose(view, now) -> Choice`. The view is an immutable picture of the store: how full it
+is, and for each segment how much of it a compaction would have to copy. The choice names the segments to take, and why
+these; one of nothing says which gate is shut, its value and its setting. What that costs and what it brings is computed
+by `plan.plan_for`, the same for every policy.
+
+A choice may name any of the view's eligible segments, neighbours or not: what is true of a blob does not follow from
+where its records lie. What a policy remembers from one plan to the next is in `view.history`, which changes
+only when a plan has been carried out.
+
+`check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
+`compactlib.blobstore.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import isfinite
+from operator import attrgetter, index
+from typing import Any, Literal, Protocol, TypeAlias
+from zlib import crc32 as _hash
+
+import attrs
+
+from compactlib._arguments import is_seconds, is_whole, require_one_of
+from compactlib.blobstore.names import SegmentName
+from compactlib.errors import InvalidInput
+from compactlib.report import Printed
+
+CopyOrder: TypeAlias = Literal["log", "choice", "age"]
+"""In which order a policy has its victims copied: as they lie in the log; best first, so that segments of like score
+share an output; or the one first whose newest record is oldest, so that like ages do."""
+_FURTHER_BACK = 16
+
+
+@attrs.frozen
+class Dying:
+    """Valid bytes of a segment that need not be copied any more after a time, if nothing is written meanwhile.
+
+    Attributes:
+        at: until when they are valid, seconds since the epoch; strictly after it they are not.
+        bytes: how many.
+    """
+
+    at: float
+    bytes: int
+
+
+PlanKind: TypeAlias = Literal["normal", "full"]
+"""Which schedule a plan answers to."""
+
+
+@attrs.frozen(kw_only=True)
+class LastPlans:
+    """From when a store's schedules count, in seconds since the epoch.
+
+    Attributes:
+        since: when the store was created: schedules count from here until they have run once.
+        last_full_at: when a plan over the full range was last carried out; `None` if never.
+    """
+
+    since: float
+    last_full_at: float | None = None
+
+    def after(self, kind: PlanKind, done_at: float) -> LastPlans:
+        """Return the same once a plan of this kind has been carried out."""
+        return attrs.evolve(self, last_full_at=done_at) if kind == "full" else self
+
+
+@attrs.frozen(kw_only=True)
+class SegmentView:
+    """One log segment as a policy sees it.
+
+    Attributes:
+        name: its name.
+        used_bytes: from the end of its header to the end of its last record.
+        valid_bytes: bytes of the records that a compaction would copy.
+        eligible: whether a compaction may take it: not the newest one, and without an entry in the journal.
+        last_modified: time of the newest operation in it, seconds since the epoch.
+        dying: what of its valid bytes will die by itself, in order of time; as far ahead as the statistics look.
+        disk_bytes: what its files take, header and index files included; `None` if unknown.
+        damage: why it is left out for damage; empty if it is not. Then it is not eligible.
+
+    Raises:
+        InvalidInput: valid bytes are not a part of the used ones, `dying` does not ascend or is more than is valid, or
+            a value is of another type.
+    """
+
+    name: SegmentName
+    used_bytes: int
+    valid_bytes: int
+    eligible: bool = True
+    last_modified: float = 0.0
+    dying: tuple[Dying, ...] = ()
+    disk_bytes: int | None = None
+    damage: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput(f"segment {self.name} has a value of another type: {error}") from error
+
+    def _check(self) -> None:
+        if not 0 <= self.valid_bytes <= self.used_bytes:
+            raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
+                               f"valid is a part of the whole")
+        if not isfinite(self.last_modified) or (self.disk_bytes is not None and index(self.disk_bytes) < 0):
+            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}, and to take "
+                               f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
+        if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
+                           or sum(each.bytes for each in self.dying) > self.valid_bytes):
+            raise InvalidInput(f"segment {self.name}: what is dying must ascend in time and is at most the "
+                               f"{self.valid_bytes} bytes that are valid")
+
+    def valid_bytes_at(self, when: float) -> int:
+        """How many of the valid bytes will still be valid at `when` (seconds), if nothing is written meanwhile."""
+        return self.valid_bytes - sum(each.bytes for each in self.dying if each.at < when)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class BlobView(Printed):
+    """A store as a policy sees it, at one moment. `repr()` is one line, `str()` a table of its segments.
+
+    Attributes:
+        store: the store's name, for messages, and to spread schedules.
+        incarnation: 16 bytes that are the store's own; a plan carries them, so that no other store takes it.
+        capacity_bytes: capacity of the whole log.
+        segment_bytes: capacity of one segment, its header included.
+        header_bytes: size of a segment's header.
+        max_blob_bytes: the largest record to reckon with: what an output may have to leave unused at its end.
+        used_bytes: used capacity: whole segments before the last one, and the last one up to its end.
+        reference_time: what the valid bytes were counted for: deletes made strictly before it are in effect;
+            seconds since the epoch.
+        retention_seconds: how long a delete is not yet in effect.
+        segments: every segment, in log order, those without valid bytes included.
+        history: the plans carried out so far.
+
+    Raises:
+        InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
+            eligible, nothing is left of a segment beside header and largest blob, or a value is of another type.
+    """
+
+    store: str
+    incarnation: bytes = b""
+    capacity_bytes: int
+    segment_bytes: int
+    header_bytes: int
+    max_blob_bytes: int
+    used_bytes: int
+    reference_time: float
+    retention_seconds: float
+    segments: tuple[SegmentView, ...]
+    history: LastPlans
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput(f"the view of store {self.store!r} has a value of another type: {error}") from error
+
+    def _check(self) -> None:
+        for name in ("capacity_bytes", "segment_bytes", "header_bytes", "max_blob_bytes", "used_bytes",
+                     "retention_seconds", "reference_time"):
+            value = getattr(self, name)
+            if not isfinite(value) or (value < 0 and name != "reference_time"):
+                raise InvalidInput(f"{name} of store {self.store!r} is {value}; it cannot be")
+        for older, newer in pairwise(self.segments):
+            if not older.name < newer.name:
+                raise InvalidInput(f"store {self.store!r}: segment {newer.name} follows {older.name}; names ascend")
+        if self.segments and self.segments[-1].eligible:
+            raise InvalidInput(f"store {self.store!r}: segment {self.segments[-1].name} is the newest one, still "
+                               f"written to; it cannot be eligible")
+        if self.fill_bytes < 1:
+            raise InvalidInput(f"store {self.store!r}: a segment of {self.segment_bytes} bytes has no room beside "
+                               f"{self.header_bytes} of header and a blob of {self.max_blob_bytes}")
+
+    @property
+    def eligible(self) -> tuple[SegmentView, ...]:
+        """The segments that a choice may name, in log order."""
+        return tuple(segment for segment in self.segments if segment.eligible)
+
+    @property
+    def eligible_runs(self) -> tuple[tuple[SegmentView, ...], ...]:
+        """The eligible segments, cut where one that is not eligible lies between them."""
+        runs: list[list[SegmentView]] = [[]]
+        for segment in self.segments:
+            if segment.eligible:
+                runs[-1].append(segment)
+            elif runs[-1]:
+                runs.append([])
+        return tuple(tuple(run) for run in runs if run)
+
+    @property
+    def fill_bytes(self) -> int:
+        """Bytes of records that an output segment is sure to take before one may not fit."""
+        return self.segment_bytes - self.header_bytes - self.max_blob_bytes
+
+    @property
+    def used_fraction(self) -> float:
+        """How full the log is, 0 to 1."""
+        return self.used_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+
+    def benefit(self, count: int, valid_bytes: int) -> int:
+        """By how many segments the log gets shorter, at least, if `count` of them with so many valid bytes are taken.
+
+        Negative if they may need more segments than they are now. Records above `max_blob_bytes` may need more still.
+        """
+        return count - -(-valid_bytes // self.fill_bytes)
+
+    def spread(self, seconds: float) -> float:
+        """This store's own part of `seconds`: always the same, so that stores do not all come due at once."""
+        return seconds * _hash(self.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary a segment, in log order."""
+        return [{"store": self.store, "segment": str(each.name), "eligible": each.eligible,
+                 "used_bytes": each.used_bytes, "valid_bytes": each.valid_bytes, "disk_bytes": each.disk_bytes,
+                 "last_modified": each.last_modified} for each in self.segments]
+
+    def _summary(self) -> str:
+        valid = sum(segment.valid_bytes for segment in self.segments)
+        return (f"{self.store}: {len(self.segments):,} segments, {len(self.eligible):,} of them eligible, "
+                f"{self.used_fraction:.1%} of the log used, {valid:,} valid bytes")
+
+
+def _names(given: Iterable[SegmentName | SegmentView]) -> tuple[SegmentName, ...]:
+    """The names of what was given: names, or segments of a view."""
+    names = [each.name if isinstance(each, SegmentView) else each for each in given] if _is_series(given) else [given]
+    found = tuple(name for name in names if isinstance(name, SegmentName))
+    if len(found) < len(names):
+        wrong = next(name for name in names if not isinstance(name, SegmentName))
+        raise InvalidInput(f"a choice names {wrong!r}, which is no segment; give segments of view.eligible, or their "
+                           f"names")
+    return found
+
+
+def _is_series(given: object) -> bool:
+    # A name is a tuple of its own.
+    return isinstance(given, Iterable) and not isinstance(given, SegmentName | str | bytes)
+
+
+@attrs.frozen
+class BlobChoice:
+    """What a policy wants compacted, and why; or nothing, and why not.
+
+    Attributes:
+        victims: the names of the segments to take, each once, of `view.eligible` alone, in the order in which they are
+            copied (`CopyOrder`); empty for nothing. The segments themselves will do.
+        why: one sentence with the numbers in it; for nothing: which gate is shut, its value, and what to change.
+        kind: which schedule it answers to; a `"full"` one is remembered by the store.
+
+    Raises:
+        InvalidInput: the victims are no names of segments, there is no reason, or there is no such kind.
+    """
+
+    victims: tuple[SegmentName, ...] = attrs.field(default=(), converter=_names)
+    why: str = attrs.field(kw_only=True)
+    kind: PlanKind = attrs.field(default="normal", kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        why: object = self.why
+        if not isinstance(why, str) or not why:
+            raise InvalidInput(f"a choice gives the reason {why!r}; say in one sentence why these segments, or "
+                               f"why none")
+        require_one_of("the kind of a choice", self.kind, PlanKind)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be compacted."""
+        return not self.victims
+
+
+class BlobPolicy(Protocol):
+    """Decides whether a store is compacted now, and which segments.
+
+    A small frozen class, attrs or dataclass, whose public fields are its settings.
+
+    One that reads `SegmentView.dying` declares that by a class attribute `needs_forecast = True`; without it, it is
+    shown no forecast.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name for plans and reports."""
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """What to compact now; a choice of nothing says why not.
+
+        Pure: equal arguments give equal choices.
+
+        Args:
+            view: the store.
+            now: seconds since the epoch.
+        """
+
+
+# ------------------------------------------------------------------------------------------- what policies are made of
+
+def check_view(view: object) -> None:
+    """Return if a policy was given a view.
+
+    Raises:
+        InvalidInput: it was not.
+    """
+    if not isinstance(view, BlobView):
+        raise InvalidInput(f"a policy chooses from a BlobView, not from {type(view).__name__}; take one with view()")
+
+
+def require_view_of(view: BlobView, store: str, incarnation: bytes) -> None:
+    """Check that a view is one of this store.
+
+    Raises:
+        InvalidInput: it is another's.
+    """
+    if view.store != store or view.incarnation not in (b"", incarnation):
+        raise InvalidInput(f"the view is of store {view.store!r}, and this is {store!r}; plan where it was made")
+
+
+def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
+    """As `shut_gate`, of this gate alone."""
+    check_view(view)
+    if view.used_bytes < min_used_fraction * view.capacity_bytes:
+        return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
+                f"or wait")
+    return ""
+
+
+def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
+    """Why a store is left alone whatever its segments hold, as the `why` of an empty choice; `""` if it is not.
+
+    Args:
+        view: the store.
+        min_used_fraction: how full the log has to be; exactly as full is enough.
+
+    Raises:
+        InvalidInput: `view` is no `BlobView`.
+    """
+    if shut := shut_by_use(view, min_used_fraction):
+        return shut
+    if not any(segment.eligible for segment in view.segments):
+        if (damaged := sum(bool(segment.damage) for segment in view.segments)) == len(view.segments) - 1 > 0:
+            return f"none of the {len(view.segments)} segments may be compacted yet: one is written to"
+        others = f"{damaged} of the others are damaged, the journal reaches the rest" if damaged else \
+            "the journal reaches the others"
+        return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, {others}; wait, "
+                f"or lower the store's journal_max_entries, or have CompactAll take the one that is written to, with "
+                f"close_active_segment=True")
+    return ""
+
+
+def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advice: str = "") -> BlobChoice:
+    """The choice of nothing, because nothing frees as many segments as a policy asks for.
+
+    Args:
+        view: the store.
+        min_reclaimed_segments: how many it asks for.
+        told: text on what else stands in the way.
+        advice: what to do about that, if anything helps.
+    """
+    valid = sum(segment.valid_bytes for segment in view.eligible)
+    kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
+    advice = ", or ".join(filter(None, (
+        advice,
+        f"lower the store's max_blob_bytes={view.max_blob_bytes}, which each output keeps free"
+        if _is_for_large_blobs(view, min_reclaimed_segments) else "",
+        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
+    lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
+    later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
+             if view.retention_seconds else "")
+    advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
+    return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
+                          f"to free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
+
+
+def _is_for_large_blobs(view: BlobView, segments: int) -> bool:
+    """Whether so many segments would be freed if outputs kept no room free for the largest blob."""
+    ordered = emptiest_first(view.eligible)
+    return not fewest_that_free(view, ordered, segments) and bool(
+        fewest_that_free(attrs.evolve(view, max_blob_bytes=0), ordered, segments))
+
+
+def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
+    """The first so many of `ordered` that are sure to free `segments` together; none if not even all of them are.
+
+    What frees nothing by being there is passed over: a segment too full to make room for itself. O(segments).
+    """
+    for taken, _, freed in _one_more_each_time(view, ordered):
+        if freed >= segments:
+            return taken
+    return ()
+
+
+def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
+    """The first so many of `ordered` that are sure to free `least` to `most` segments and leave the least room free in
+    their outputs, for each segment that they free; none if not even all of them free `least`.
+
+    The last that is taken may stand up to 16 places further back, where it fills the outputs better: what is left free
+    at the end of a plan's last output is used by nobody until that is compacted in its turn. What frees nothing by
+    being there is passed over, as by `fewest_that_free`. O(segments).
+    """
+    useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
+    best, least_room, most_freed = slice(0), float("inf"), 0
+    last: Sequence[SegmentView] = ()
+    for taken, valid, _ in _one_more_each_time(view, useful):
+        count, before = len(taken), valid - taken[-1].valid_bytes
+        for place in range(count - 1, min(count + _FURTHER_BACK, len(useful))):
+            copied = before + useful[place].valid_bytes
+            freed = view.benefit(count, copied)
+            most_freed = max(most_freed, freed)
+            room = (count - freed) * view.fill_bytes - copied
+            if least <= freed <= most and room < least_room * freed:
+                best, least_room, last = slice(count - 1), room / freed, (useful[place],)
+        if most_freed > most:
+            break
+    return (*useful[best], *last)
+
+
+def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Iterator[tuple[list[SegmentView], int, int]]:
+    """The first segments, with their valid bytes, and how many they are sure to free; the list grows."""
+    valid = 0
+    taken: list[SegmentView] = []
+    for segment in ordered:
+        if segment.valid_bytes < view.fill_bytes:
+            taken.append(segment)
+            valid += segment.valid_bytes
+            yield taken, valid, view.benefit(len(taken), valid)
+
+
+def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
+    """Sorted by valid bytes; of equals, in log order."""
+    # In two passes: most come in log order, and a pair for each would be made, and kept an eye on.
+    return sorted(sorted(segments, key=attrgetter("name")), key=attrgetter("valid_bytes"))
+
+
+def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[SegmentView]:
+    """The segments that a policy takes, best first, in the order in which they are to be copied. O(n log n)."""
+    if order == "choice":
+        return taken
+    ordered = sorted(taken, key=attrgetter("name"))
+    return sorted(ordered, key=attrgetter("last_modified")) if order == "age" else ordered
+
+
+def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Check, for `attrs`, that a policy's setting is a `CopyOrder`.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    require_one_of(field.name, value, CopyOrder)
+
+
+def fraction(default: float) -> Any:
+    """A policy's setting that is a part of a whole, for `attrs`; `InvalidInput` if it is not in 0 .. 1."""
+    return attrs.field(default=default, validator=_is_fraction)
+
+
+def seconds(default: float) -> Any:
+    """A policy's setting that is a length of time, for `attrs`; `InvalidInput` if it is negative or not finite."""
+    return attrs.field(default=default, validator=is_seconds())
+
+
+def whole(default: int, *, least: int = 0) -> Any:
+    """A policy's setting that is a count, for `attrs`; `InvalidInput` if it is no whole number, or below `least`."""
+    return attrs.field(default=default, validator=is_whole(least))
+
+
+def flag(default: bool) -> Any:
+    """A policy's setting that is a yes or a no, for `attrs`; `InvalidInput` if it is neither."""
+    return attrs.field(default=default, validator=_is_flag)
+
+
+def _is_flag(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{field.name} is {value!r}; it is True or False")
+
+
+def _is_fraction(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise InvalidInput(f"{field.name} is {value!r}; it must be between 0 and 1")

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of blob stores that are results of the lab."""

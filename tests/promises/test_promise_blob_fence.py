@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker that lost its job while it copied commits nothing to a blob store; whoever has the job now compacts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.executors import LocalExecutor, RewriteTask
+from compactlib.fences import FencedOff, LockingFence, MemoryFence, TokenFence
+from tests.harness.blob_stores import START, answers, garbage_store, segment_names
+
+
+@attrs.frozen
+class Overtaken:
+    """Copies as it should; meanwhile the job goes to somebody with a higher token."""
+
+    fence: LockingFence
+    token: int
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Any = None, observer: Any = None) -> Iterator[Any]:
+        yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
+        self.fence.admit("store", self.token)
+
+
+def test_holder_of_the_job_commits(tmp_path: Path) -> None:
+    with garbage_store(tmp_path / "store", ManualClock(START)) as store:
+        before = answers(store, 60)
+        report = store.compact(fence=TokenFence(MemoryFence(), "store", 7))
+        assert report.freed_segments > 0
+        assert answers(store, 60) == before
+
+
+def test_worker_that_lost_its_job_while_copying_commits_nothing(tmp_path: Path) -> None:
+    fence = MemoryFence()
+    mine = TokenFence(fence, "store", 7)
+    with garbage_store(tmp_path / "store", ManualClock(START)) as store:
+        before, segments = answers(store, 60), segment_names(store)
+        with pytest.raises(FencedOff):
+            store.compact(executor=Overtaken(fence, 8), fence=mine)
+        assert (segment_names(store), answers(store, 60)) == (segments, before)
+        with pytest.raises(FencedOff):
+            store.compact(fence=mine)
+        assert store.compact(fence=TokenFence(fence, "store", 8)).freed_segments > 0
+        assert answers(store, 60) == before
+        assert store.verify().is_sound
