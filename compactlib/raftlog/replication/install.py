@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import Closed, CompactlibError
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry
@@ -74,9 +74,12 @@ def put_in_force(log: RaftLog, snapshots: SnapshotFolder, incoming: IncomingStat
         if snapshots.manifest == manifest:
             with contextlib.suppress(CompactlibError):
                 log.close()
-        elif log.last_index > kept:
-            log.reset(kept)
-            log.sync()
+        else:
+            # A log that the failure has closed is brought into order when it is opened.
+            with contextlib.suppress(Closed):
+                if log.last_index > kept:
+                    log.reset(kept)
+                    log.sync()
         raise
 
 

@@ -37,7 +37,16 @@ from compactlib.raftlog import (
     send_snapshot,
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
-from compactlib.testing import Choices, FilesInFront, RecordingFiles, Request, explore, explore_crashes, record
+from compactlib.testing import (
+    Choices,
+    FilesInFront,
+    RecordingFiles,
+    Request,
+    explore,
+    explore_crashes,
+    explore_recovery,
+    record,
+)
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
 from tests.harness.snapshot_line import (
@@ -154,14 +163,16 @@ def test_live_entries_come_in_log_order_before_the_state(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("had", ["behind", "of another history"])
-def test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot(had: str, tmp_path: Path) -> None:
-    """After the next transfer, too, the follower has what its leader has, even if the staged state was torn."""
+def test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot(had: str, tmp_path: Path, effort: Effort) -> None:
+    """Also if the transfer that follows is crashed. After the next one the follower has what its leader has."""
     with leader(tmp_path / "leader") as of:
 
-        def follow(folder: Path, files: RecordingFiles) -> None:
+        def follow(folder: Path, files: Files) -> None:
             with member(folder, files) as to:
-                assert transfer(of, to).is_well
-                files.acknowledge("installed")
+                to[0].attach(to[1], applied=to[0].state.index)
+                assert to[0].state.index == LAST or transfer(of, to).is_well or transfer(of, to).is_well
+                if isinstance(files, RecordingFiles):
+                    files.acknowledge("installed")
 
         def check(folder: Path, notes: Sequence[Any]) -> None:
             with member(folder) as to:
@@ -173,17 +184,19 @@ def test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot(had: str, tmp_pa
                     agreed = [each for each in FOLLOWERS[had] if each == entry(each.index)]
                     assert [log.read(each.index) for each in agreed] == agreed
                     assert all(each in FOLLOWERS[had] or each == entry(each.index) for each in log.entries())
-                log.attach(to[1], applied=log.state.index)
-                if log.state.index != LAST:
-                    assert transfer(of, to).is_well or transfer(of, to).is_well
+            follow(folder, LocalFiles())
+            with member(folder) as to:
                 require_snapshot(*to)
 
         folder = tmp_path / "follower"
         with follower(folder, had):
             pass
         recording = record(folder, follow)
-        points = sorted(Random(1).sample(range(len(recording.operations) + 1), 16))
-        assert explore_crashes(recording, check, points=points, limit_per_point=2) > 10
+        everywhere = range(len(recording.operations) + 1)
+        points = everywhere if effort.full else sorted(Random(1).sample(everywhere, 16))
+        assert explore_crashes(recording, check, points=points, limit_per_point=effort(2, 16)) > 10
+        assert explore_recovery(recording, follow, check, points=points, recoveries=effort(2, 30), seed=effort(0, 1),
+                                limit_per_point=effort(1, 2)) > 10
 
 
 def cut_at(kind: str, nth: int = 0) -> Change:
