@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actors that take turns at their requests, each a process over stores that all share; and what reads may return then.
+
+One actor runs at any time. At each request of its stores whose turn is next is a pick, and the ordinary pick is that it
+goes on: `explore_schedules` runs the schedules with at most two changes of turn, `sample_schedules` some with more, and
+a failure prints its picks.
+
+A history judges reads by the weakest rule that users can build on (a *regular* register in Lamport's sense): a read
+returns a value of a write that began before the read ended, and which no acknowledged write overwrote completely (began
+after its end, and ended) before the read began. A write that failed may take effect at any time after it began. Writes
+that overlap are in no order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from compactlib.errors import CompactlibError
+from compactlib.kv import KVStore
+from compactlib.objects import ObjectStore
+from compactlib.testing import Choices, ObjectsInFront, Request, StoreInFront, explore, sample
+
+_PATIENCE_SECONDS = 60.0
+_MOST_CHANGES = 8
+Actors: TypeAlias = Mapping[str, Callable[[Any], object]]
+"""Who takes part: a name, and what that actor does in the world."""
+Check: TypeAlias = Callable[[Any, Mapping[str, Any]], object]
+"""Raises if a run went wrong; given the world, and what each actor returned, or the library's error it raised."""
+
+
+class InterleavingFailed(AssertionError):
+    """A schedule went wrong; its notes have the picks, its cause is what was raised."""
+
+
+def explore_schedules(actors: Actors, make_world: Callable[[Stage], Any], check: Check, *,
+                      max_schedules: int | None = None) -> int:
+    """Run the actors under every schedule with at most two changes of turn, and return how many there were.
+
+    Args:
+        actors: they end whatever the others do, and share nothing but the stores.
+        make_world: makes the world of one run, always the same, with stores that step on the stage it is given.
+        check: called after each run.
+        max_schedules: at most about so many, drawn at random.
+
+    Raises:
+        InterleavingFailed: a run failed.
+    """
+    return explore(lambda choices: _run(choices, actors, make_world, check), most=2,
+                   limit=max_schedules and max(max_schedules // 2, 1))
+
+
+def sample_schedules(actors: Actors, make_world: Callable[[Stage], Any], check: Check, *, schedules: int,
+                     random: Random) -> int:
+    """Run the actors under so many random schedules, and return how many were run.
+
+    Raises:
+        InterleavingFailed: a run failed.
+    """
+    return sample(lambda choices: _run(choices, actors, make_world, check), schedules, most=_MOST_CHANGES,
+                  seed=random.getrandbits(32))
+
+
+def _run(choices: Choices, actors: Actors, make_world: Callable[[Stage], Any], check: Check) -> None:
+    stage = Stage(choices)
+    try:
+        world = make_world(stage)
+        check(world, stage.run({name: lambda act=act: act(world) for name, act in actors.items()}))  # type: ignore[misc]
+    except Exception as error:  # whatever the code under test or the check raises is the finding
+        raise InterleavingFailed(f"{type(error).__name__}: {error}") from error
+
+
+@attrs.define(eq=False)
+class Turn:
+    """One actor: whether it may go on, and the operation in which it is."""
+
+    name: str
+    mine: threading.Semaphore = attrs.field(factory=lambda: threading.Semaphore(0))
+    within: HistoryOperation | None = None
+
+    def wait(self) -> None:
+        assert self.mine.acquire(timeout=_PATIENCE_SECONDS), f"{self.name} never had its turn: another one is stuck"
+
+
+class Stage:
+    """Where actors take turns.
+
+    Attributes:
+        now: the number of the step that was taken last, a clock for histories.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        self.now: int = 0
+        self._choices = choices
+        self._left: list[Turn] = []
+        self._of_thread = threading.local()
+        self._results: dict[str, object] = {}
+        self._ended = threading.Event()
+
+    @property
+    def turn(self) -> Turn | None:
+        """The actor that calls; `None` off the stage, before and after a run."""
+        found: Turn | None = getattr(self._of_thread, "turn", None)
+        return found
+
+    def run(self, actors: Mapping[str, Callable[[], object]]) -> dict[str, Any]:
+        """Let all actors act to their end; the first one begins.
+
+        Returns:
+            By actor, what it returned, or the library's error that it raised.
+
+        Raises:
+            AssertionError: an actor waits for something that is not a turn.
+            BaseException: an actor raised an error that is none of the library's.
+        """
+        self._left = [Turn(name) for name in actors]
+        for turn in self._left:
+            threading.Thread(target=self._play, args=(turn, actors[turn.name]), daemon=True).start()
+        self._left[0].mine.release()
+        assert self._ended.wait(_PATIENCE_SECONDS), "an actor is stuck"
+        for found in self._results.values():
+            if isinstance(found, BaseException) and not isinstance(found, CompactlibError):
+                raise found
+        return self._results
+
+    def step(self, request: Request, act: Callable[[], Any]) -> Any:
+        """A step of the stores in front: let another actor go on first, or not."""
+        turn = self.turn
+        if turn is None:
+            return act()
+        others = [each for each in self._left if each is not turn]
+        chosen = self._choices.pick(f"{turn.name}: {request}", turn.name, *(each.name for each in others))
+        if chosen != turn.name:
+            next(each for each in others if each.name == chosen).mine.release()
+            turn.wait()
+        self.now += 1
+        if turn.within is not None:
+            turn.within.begin = turn.within.begin or self.now
+        return act()
+
+    def _play(self, turn: Turn, act: Callable[[], object]) -> None:
+        self._of_thread.turn = turn
+        turn.wait()
+        try:
+            self._results[turn.name] = act()
+        except BaseException as error:  # raised by the thread that waits, or shown to the check
+            self._results[turn.name] = error
+        self._left.remove(turn)
+        if self._left:
+            chosen = self._choices.pick(f"{turn.name} has ended", *(each.name for each in self._left))
+            next(each for each in self._left if each.name == chosen).mine.release()
+        else:
+            self._ended.set()
+
+
+class SteppedStore(StoreInFront):
+    """A key-value store each of whose requests is a step on a stage."""
+
+    def __init__(self, store: KVStore, stage: Stage) -> None:
+        super().__init__(store, stage.step)
+
+
+class SteppedObjects(ObjectsInFront):
+    """An object store each of whose requests is a step on a stage."""
+
+    def __init__(self, store: ObjectStore, stage: Stage) -> None:
+        super().__init__(store, stage.step)
+
+
+ABSENT: Final = "absent"
+"""What a key holds that is not there."""
+
+
+@attrs.define
+class HistoryOperation:
+    """One operation, from the step that began it to the one that ended it.
+
+    Attributes:
+        actor: whose.
+        name: what.
+        begin: the number of its first step.
+        last: the number of its last step but the mark of its end.
+        end: the number of the mark of its end; `None` if it failed or never ended: it may take effect at any time.
+        writes: for each key the values that it may have written.
+        reads: for each key what it returned.
+        result: what the actor notes about it.
+    failed: whether it was not acknowledged; an actor may say so of an operation that was refused.
+    """
+
+    actor: str
+    name: str
+    begin: int = 0
+    last: int = 0
+    end: int | None = None
+    writes: dict[bytes, frozenset[Any]] = attrs.field(factory=dict)
+    reads: dict[bytes, Any] = attrs.field(factory=dict)
+    result: Any = None
+    failed: bool = False
+
+    def write(self, key: bytes, *values: Any) -> None:
+        """It wrote one of these values, as far as it did."""
+        self.writes[key] = frozenset(values)
+
+    def before(self, begin: int) -> bool:
+        """Whether it was acknowledged before the step `begin`."""
+        return self.end is not None and self.end < begin
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.name} [{self.begin}..{'?' if self.end is None else self.end}]"
+
+
+class History:
+    """The operations of one run, and what was there before.
+
+    Args:
+        stage: gives the times.
+        initial: what the keys hold before the first step.
+
+    Attributes:
+        operations: in the order in which they began.
+    """
+
+    def __init__(self, stage: Stage, initial: Mapping[bytes, Any]) -> None:
+        self.operations: list[HistoryOperation] = []
+        self._stage = stage
+        self._initial = dict(initial)
+
+    @contextmanager
+    def operation(self, actor: str, name: str) -> Iterator[HistoryOperation]:
+        """Note an operation; what it raises is noted as its result and goes through. It counts as failed then."""
+        noted = HistoryOperation(actor, name)
+        self.operations.append(noted)
+        turn = self._stage.turn
+        assert turn is not None, "an operation is an actor's"
+        turn.within = noted
+        try:
+            yield noted
+        except BaseException as error:
+            noted.result, noted.failed = error, True
+            raise
+        finally:
+            turn.within = None
+            noted.begin = noted.begin or self._stage.now + 1
+            noted.last = self._stage.now
+            self._stage.now += 1
+        if not noted.failed:
+            noted.end = self._stage.now
+
+    def allowed(self, key: bytes, begin: int, end: int, *, without: HistoryOperation | None = None) -> frozenset[Any]:
+        """What a read of a key may return that began and ended with these steps.
+
+        Args:
+            key: which key.
+            begin: the read's first step.
+            end: its last step.
+            without: an operation whose own write does not count.
+        """
+        writes = [each for each in self.operations if key in each.writes and each is not without]
+        over = [each for each in writes if each.before(begin)]
+        found: set[Any] = set()
+        if not over:
+            found.add(self._initial.get(key, ABSENT))
+        for write in writes:
+            if write.begin <= end and not (write.end is not None and any(
+                    write.end < later.begin for later in over)):
+                found |= write.writes[key]
+        return frozenset(found)
+
+    def check_reads(self) -> None:
+        """Every read returned what it may.
+
+        Raises:
+            AssertionError: one did not; says which, and what it may have returned.
+        """
+        for read in self.operations:
+            for key, value in read.reads.items():
+                allowed = self.allowed(key, read.begin, read.last, without=read)
+                assert value in allowed, (f"{read} found {value!r} under {key!r}; allowed: {_listed(allowed)}; "
+                                          f"history: {self}")
+
+    def check_final(self, state: Mapping[bytes, Any], keys: Iterable[bytes],
+                    explain: Callable[[], str] = str) -> None:
+        """What is there at the end may be there.
+
+        Raises:
+            AssertionError: it may not.
+        """
+        end = self._stage.now + 1
+        for key in keys:
+            value, allowed = state.get(key, ABSENT), self.allowed(key, end, end)
+            assert value in allowed, (f"at the end {key!r} holds {value!r}; allowed: {_listed(allowed)}; "
+                                      f"history: {self} {explain()}".rstrip())
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.operations))
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(repr, values)))
