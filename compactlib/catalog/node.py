@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Protocol, Self
 
 from compactlib.budget import Budget
-from compactlib.catalog.errors import ClockSkewExceeded, NotReady
+from compactlib.catalog.errors import ClockSkewExceeded, NotReady, TimeBeforeHistory
 from compactlib.catalog.lease import Elected, LeaseElection
 from compactlib.catalog.members import Members, Membership
 from compactlib.catalog.needs.published import PublishedTimes
@@ -33,7 +33,7 @@ from compactlib.catalog.round import Peers, RoundReport, run_round
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, Timestamp, show
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, ZoneResult
+from compactlib.catalog.values import Assignments, Floor, NodeId, NodeReport, Published, ZoneResult
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, Stale
 from compactlib.runtime.observe import Observer, telling
@@ -135,6 +135,8 @@ class CatalogNode:
         Raises:
             ClockSkewExceeded: this node's clock is behind the log, or behind its own low watermark, by more than the
                 skew; it was not admitted.
+            TimeBeforeHistory: a partition that is registered here needs a version that was cut while this node was no
+                member; it is none again. Remove that partition, and copy it anew.
             Busy, OutcomeUnknown: as `Members.join`.
         """
         self.service.poll()
@@ -146,6 +148,15 @@ class CatalogNode:
                                         advice=f"node {self.name} is not admitted until its clock is right")
         self._may_begin, self._reported = False, 0
         joined = self._members.join(self.name) if node is None else node
+        # A round that began before does not cut any more, and each later one asks this node.
+        self.service.poll()
+        needed, _ = self.published.needs_and_hosted()
+        try:
+            if isinstance(needed, Floor):
+                self.service.history.at(needed.time)
+        except TimeBeforeHistory:
+            self.leave()
+            raise
         self._needs = LocalNeeds(joined, lambda: self.service.history, transactions=self._transactions,
                                  partitions=self.published, sources=self._sources)
         self._clock.clock.sleep(self._clock.max_skew_ms / 1000)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No world of `catalog_worlds.py` is found in which something is cut that somebody needs, and in many history is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.effort import Effort
+from tests.harness.catalog_worlds import play
+
+
+@pytest.mark.parametrize("start", range(0, 1000, 250))
+def test_nothing_is_cut_that_somebody_needs(start: int, effort: Effort) -> None:
+    cuts = sum(play(seed).cuts for seed in range(start, start + effort(12, 250)))
+    assert cuts > effort(5, 100), f"{cuts} cuts: these worlds show nothing"
