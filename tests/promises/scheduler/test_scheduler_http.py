@@ -160,9 +160,9 @@ def test_the_client_follows_the_leader() -> None:
 
 def test_a_poll_that_may_have_been_carried_out_is_not_repeated() -> None:
     node = Node(raising(StorageError(operation="write", path="/secret/place", errno=5)))
-    with served(SchedulerApplication(node)) as address, SchedulerClient([address]) as client:
-        with pytest.raises(NoAnswer) as caught:
-            client.poll(PollRequest())
+    with served(SchedulerApplication(node)) as address, SchedulerClient([address]) as client, \
+            pytest.raises(NoAnswer) as caught:
+        client.poll(PollRequest())
     assert node.asked == 1
     assert "/secret/place" not in str(caught.value)
 
