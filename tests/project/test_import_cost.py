@@ -13,7 +13,7 @@ import pytest
 import compactlib
 
 # Packages at the edge, which may load what they adapt.
-EDGE = {"__main__", "app", "hosting", "lab", "spark", "testing"}
+EDGE = {"__main__", "cli", "demo", "lab", "spark", "testing"}
 CORE_DEPENDENCIES = {"attr", "attrs", "sortedcontainers"}
 # Used when installed, and cheap: CRC-32 and index sets in C. The last is what a Cython module brings along.
 FAST = {"isal", "zlib_ng", "cython_runtime"}

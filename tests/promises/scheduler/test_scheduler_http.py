@@ -101,7 +101,7 @@ def test_a_page_in_a_browser_is_not_answered() -> None:
         assert asked(address, "GET", "/v1/status")[0] == 200
         assert asked(address, "GET", "/v1/status", host="evil.example")[0] == 403
         assert asked(address, "POST", "/v1/poll", b"{}", **{"content-type": "text/plain"})[0] == 415
-        assert asked(address, "GET", "/v1/status", **{"x-forwarded-for": "10.0.0.1"})[0] == 403
+        assert asked(address, "GET", "/v1/status", b"", **{"x-forwarded-for": "10.0.0.1"})[0] == 403
     with served(SchedulerApplication(opened(), insecure=True)) as address:
         assert asked(address, "GET", "/v1/status", host="evil.example")[0] == 200
 
@@ -160,9 +160,9 @@ def test_the_client_follows_the_leader() -> None:
 
 def test_a_poll_that_may_have_been_carried_out_is_not_repeated() -> None:
     node = Node(raising(StorageError(operation="write", path="/secret/place", errno=5)))
-    with served(SchedulerApplication(node)) as address, SchedulerClient([address]) as client:
-        with pytest.raises(NoAnswer) as caught:
-            client.poll(PollRequest())
+    with served(SchedulerApplication(node)) as address, SchedulerClient([address]) as client, \
+            pytest.raises(NoAnswer) as caught:
+        client.poll(PollRequest())
     assert node.asked == 1
     assert "/secret/place" not in str(caught.value)
 

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs are made of which blocks: batches by count, bytes and age, spans of time, levels, the queue's limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.commandlog import KVLog
+from compactlib.kv import MemoryStore
+from compactlib.scheduler import (
+    BlockMeta,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    Scheduler,
+    SchedulerConfig,
+    StatusUpdate,
+)
+
+
+class Planner:
+    """A scheduler, and the jobs that it makes."""
+
+    def __init__(self, *levels: LevelConfig, **settings: Any) -> None:
+        self.clock = ManualClock(1000.0)
+        self.scheduler = Scheduler(KVLog(MemoryStore(), clock=self.clock), None,
+                                   SchedulerConfig(levels=levels, **settings))
+
+    def add(self, *names: str, tenant: str = "A", shard: int = 1, level: int = 0, size_bytes: int = 0,
+            time: float | None = None) -> None:
+        self.scheduler.add_blocks(BlockMeta(id=name, tenant=tenant, shard=shard, level=level, size_bytes=size_bytes,
+                                            min_time=time, max_time=time) for name in names)
+
+    def plan(self) -> list[str]:
+        """Make all jobs; the sources of each, in the order in which they are given out."""
+        self.scheduler.poll(PollRequest(job_capacity=100))
+        answer = self.scheduler.poll(PollRequest(job_capacity=100))
+        return [",".join(plan.source_blocks) for plan in answer.compaction_jobs]
+
+
+def test_jobs_never_mix_tenants_shards_or_levels() -> None:
+    planner = Planner(LevelConfig(max_blocks=3), LevelConfig(max_blocks=2))
+    for number in range(9):
+        place = [("A", 1, 0), ("B", 1, 0), ("A", 2, 0)][number % 3]
+        planner.add(str(number), tenant=place[0], shard=place[1], level=place[2])
+    planner.add("x", "y", level=1)
+    assert planner.plan() == ["0,3,6", "1,4,7", "2,5,8", "x,y"]
+
+
+def test_blocks_above_the_highest_level_are_never_compacted() -> None:
+    planner = Planner(LevelConfig(max_blocks=1))
+    planner.add("a", level=1)
+    assert planner.plan() == []
+    assert planner.scheduler.status()["blocks"] == 1
+
+
+def test_a_batch_that_is_not_full_waits_until_it_is_old() -> None:
+    planner = Planner(LevelConfig(max_blocks=3, max_age_seconds=30.0))
+    planner.add("a", "b")
+    planner.clock.advance(30.0)
+    assert planner.plan() == []
+    planner.clock.advance(0.5)
+    planner.plan()  # flushes it
+    planner.scheduler.poll(PollRequest(job_capacity=0))
+    assert planner.scheduler.status()["jobs"] == 1
+
+
+def test_what_does_not_fill_a_job_joins_later_blocks() -> None:
+    planner = Planner(LevelConfig(max_blocks=3))
+    planner.add("a", "b", "c", "d")
+    assert planner.plan() == ["a,b,c"]
+    planner.add("e", "f")
+    assert planner.plan() == ["d,e,f"]
+
+
+def test_a_job_takes_no_block_that_brings_it_above_its_bytes_except_its_first() -> None:
+    planner = Planner(LevelConfig(max_blocks=10, max_job_bytes=100))
+    planner.add("big", size_bytes=500)
+    planner.add("a", "b", size_bytes=60)
+    planner.add("c", size_bytes=40)
+    planner.add("d", size_bytes=60)
+    assert planner.plan() == ["big", "a", "b,c"]
+
+
+def test_blocks_whose_times_lie_too_far_apart_are_not_joined() -> None:
+    planner = Planner(LevelConfig(max_blocks=3, max_range_seconds=100.0))
+    planner.add("a", time=0.0)
+    planner.add("b", time=100.0)
+    planner.add("c", time=101.0)
+    planner.add("d", "e", "f", time=150.0)
+    assert planner.plan() == ["a,b", "c,d,e"]
+
+
+def test_the_age_of_a_block_without_times_is_that_of_its_ulid() -> None:
+    planner = Planner(LevelConfig(max_blocks=2, max_range_seconds=10.0))
+    planner.add("01J8F000000000000000000000", *(f"01J8G00000000000000000000{number}" for number in range(3)))
+    assert planner.plan() == ["01J8F000000000000000000000", "01J8G000000000000000000000,01J8G000000000000000000001"]
+
+
+def test_no_more_jobs_are_queued_than_the_limit() -> None:
+    planner = Planner(LevelConfig(max_blocks=1), max_queue_size=2)
+    planner.add("a", "b", "c")
+    planner.scheduler.poll(PollRequest(job_capacity=10))
+    assert planner.scheduler.status()["jobs"] == 2
+
+
+def test_other_levels_plan_what_was_left_alone() -> None:
+    planner = Planner(LevelConfig(max_blocks=1))
+    planner.add("a", "b", level=1)
+    planner.scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=2))))
+    assert planner.plan() == ["a,b"]
+
+
+def test_jobs_of_a_level_that_is_compacted_no_more_are_carried_out() -> None:
+    planner = Planner(LevelConfig(max_blocks=1), LevelConfig(max_blocks=1))
+    planner.add("a", level=1)
+    planner.scheduler.poll(PollRequest(job_capacity=1))
+    planner.scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
+    [plan] = planner.scheduler.poll(PollRequest(job_capacity=1)).compaction_jobs
+    assert plan.source_blocks == ("a",)
+    planner.scheduler.audit()
+
+
+@pytest.mark.parametrize("status", [0, 5, 99])
+def test_a_status_that_no_worker_sends_changes_nothing(status: int) -> None:
+    planner = Planner(LevelConfig(max_blocks=1))
+    planner.add("a")
+    planner.scheduler.poll(PollRequest(job_capacity=1))
+    [lease] = planner.scheduler.poll(PollRequest(job_capacity=1)).assignments
+    before = planner.scheduler.status()
+    answer = planner.scheduler.poll(PollRequest((StatusUpdate(lease.name, lease.token, status),)))
+    assert answer.answers[0].verdict.value == "bad status"
+    assert planner.scheduler.status() == before
+
+
+def test_a_success_for_an_unknown_job_frees_no_slot_and_a_renewal_does() -> None:
+    planner = Planner(LevelConfig(max_blocks=1))
+    planner.add("a")
+    planner.scheduler.poll(PollRequest(job_capacity=1))
+    for status, given in ((JobStatus.SUCCESS, 0), (JobStatus.IN_PROGRESS, 1)):
+        answer = planner.scheduler.poll(PollRequest((StatusUpdate("gone", 1, status),)))
+        assert len(answer.compaction_jobs) == given
