@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 
-from compactlib.files.disk import Files, StrPath, look_at, write_durably
+from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.model.names import GAP_NAME, TEMPORARY_SUFFIX
-from compactlib.raftlog.model.snapshot_meta import read_own_file
 
 _FRAME = RecordFrame("gap", b"CLRAFGAP", 1, "<H6xQ")
 
@@ -27,7 +26,7 @@ def read_gap(folder: StrPath) -> int | None:
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, GAP_NAME)
-    data = read_own_file(path, "where a gap is")
+    data = read_if_there(path)
     if data is None:
         return None
     after, _ = _FRAME.decode(data, path)

@@ -20,7 +20,6 @@ In a store the folders of its logs lie in `logs/`, beside `wal/`.
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Sequence
 from operator import lt
 
@@ -85,15 +84,6 @@ def is_leftover(name: str) -> bool:
 def is_private_file(name: str) -> bool:
     """Whether a name in a private folder is that of an attempt: the segment's, and the attempt's id behind it."""
     return _PRIVATE.fullmatch(name) is not None
-
-
-def kind_of(mode: int) -> str:
-    """What a name leads to, by its mode, for messages."""
-    for test, text in ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
-                       (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, "a file")):
-        if test(mode):
-            return text
-    return "a device"
 
 
 def is_private_folder(name: str) -> bool:

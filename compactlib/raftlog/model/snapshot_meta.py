@@ -13,21 +13,19 @@ An empty live set is written out: only a missing file means that no snapshot was
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import struct
 from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
+from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveAboveSnapshot
-from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX, kind_of
+from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.values import MAX_INDEX
 
 MAGIC = b"CLRAFSNP"
@@ -131,43 +129,8 @@ def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, SNAPSHOT_NAME)
-    data = read_own_file(path, "the last snapshot's index")
+    data = read_if_there(path)
     return None if data is None else decode_snapshot_meta(data, path)
-
-
-def read_own_file(path: str, holds: str) -> bytes | None:
-    """All of a file that is replaced as a whole; `None` if it is not there.
-
-    Args:
-        path: its path.
-        holds: what is in it, for errors.
-
-    Raises:
-        CorruptData: there is no file, but something else.
-        StorageError: it cannot be read.
-    """
-    try:
-        # Without waiting, in case the name is a pipe's, and without following a link.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _no_file(path, holds, "a symbolic link") from None
-        raise StorageError.from_os(error, "read", path) from error
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise _no_file(path, holds, kind_of(found.st_mode))
-        return read_exactly(descriptor, found.st_size, 0)
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    finally:
-        os.close(descriptor)
-
-
-def _no_file(path: str, holds: str, found: str) -> CorruptData:
-    return CorruptData(path=path, offset=0, expected=f"a file with {holds}", found=found)
 
 
 def snapshot_version(folder: StrPath) -> SnapshotVersion | None:

@@ -73,7 +73,6 @@ class RaftLogStoreStatus(Printed):
         unflushed_files: closed WAL files whose entries are not all in segments.
         flush_error: what the last flush ended in, `None` if it went well.
         damaged: ids of logs that could not be opened; `RaftLogStore.log` says why.
-        strangers: names of unrelated files and folders found beside the logs; they are left alone.
         is_busy: whether a compaction of one of the logs is under way.
         failures: how often the store's own threads failed at a turn, or a listener raised.
         last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
@@ -85,7 +84,6 @@ class RaftLogStoreStatus(Printed):
     queued_bytes: int
     unflushed_files: int
     flush_error: str | None
-    strangers: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     is_busy: bool = False
     failures: int = 0

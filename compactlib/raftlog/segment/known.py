@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 import attrs
 
-from compactlib.errors import CompactlibError, CorruptData, StorageError
+from compactlib.errors import CompactlibError
 from compactlib.files.disk import StrPath, look_at
-from compactlib.raftlog.model.names import compacting_members, kind_of, segment_name, segment_number
+from compactlib.raftlog.model.names import compacting_members, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.format import RECORD_BYTES, decode_records
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
@@ -108,32 +108,6 @@ def is_committed(folder: StrPath, compacting: str) -> bool:
     if new is None or old is None:
         return False
     return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and os.path.samestat(new, old)
-
-
-def is_own_file(path: str) -> bool:
-    """Whether a segment's name is a file, and not a link to the segment that took its entries.
-
-    Raises:
-        CorruptData: it is a link to somewhere else, or no file.
-        StorageError: the disk refused.
-    """
-    found = look_at(path)
-    try:
-        if found is None or not stat.S_ISLNK(found.st_mode):
-            if found is not None and not stat.S_ISREG(found.st_mode):
-                raise CorruptData(path=path, offset=0, expected="a segment file", found=kind_of(found.st_mode))
-            # Or it is gone since the folder was listed; opening it will show that.
-            return True
-        text = os.readlink(path)
-    except FileNotFoundError:
-        # Gone since the folder was listed; opening it will show that.
-        return True
-    except OSError as error:
-        raise StorageError.from_os(error, "look at", path) from error
-    if segment_number(text) is None:
-        raise CorruptData(path=path, offset=0, expected="a segment file, or a link to one beside it",
-                          found=f"a symbolic link to {text!r:.200}")
-    return False
 
 
 def superseded(folder: StrPath, names: Iterable[str]) -> set[int]:

@@ -25,7 +25,7 @@ from compactlib.raftlog.model.refs import asked_refs, audit_refs, next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry, SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.known import KnownSegment, is_own_file, know_segment, superseded
+from compactlib.raftlog.segment.known import KnownSegment, know_segment, superseded
 from compactlib.raftlog.segment.reader import SegmentReader
 
 DEFAULT_MAX_OPEN = 128
@@ -459,13 +459,12 @@ def list_segments(folder: StrPath) -> list[int]:
     """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not.
 
     Raises:
-        CorruptData: something else stands in for a segment: a link to somewhere else, a folder, a pipe.
         StorageError: the folder cannot be read.
     """
     names = list_folder(folder)
     merged = superseded(folder, names)
     return [number for name in names if (number := segment_number(name)) is not None
-            and is_own_file(os.path.join(folder, name)) and number not in merged]
+            and not os.path.islink(os.path.join(folder, name)) and number not in merged]
 
 
 def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> SegmentReader:

@@ -9,10 +9,9 @@ import stat
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import list_folder, look_at
+from compactlib.files.disk import list_folder, look_at, read_if_there
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.model.snapshot_meta import read_own_file
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     INCOMING_STATE,
@@ -105,7 +104,7 @@ def read_live_set(folder: str, manifest: SnapshotManifest) -> IndexSet:
     """
     path = os.path.join(folder, stem_of(manifest.index, manifest.term) + LIVE_SUFFIX)
     try:
-        data = read_own_file(path, f"the live set of snapshot {manifest.index}")
+        data = read_if_there(path)
         if data is not None:
             check_part_head(data, LIVE_HEAD, manifest.index, manifest.term, path)
             return manifest.live_set(data[PART_HEAD_BYTES:], path=path)

@@ -174,9 +174,6 @@ def find_incoming(folder: str) -> StagedState | None:
     Raises:
         StorageError: it cannot be read.
     """
-    if any(os.path.islink(os.path.join(folder, name)) for name in (INCOMING_MANIFEST, INCOMING_STATE)):
-        # Nothing of ours, and writing would follow it.
-        return None
     try:
         with open(os.path.join(folder, INCOMING_MANIFEST), "rb") as file:
             manifest = decode_manifest(file.read(), file.name)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 
@@ -34,16 +33,13 @@ class StateReader(Closing):
         self._manifest = manifest
         self._descriptor = -1
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             head = read_exactly(self._descriptor, PART_HEAD_BYTES, 0)
             size = os.fstat(self._descriptor).st_size - PART_HEAD_BYTES
         except FileNotFoundError:
             raise CorruptData(path=self._path, offset=0, expected=f"the state of snapshot {manifest.index}",
                               found="no file") from None
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise CorruptData(path=self._path, offset=0, expected=f"the state of snapshot {manifest.index}",
-                                  found="a symbolic link") from None
             raise StorageError.from_os(error, "read", path) from error
         check_part_head(head, STATE_HEAD, manifest.index, manifest.term, self._path)
         if size != manifest.state_bytes:

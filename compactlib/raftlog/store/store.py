@@ -35,17 +35,16 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import Files, StrPath, local_path, make_missing_folder, sync_names
+from compactlib.files.disk import Files, StrPath, list_folder, local_path, make_missing_folder, sync_names
 from compactlib.guard import Guard, take_within
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import Examination
+from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, SNAPSHOT_NAME, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.store.log_folders import FoundFolders, find_folders, what_is_there
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
@@ -128,7 +127,6 @@ class RaftLogStore(Closing):
     Raises:
         NotALog: there is no store in the folder, and `create` is not set.
         Busy: another process, or another object in this one, has it open.
-        InvalidInput: one of its folders is a symbolic link, which is never followed.
         CorruptData: a WAL file is damaged in what was durable. A single log that cannot be opened, because a segment's
             index or its row is damaged or its folder is not there, keeps nothing else back: `log` says what is wrong
             with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed. (A row
@@ -174,9 +172,6 @@ class RaftLogStore(Closing):
             raise
         for log_id, error in self._damaged.items():
             self._observer.event("raftlog_log_damaged", {"log_id": log_id, "error": str(error)})
-        if self._found.strangers:
-            self._observer.event("raftlog_strangers_found", {
-                "folder": os.path.join(self._folder, LOGS_FOLDER), "names": self._found.strangers})
         for log_id, lost in self._without_row.items():
             self._logs[log_id].attach(lost.snapshots)
             self._observer.event(ROW_REBUILT, {"log_id": log_id, "snapshot_index": lost.meta.index,
@@ -202,9 +197,6 @@ class RaftLogStore(Closing):
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
-            if os.path.islink(path) and path != self._folder:
-                raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; move what it leads to "
-                                   f"to its place, or make the store's own folder the link")
             if make_missing_folder(self._files, path):
                 # If another process made it a moment ago, the lock says whose store it is.
                 self._files.sync_folder(os.path.dirname(path))
@@ -220,8 +212,9 @@ class RaftLogStore(Closing):
         self._guard.keep(_LetGo(self._logs))
         self._sync_found()
         self._finish_removals()
-        self._found: FoundFolders = find_folders(os.path.join(self._folder, LOGS_FOLDER), _is_log_id)
-        for log_id in self._found.logs:
+        logs = os.path.join(self._folder, LOGS_FOLDER)
+        self._found = tuple(name for name in list_folder(logs) if _is_log_id(name) and is_log(os.path.join(logs, name)))
+        for log_id in self._found:
             self._memories[log_id] = self._new_memory()
             try:
                 try:
@@ -238,14 +231,14 @@ class RaftLogStore(Closing):
         for logged in found.frames:
             log = self._logs.get(logged.log_id)
             if log is None:
-                path = self._log_folder(logged.log_id)
                 self._damaged.setdefault(logged.log_id, CorruptData(
-                    path=path, offset=0, found=what_is_there(path),
+                    path=self._log_folder(logged.log_id), offset=0, found="no folder with them",
                     expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
             else:
                 log.replay(logged.frame)
         self._refuse_unfounded()
         self._wal = self._begin_wal(found)
+        self._flushed_at = self._wal.number
         for log in self._logs.values():
             log.begin(self._wal)
         if found.torn_bytes:
@@ -362,10 +355,6 @@ class RaftLogStore(Closing):
 
     def _begin_log(self, log_id: str) -> RaftLog:
         """Make a log, or take one up whose removal the disk refused. Durable before the WAL names it."""
-        path = self._log_folder(log_id)
-        if os.path.islink(path):
-            raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
-                               f"another id")
         self._memories[log_id] = self._new_memory()
         try:
             log = self._open_log(log_id)
@@ -414,7 +403,7 @@ class RaftLogStore(Closing):
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self.flush()
         # The WAL holds what it has of the log until its folder is gone: if that is refused, nothing was removed.
-        if log_id in self._found.logs:
+        if log_id in self._found:
             begin_removal(self._files, logs, log_id)
         self._wal.forget(log_id)
         # No other log may take the name while a WAL file speaks of this one.
@@ -532,7 +521,7 @@ class RaftLogStore(Closing):
             logs=len(self._logs), wal_files=wal.closed_files + 1, wal_bytes=wal.size_bytes,
             queued_bytes=wal.queued_bytes, unflushed_files=wal.closed_files,
             flush_error=None if self._flush_error is None else str(self._flush_error),
-            strangers=self._found.strangers, damaged=tuple(sorted(self._damaged)),
+            damaged=tuple(sorted(self._damaged)),
             is_busy=any(log.is_compacting for log in logs), failures=sum(service.failures for service in failed),
             last_error=told(failed[-1].last_error if failed else None))
 

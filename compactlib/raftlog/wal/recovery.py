@@ -8,14 +8,13 @@ have a torn end; its last batch, of which nothing says that it was durable, is w
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, pairwise
 
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder, look_at
+from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.wal.frames import FILE_HEADER_BYTES, FileHeader, Frame, FrameKind, decode_file_header
 from compactlib.raftlog.wal.names import is_wal_leftover, wal_name, wal_number
 from compactlib.raftlog.wal.scan import ScannedFile, scan_file
@@ -63,9 +62,7 @@ def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
     """
     names = list_folder(folder)
     for path in [os.path.join(folder, name) for name in names if is_wal_leftover(name)]:
-        # Nothing here makes a folder of such a name, or follows a link.
-        if os.path.islink(path) or not os.path.isdir(path):
-            files.unlink(path)
+        files.unlink(path)
     numbers = sorted(number for name in names if (number := wal_number(name)) is not None)
     for before, after in pairwise(numbers):
         if after != before + 1:
@@ -142,11 +139,6 @@ def last_index_after(frame: Frame, last: int) -> int:
 
 def _header(folder: StrPath, number: int) -> FileHeader:
     path = os.path.join(folder, wal_name(number))
-    found = look_at(path)
-    if found is None or not stat.S_ISREG(found.st_mode):
-        is_link = found is not None and stat.S_ISLNK(found.st_mode)
-        raise CorruptData(path=path, offset=0, expected="a WAL file", found="a symbolic link, which is never followed"
-                          if is_link else "no ordinary file")
     header = decode_file_header(_read(path, FILE_HEADER_BYTES), path)
     if header.number != number:
         raise CorruptData(path=path, offset=16, expected=f"number {number} as in the file name",

@@ -27,7 +27,7 @@ MISTAKES: Sequence[Mistake] = (
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
         "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
-        "            self._sync_found()\n",
+        "        self._sync_found()\n",
         "",
         (KILLED + "[raft_log_store-opening]",),
         "Entries acknowledged after a kill are lost in a power failure, since the names below them never "

@@ -6,11 +6,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import os
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,87 +195,7 @@ def test_empty_and_huge_payloads_are_kept(tmp_path: Path) -> None:
         assert [len(entry.payload) for entry in log.entries()] == [0, len(huge), 0]
 
 
-# -- what others have put there
-
-
-@contextlib.contextmanager
-def stranger(path: Path, kind: str, elsewhere: Path) -> Iterator[None]:
-    elsewhere.mkdir(exist_ok=True)
-    (elsewhere / "theirs").write_bytes(b"theirs")
-    path.parent.mkdir(exist_ok=True)
-    if kind == "file":
-        path.write_bytes(b"junk")
-    elif kind == "folder":
-        path.mkdir()
-        (path / "inside").write_bytes(b"junk")
-    else:
-        leads_to = {"link": elsewhere, "file link": elsewhere / "theirs", "dangling": Path("nowhere")}
-        path.symlink_to(leads_to[kind])
-    yield
-    assert path.is_symlink() or path.exists()
-    assert sorted(each.name for each in elsewhere.iterdir()) == ["theirs"]
-    assert (elsewhere / "theirs").read_bytes() == b"theirs"
-
-
-KINDS = ("file", "folder", "link", "file link", "dangling")
-NAMES = (".DS_Store", "lost+found", "x y", ".nfs0001", "backup", ".removed-me", "0000000000000001.segment.old",
-         "\u0660" * 15 + "\u0661.wal")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", [".", "wal", "logs", "logs/a", "snap"])
-def test_things_of_others_are_left_alone_in_every_folder(where: str, kind: str, tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-
-    def life() -> None:
-        with RaftLogStore(folder, PLAIN) as store:
-            log = store.log("a")
-            log.attach(SnapshotFolder(folder / "snap", files=UnsyncedFiles()))
-            log.append(rows(log.last_index + 1, log.last_index + 4))
-            log.snapshot(log.last_index - 1, [], [b"state"])
-            store.flush()
-            log.compact(policy=log.policy)
-            assert store.log_ids == ("a",)
-
-    life()
-    for name in NAMES:
-        if name.startswith(".removed-") and where == "logs" and kind != "file":
-            continue  # Such a folder is one that was being removed; see below.
-        path = folder / where / name
-        with stranger(path, kind, tmp_path / "elsewhere"):
-            life()
-            life()
-        if where == "logs":
-            with RaftLogStore(folder, PLAIN) as store:
-                assert store.status().strangers == (name,)
-        if kind == "folder":
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    life()
-
-
-def test_a_log_folder_that_is_a_link_is_never_followed(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    with RaftLogStore(tmp_path / "s", PLAIN) as store:
-        store.log("y").append(rows(0, 0))
-    (tmp_path / "s/logs/x").symlink_to(elsewhere)
-    told = RecordingObserver()
-    with RaftLogStore(tmp_path / "s", StoreOptions(background=False, log=LogOptions(observer=told))) as store:
-        assert store.log_ids == ("y",)
-        assert store.status().strangers == ("x",)
-        assert ("raftlog_strangers_found", {"folder": str(tmp_path / "s/logs"), "names": ("x",)}) in told.events
-        with pytest.raises(InvalidInput, match="symbolic link"):
-            store.log("x")
-        store.flush()
-    assert list(elsewhere.iterdir()) == []
-    # As an earlier release has left it, when such a log was removed.
-    (tmp_path / "s/logs/x").rename(tmp_path / "s/logs/.removed-x")
-    with RaftLogStore(tmp_path / "s", PLAIN) as store:
-        assert os.listdir(tmp_path / "s/logs") == ["y"]
-        assert indexes(store.log("y")) == [0]
-    assert elsewhere.is_dir()
+# -- what a host gives
 
 
 def test_an_observer_that_raises_keeps_no_store_from_being_opened(tmp_path: Path) -> None:
@@ -293,53 +212,6 @@ def test_an_observer_that_raises_keeps_no_store_from_being_opened(tmp_path: Path
         store.audit()
 
 
-@pytest.mark.parametrize("name", ["wal", "logs"])
-def test_a_store_does_not_follow_a_link_to_one_of_its_folders(name: str, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InvalidInput, match="symbolic link"):
-        RaftLogStore(tmp_path / "s", PLAIN)
-    assert os.listdir(tmp_path / "elsewhere") == []
-    (tmp_path / "s" / name).unlink()
-    RaftLogStore(tmp_path / "s", PLAIN).close()
-
-
-def test_a_link_to_a_whole_file_of_the_wal_is_not_followed_either(tmp_path: Path) -> None:
-    with RaftLogStore(tmp_path / "s", PLAIN) as store:
-        store.log("a").append(rows(1, 3))
-    newest, elsewhere = max((tmp_path / "s/wal").iterdir()), tmp_path / "elsewhere"
-    newest.rename(elsewhere)
-    newest.symlink_to(elsewhere)
-    with pytest.raises(CorruptData, match="symbolic link"):
-        RaftLogStore(tmp_path / "s", PLAIN)
-    newest.unlink()
-    elsewhere.rename(newest)
-    with RaftLogStore(tmp_path / "s", PLAIN) as store:
-        assert indexes(store.log("a")) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("kind", ["folder", "link", "dangling"])
-def test_what_has_a_name_of_the_wal_and_is_no_file_of_it_is_named_or_left_alone(kind: str, tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    with RaftLogStore(folder, PLAIN) as store:
-        store.log("a").append(rows(1, 3))
-    leftover, next_file = folder / "wal/0000000000000009.wal.tmp", folder / "wal/0000000000000002.wal"
-    if kind == "folder":
-        with stranger(leftover, kind, tmp_path / "elsewhere"):
-            RaftLogStore(folder, PLAIN).close()
-    with stranger(folder / "wal/0000000000000003.wal" if next_file.exists() else next_file, kind,
-                  tmp_path / "elsewhere"), pytest.raises(CorruptData, match="expected a WAL file"):
-        RaftLogStore(folder, PLAIN)
-    for path in (folder / "wal").iterdir():
-        if path.is_symlink():
-            path.unlink()
-        elif path.is_dir():
-            shutil.rmtree(path)
-    with RaftLogStore(folder, PLAIN) as store:
-        assert indexes(store.log("a")) == [1, 2, 3]
-
-
 @pytest.mark.parametrize("now", [-1e9, 0.0, 1e300])
 def test_a_clock_may_stand_anywhere(now: float, tmp_path: Path) -> None:
     options = attrs.evolve(PLAIN, max_wal_bytes=1, log=attrs.evolve(PLAIN.log, clock=ManualClock(now)))
@@ -350,15 +222,6 @@ def test_a_clock_may_stand_anywhere(now: float, tmp_path: Path) -> None:
             store.sync()
     with RaftLogStore(tmp_path, PLAIN) as store:
         assert indexes(store.log("a")) == list(range(6))
-
-
-def test_a_link_in_the_place_of_a_received_state_is_not_written_through(tmp_path: Path) -> None:
-    (tmp_path / "snap").mkdir()
-    (tmp_path / "theirs").write_bytes(b"theirs")
-    for name in ("incoming.state", "incoming.manifest"):
-        (tmp_path / "snap" / name).symlink_to(tmp_path / "theirs")
-    assert SnapshotFolder(tmp_path / "snap").staged() is None
-    assert (tmp_path / "theirs").read_bytes() == b"theirs"
 
 
 def test_any_printable_character_in_an_id_is_taken_or_refused_by_name(tmp_path: Path) -> None:
@@ -651,7 +514,7 @@ def test_what_is_alive_in_memory_only_is_not_missing_from_segments(tmp_path: Pat
 
 # -- a log that cannot be opened
 
-DAMAGES = ("segment", "row", "gone", "link", "file", "version")
+DAMAGES = ("segment", "row", "gone", "file", "version")
 
 
 def damage(folder: Path, kind: str) -> Callable[[], None]:
@@ -671,9 +534,7 @@ def damage(folder: Path, kind: str) -> Callable[[], None]:
 
         return mend_file
     folder.rename(away)
-    if kind == "link":
-        folder.symlink_to(away)
-    elif kind == "file":
+    if kind == "file":
         folder.write_bytes(b"theirs")
 
     def mend() -> None:
@@ -756,17 +617,15 @@ def test_a_log_that_cannot_be_opened_can_be_removed(kind: str, tmp_path: Path) -
     with RaftLogStore(folder, PLAIN) as store:
         store.remove("a")
         assert store.status().damaged == ()
-        if kind in ("link", "file"):
+        if kind == "file":
             assert (folder / "logs/a").exists()
         else:
             store.log("a").append(rows(1, 2, 9))
     with RaftLogStore(folder, PLAIN) as store:
         assert store.status().damaged == ()
         assert indexes(store.log("b")) == list(range(1, 13))
-        if kind not in ("link", "file"):
+        if kind != "file":
             assert indexes(store.log("a")) == [1, 2]
-    if kind == "link":
-        assert list((tmp_path / "away").glob("*.segment"))
 
 
 def test_a_damaged_log_whose_removal_was_refused_keeps_all_it_held(tmp_path: Path) -> None:
@@ -870,7 +729,7 @@ def with_a_snapshot(folder: Path) -> Path:
     return folder / "store" / "logs" / "a" / "SNAPSHOT"
 
 
-@pytest.mark.parametrize("place", [0, 8, 16, 25, 33, 41, -1, "cut", "link", "lost"])
+@pytest.mark.parametrize("place", [0, 8, 16, 25, 33, 41, -1, "cut", "lost"])
 def test_a_damaged_row_is_written_anew_from_the_snapshot(place: int | str, tmp_path: Path) -> None:
     row = with_a_snapshot(tmp_path)
     whole = row.read_bytes()
@@ -880,8 +739,6 @@ def test_a_damaged_row_is_written_anew_from_the_snapshot(place: int | str, tmp_p
         row.unlink()
         if place == "cut":
             row.write_bytes(whole[:30])
-        elif place == "link":
-            row.symlink_to(tmp_path / "elsewhere")
     told = RecordingObserver()
     if place != "lost":
         with RaftLogStore(tmp_path / "store", attrs.evolve(with_snapshots(tmp_path), snapshots_of=None)) as store:

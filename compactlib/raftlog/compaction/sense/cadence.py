@@ -13,13 +13,12 @@ from collections.abc import Sequence
 
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CorruptData, StorageError
-from compactlib.files.disk import Files, write_durably
+from compactlib.files.disk import Files, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.trigger import CompactionState, Trigger, why_not
 from compactlib.raftlog.model.names import CADENCE_NAME, TEMPORARY_SUFFIX
-from compactlib.raftlog.model.snapshot_meta import read_own_file
 from compactlib.runtime.observe import Observer
 
 CADENCE_LOST = "raftlog_cadence_lost"
@@ -52,7 +51,7 @@ class CadenceFile:
             StorageError: it cannot be read.
         """
         try:
-            data = read_own_file(self._path, "the cadence of majors")
+            data = read_if_there(self._path)
             if data is None:
                 return None
             minors, since_ns, _ = _FRAME.decode(data, self._path)
