@@ -154,9 +154,13 @@ class Bench:
         with self.opened(world, settings) as store:
             if check:
                 self.driver.check(store, journal, damage="")
-            for number in range(first, first + count):
-                self.driver.act(store, Random(f"{self.effort.seed} {number}"), journal)
+            self.act(store, journal, range(first, first + count))
             before_closing()
+
+    def act(self, store: Any, journal: Journal, names: Iterable[object]) -> None:
+        """Let the driver act once for each name; the same for the same name."""
+        for name in names:
+            self.driver.act(store, Random(f"{self.effort.seed} {name}"), journal)
 
     def copy_of(self, folder: Path) -> Path:
         """A copy of a folder, for the caller to remove."""
@@ -179,7 +183,7 @@ class Bench:
         """Open the store, check it, act on; then open and check it once more."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
-            self.driver.act(store, Random(f"{self.effort.seed} after {len(journal.changes)}"), journal)
+            self.act(store, journal, [f"after {len(journal.changes)}"])
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
 
@@ -225,15 +229,20 @@ Hazard: TypeAlias = Callable[[Bench], int]
 
 def refusals(bench: Bench) -> int:
     """The disk or a store refuses a request: nothing done, half done, no room, done without an answer."""
+    return _one_life(bench, Failing, CompactlibError)
+
+
+def _one_life(bench: Bench, step_of: Callable[[Choices], Step], *ends: type[BaseException]) -> int:
+    """Histories of one life in which every request takes a step, until the life ends; then the store is inspected."""
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
-            journal, failing = Journal(), Failing(choices)
-            world.step = failing
-            with contextlib.suppress(CompactlibError):
+            journal, world.step = Journal(), step_of(choices)
+            with contextlib.suppress(*ends):
                 bench.live(world, journal)
+            if isinstance(world.step, Failing):
+                world.step.settle()
             world.step = act_at_once
-            failing.settle()
             bench.inspect(world, journal)
 
     return bench.explore(history)
@@ -252,7 +261,7 @@ def lost_answers(bench: Bench) -> int:
             for number in range(bench.effort.acts):
                 try:
                     store = store or stack.enter_context(bench.opened(world))
-                    bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+                    bench.act(store, journal, [number])
                 except (Closed, Stale):
                     # It says that it is of no use any more.
                     stack.close()
@@ -263,7 +272,7 @@ def lost_answers(bench: Bench) -> int:
             failing.settle()
             if store:
                 with contextlib.suppress(Closed, Stale):
-                    bench.driver.act(store, Random(f"{bench.effort.seed} once it answers"), journal)
+                    bench.act(store, journal, ["once it answers"])
             stack.close()
             bench.inspect(world, journal)
 
@@ -273,35 +282,28 @@ def lost_answers(bench: Bench) -> int:
 def full_disk(bench: Bench) -> int:
     """From some request on the disk has no room for anything; it has room again once the store is closed."""
 
-    def history(choices: Choices) -> None:
+    def filling(choices: Choices) -> Step:
         full = False
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
             nonlocal full
-            if request.edge == "disk" and request.needs_room:
+            if request.needs_room:
                 full = full or choices.pick(str(request), "has room", "is the first without room") != "has room"
-                if full:
-                    raise disk_error(errno.ENOSPC, request)
-            return act()
+            return _without_room(request, act) if full else act()
 
-        with bench.world() as world:
-            journal = Journal()
-            world.step = step
-            with contextlib.suppress(CompactlibError):
-                bench.live(world, journal)
-            world.step = act_at_once
-            bench.inspect(world, journal)
+        return step
 
-    return bench.explore(history)
+    return _one_life(bench, filling, CompactlibError)
+
+
+def _without_room(request: Request, act: Callable[[], Any]) -> Any:
+    if request.needs_room:
+        raise disk_error(errno.ENOSPC, request)
+    return act()
 
 
 def opened_on_a_full_disk(bench: Bench) -> int:
     """A process of a store ends at some request, and the next one opens, reads and reclaims on a disk without room."""
-
-    def refuse_room(request: Request, act: Callable[[], Any]) -> Any:
-        if request.edge == "disk" and request.needs_room:
-            raise disk_error(errno.ENOSPC, request)
-        return act()
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -310,7 +312,7 @@ def opened_on_a_full_disk(bench: Bench) -> int:
             world.step = Killing(choices)
             with contextlib.suppress(Killed):
                 bench.live(world, journal, first=bench.effort.acts)
-            world.step = refuse_room
+            world.step = _without_room
             with bench.opened(world) as store:
                 bench.driver.check(store, journal, damage="")
                 if hasattr(store, "reclaim"):
@@ -324,41 +326,23 @@ def opened_on_a_full_disk(bench: Bench) -> int:
 
 def kills(bench: Bench) -> int:
     """The process ends right before or after a request; the next one opens what is there."""
-
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal = Journal()
-            world.step = Killing(choices)
-            with contextlib.suppress(Killed):
-                bench.live(world, journal)
-            world.step = act_at_once
-            bench.inspect(world, journal)
-
-    return bench.explore(history)
+    return _one_life(bench, Killing, Killed)
 
 
 def interrupts(bench: Bench) -> int:
     """Ctrl-C comes right before or after a request."""
 
-    def history(choices: Choices) -> None:
+    def interrupting(choices: Choices) -> Step:
         def step(request: Request, act: Callable[[], Any]) -> Any:
             when = choices.pick(str(request), "goes on", "Ctrl-C before it", "Ctrl-C after it")
-            if when == "Ctrl-C before it":
-                raise KeyboardInterrupt
-            answer = act()
-            if when == "Ctrl-C after it":
+            answer = act() if when != "Ctrl-C before it" else None
+            if when != "goes on":
                 raise KeyboardInterrupt
             return answer
 
-        with bench.world() as world:
-            journal = Journal()
-            world.step = step
-            with contextlib.suppress(KeyboardInterrupt, CompactlibError):
-                bench.live(world, journal)
-            world.step = act_at_once
-            bench.inspect(world, journal)
+        return step
 
-    return bench.explore(history)
+    return _one_life(bench, interrupting, KeyboardInterrupt, CompactlibError)
 
 
 def interrupts_between(bench: Bench) -> int:
@@ -661,8 +645,7 @@ def threads(bench: Bench) -> int:
 
             def use(store: Any, thread: int) -> None:
                 try:
-                    for number in range(bench.effort.acts):
-                        bench.driver.act(store, Random(f"{bench.effort.seed} {thread} {number}"), journal)
+                    bench.act(store, journal, (f"{thread} {number}" for number in range(bench.effort.acts)))
                 except (CompactlibError, Killed):
                     pass
                 except BaseException as error:  # raised by the thread that waits
@@ -701,8 +684,7 @@ def forks(bench: Bench) -> int:
             world.step = step
             with bench.opened(world) as store:
                 opened.append(store)
-                for number in range(bench.effort.acts):
-                    bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+                bench.act(store, journal, range(bench.effort.acts))
             opened.clear()
             world.step = act_at_once
             bench.inspect(world, journal)
@@ -761,7 +743,7 @@ def _live_on(bench: Bench, world: World, journal: Journal) -> None:
     with contextlib.suppress(CompactlibError), bench.opened(world) as store:
         for number in range(bench.effort.acts):
             try:
-                bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+                bench.act(store, journal, [number])
             except (Closed, Stale):
                 return
             except CompactlibError:
@@ -844,8 +826,7 @@ def readers(bench: Bench) -> int:
             known = len(journal.changes)
 
             def meanwhile() -> None:
-                for number in range(bench.effort.acts):
-                    driver.act(store, Random(f"{bench.effort.seed} {number} meanwhile"), journal)
+                bench.act(store, journal, (f"{number} meanwhile" for number in range(bench.effort.acts)))
 
             with Interrupted(place, meanwhile):
                 reader = stack.enter_context(contextlib.closing(driver.reader(world)))

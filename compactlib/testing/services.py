@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `contract.Service` and `contract.AsyncService`, as promises that any service can be held to.
+"""The contract of `contract.Service`, as promises that any service can be held to: `PeriodicService` keeps them.
 
     class MyWorkers(ServiceFactory):
         def make(self, folder, hooks, *, observer):
@@ -10,25 +10,20 @@
             return MyWorkers()
 
     check_service(MyWorkers(), folder)              # without pytest
-
-A service of an event loop is held to the same promises: a factory with `is_async = True` is called inside an event
-loop, and the suite runs that loop until each call has its answer.
 """
 
 from __future__ import annotations
 
 import abc
-import asyncio
 import contextlib
-import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.contract import AsyncService, Service
-from compactlib.errors import BudgetSpent, Busy, Closed, CompactlibError
+from compactlib.contract import Service
+from compactlib.errors import Busy, Closed, CompactlibError
 from compactlib.outcome import Done, Failed, Skipped, raised
 from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.testing import stand_ins
@@ -43,7 +38,7 @@ class Bug(Exception):
     """An error that is none of the library's."""
 
 
-def _no_work(budget: Budget) -> Iterator[Awaitable[object] | None]:
+def _no_work(budget: Budget) -> Iterator[None]:
     yield from ()
 
 
@@ -52,14 +47,14 @@ class ServiceHooks:
 
     Attributes:
         on_decide: what `decides` does; the suite sets it.
-        on_work: the steps of what `works` and `awaits` do, between which they pause.
+        on_work: the steps of what `works` does, between which it pauses.
         decided: how often `decides` was called.
-        worked: how often `works` was called, or `awaits`.
+        worked: how often `works` was called.
     """
 
     def __init__(self) -> None:
         self.on_decide: Callable[[], object] = lambda: None
-        self.on_work: Callable[[Budget], Iterator[Awaitable[object] | None]] = _no_work
+        self.on_work: Callable[[Budget], Iterator[None]] = _no_work
         self.decided: int = 0
         self.worked: int = 0
 
@@ -74,44 +69,23 @@ class ServiceHooks:
         for _ in self.on_work(budget):
             time.sleep(_LOOK_SECONDS)
 
-    async def awaits(self) -> None:
-        """To be awaited within the long part of the work of a service in an event loop."""
-        self.worked += 1
-        budget = Budget()
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            for step in self.on_work(budget):
-                try:
-                    await (asyncio.sleep(_LOOK_SECONDS) if step is None else step)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    budget.cancel()
-        except BudgetSpent:
-            if cancelled is None:
-                raise
-        if cancelled is not None:
-            raise cancelled
-
 
 class ServiceFactory(abc.ABC):
     """Makes services of one kind.
 
     Attributes:
-        is_async: whether they are `AsyncService`s. The factory's methods are then called inside their event loop.
-        has_long_work: whether there is a long part of the work, in which `hooks.works` is called, or `hooks.awaits`.
+        has_long_work: whether there is a long part of the work, in which `hooks.works` is called.
     """
 
-    is_async: bool = False
     has_long_work: bool = True
 
     @abc.abstractmethod
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> Service | AsyncService:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> Service:
         """Return a service that was not started, with something to do at once.
 
         Args:
             folder: an empty one, which it may use.
-            hooks: have it call `hooks.decides()` in each turn, and in its long work `hooks.works(budget)` or
-                `await hooks.awaits()`.
+            hooks: have it call `hooks.decides()` in each turn, and in its long work `hooks.works(budget)`.
             observer: to be notified, besides others.
         """
 
@@ -133,63 +107,19 @@ class ServiceFactory(abc.ABC):
 
 
 class _Running:
-    """A service that was made, and how it is called: a service of threads directly."""
+    """A service that was made, and the threads that there were before."""
 
     def __init__(self, factory: ServiceFactory, folder: Path) -> None:
         self.factory = factory
         self.hooks = ServiceHooks()
         self.observer = RecordingObserver()
-        self.before = self.alive()
-        self.service: Any = self.call(lambda: factory.make(folder, self.hooks, observer=self.observer), "make()")
-
-    # ---- what is different in an event loop
-
-    def call(self, call: Callable[[], Any], what: str) -> Any:
-        """Return what a call returns, or raise what it raises."""
-        return call()
-
-    def pause(self) -> None:
-        time.sleep(_LOOK_SECONDS)
-
-    def alive(self) -> set[Any]:
-        """The threads, or tasks, that there are."""
-        return set(threading.enumerate())
-
-    def lasting(self, before: set[Any]) -> Sequence[object]:
-        """Those that were not there before, and do not end soon."""
-        return lasting_threads(before)
-
-    def stop_within(self, answers: list[object]) -> Awaitable[object] | None:
-        """Stop the service from within its own work."""
-        try:
-            answers.append(self.service.stop())
-        except CompactlibError as error:
-            answers.append(error)
-        return None
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[object]:
-        with self.service as entered:
-            yield entered
-
-    def stop(self, when: str, **named: float) -> Any:
-        return Call(lambda: self.service.stop(**named), f"stop() {when}").answer()
-
-    def end(self) -> None:
-        """Let go of what the service was called by."""
-
-    # ---- what is not
-
-    def start(self) -> None:
-        self.call(self.service.start, "start()")
+        self.before = set(threading.enumerate())
+        self.service: Any = factory.make(folder, self.hooks, observer=self.observer)
 
     def wake(self) -> None:
         """Wake it; one that was stopped may say so."""
         with contextlib.suppress(Closed):
-            self.call(lambda: self.factory.wake(self.service), "wake()")
-
-    def held(self) -> list[object]:
-        return list(self.call(lambda: self.factory.held(self.service), "held()"))
+            self.factory.wake(self.service)
 
     def until(self, is_so: Callable[[], bool], what: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Wake it, and do something else meanwhile, until something is so."""
@@ -200,12 +130,12 @@ class _Running:
                                f"{self.service.last_error!r}", "it to happen soon")
             self.wake()
             meanwhile()
-            self.pause()
+            time.sleep(_LOOK_SECONDS)
 
     def pending(self) -> Sequence[object]:
         """Wake it, and return what `run_pending` has done: the outcomes of each turn, or whether there was one."""
         self.wake()
-        done = self.call(self.service.run_pending, "run_pending()")
+        done = self.service.run_pending()
         if isinstance(done, bool | int):
             return [done] if done else []
         if not isinstance(done, Sequence) or not all(isinstance(each, Done | Skipped | Failed) for each in done):
@@ -214,7 +144,7 @@ class _Running:
 
     def let_go(self, when: str) -> None:
         """Require that its work holds nothing."""
-        if held := self.held():
+        if held := self.factory.held(self.service):
             raise Mismatch(f"{when} its work still holds {shown(held)}", "each lease and lock to be released")
 
     def stopped(self, when: str) -> None:
@@ -226,61 +156,7 @@ class _Running:
 
     def ended(self, when: str, **named: float) -> None:
         """Stop it; raises `Busy` if it has not ended in time."""
-        raised(self.stop(when, **named))
-
-
-class _InLoop(_Running):
-    """An `AsyncService`: each call runs its event loop in this thread until there is an answer."""
-
-    def __init__(self, factory: ServiceFactory, folder: Path) -> None:
-        self._loop = asyncio.new_event_loop()
-        super().__init__(factory, folder)
-
-    def call(self, call: Callable[[], Any], what: str) -> Any:
-        async def answered() -> Any:
-            try:
-                async with asyncio.timeout(stand_ins.PATIENCE_SECONDS):
-                    found = call()
-                    return await found if inspect.isawaitable(found) else found
-            except TimeoutError:
-                patience = f"{stand_ins.PATIENCE_SECONDS:g} seconds"
-                raise Mismatch(f"{what} has not come back after {patience}", "it to come back") from None
-
-        return self._loop.run_until_complete(answered())
-
-    def pause(self) -> None:
-        self.call(lambda: asyncio.sleep(_LOOK_SECONDS), "a pause")
-
-    def alive(self) -> set[Any]:
-        return asyncio.all_tasks(self._loop)
-
-    def lasting(self, before: set[Any]) -> Sequence[object]:
-        for _ in range(10):
-            self.call(lambda: asyncio.sleep(0), "a pause")
-        return list(self.alive() - before)
-
-    def stop_within(self, answers: list[object]) -> Awaitable[object] | None:
-        async def stop() -> None:
-            try:
-                answers.append(await self.service.stop())
-            except CompactlibError as error:
-                answers.append(error)
-
-        return stop()
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[object]:
-        yield self.call(self.service.__aenter__, "__aenter__()")
-        self.call(lambda: self.service.__aexit__(None, None, None), "__aexit__()")
-
-    def stop(self, when: str, **named: float) -> Any:
-        return self.call(lambda: self.service.stop(**named), f"stop() {when}")
-
-    def end(self) -> None:
-        for task in self.alive():
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        raised(Call(lambda: self.service.stop(**named), f"stop() {when}").answer())
 
 
 class ServiceConformance(ConformanceKit):
@@ -295,21 +171,20 @@ class ServiceConformance(ConformanceKit):
         """A service that was not started; at the end it is stopped, and nothing of it goes on."""
         factory = self.make_factory()
         (folder / name).mkdir()
-        running = (_InLoop if factory.is_async else _Running)(factory, folder / name)
+        running = _Running(factory, folder / name)
         try:
             try:
                 yield running
             except BaseException:
                 with contextlib.suppress(Exception):
-                    running.stop("after a broken promise", wait_seconds=_SHORT_SECONDS)
+                    running.ended("after a broken promise", wait_seconds=_SHORT_SECONDS)
                 raise
             running.stopped("at the end")
             running.let_go("after stop()")
         finally:
             with contextlib.suppress(Closed):
-                running.call(lambda: factory.release(running.service), "release()")
-            left = running.lasting(running.before)
-            running.end()
+                factory.release(running.service)
+            left = lasting_threads(running.before)
         assert not left, f"after stop() these go on: {left}"
 
     def test_new_service_has_met_nothing(self, tmp_path: Path) -> None:
@@ -323,22 +198,21 @@ class ServiceConformance(ConformanceKit):
             same(running.hooks.decided, 0)
 
     def test_started_service_works_by_itself(self, tmp_path: Path) -> None:
-        """In a thread or in tasks of its own, without further calls; starting again starts nothing.
+        """In a thread of its own, without further calls; starting again starts nothing.
 
-        To do: keep the thread or the tasks, and return from start() if they are there.
+        To do: keep the thread, and return from start() if it is there.
         """
         with self.made(tmp_path) as running:
             threads: list[threading.Thread] = []
             running.hooks.on_decide = lambda: threads.append(threading.current_thread())
-            running.start()
-            alive = running.alive()
-            running.start()
+            running.service.start()
+            alive = set(threading.enumerate())
+            running.service.start()
             # A turn may begin a thread that soon ends; a second one of the service goes on.
-            more = running.lasting(alive)
+            more = lasting_threads(alive)
             assert not more, f"the second start() has started {more}"
             running.until(lambda: bool(threads), "a turn after start()")
-            assert running.factory.is_async or threading.current_thread() not in threads, (
-                "it worked in the thread that called start()")
+            assert threading.current_thread() not in threads, "it worked in the thread that called start()"
 
     def test_stopping_ends_it(self, tmp_path: Path) -> None:
         """Nothing begins any more; stopping again comes back. It starts again, or else says `Closed`.
@@ -346,14 +220,14 @@ class ServiceConformance(ConformanceKit):
         To do: return from stop() whenever nothing runs any more, and let no wake-up begin anything after it.
         """
         with self.made(tmp_path) as running:
-            running.start()
+            running.service.start()
             running.stopped("after start()")
             running.stopped("again")
             decided = running.hooks.decided
             running.wake()
             same(running.hooks.decided, decided, case="turns after stop()")
             try:
-                running.start()
+                running.service.start()
             except Closed:
                 return
             running.until(lambda: running.hooks.decided > decided, "a turn after start(), stop() and start()")
@@ -361,10 +235,10 @@ class ServiceConformance(ConformanceKit):
     def test_with_starts_and_stops(self, tmp_path: Path) -> None:
         """Entering it is `start()`, leaving it is `stop()`.
 
-        To do: return self from __enter__ or __aenter__, after start(); call stop() in __exit__ or __aexit__.
+        To do: return self from __enter__, after start(); call stop() in __exit__.
         """
         with self.made(tmp_path) as running:
-            with running.entered() as entered:
+            with running.service as entered:
                 assert entered is running.service, f"`with` gives {entered!r}"
                 running.until(lambda: running.hooks.decided > 0, "a turn inside the `with`")
             decided = running.hooks.decided
@@ -374,17 +248,17 @@ class ServiceConformance(ConformanceKit):
     def test_run_pending_works_in_its_caller(self, tmp_path: Path) -> None:
         """What is due is done before it returns, on the caller's thread, and it says that there was something.
 
-        To do: let the thread or the tasks and run_pending() call the same method.
+        To do: let the thread and run_pending() call the same method.
         """
         with self.made(tmp_path) as running:
-            before, outcomes, threads = running.alive(), list[object](), set[threading.Thread]()
+            before, outcomes, threads = set(threading.enumerate()), list[object](), set[threading.Thread]()
             running.hooks.on_decide = lambda: threads.add(threading.current_thread())
             running.until(lambda: bool(outcomes), "run_pending() doing something",
                           lambda: outcomes.extend(running.pending()))
             same(threads, {threading.current_thread()}, case="threads in which it decided")
             if running.factory.has_long_work:
                 assert running.hooks.worked, f"its work was not done: {outcomes}"
-            same(list(running.lasting(before)), [])
+            same(lasting_threads(before), [])
             same((running.service.last_error, running.service.failures), (None, 0))
             running.let_go("after run_pending()")
 
@@ -396,11 +270,11 @@ class ServiceConformance(ConformanceKit):
         with self.made(tmp_path) as running:
             error = Bug("what is unexpected")
             running.hooks.on_decide = _raising(error, times=2)
-            running.start()
+            running.service.start()
             running.until(lambda: running.hooks.decided > 2, "a third turn after two that raised")
             running.until(lambda: running.service.failures >= 2, "failures to be 2")
             same(running.service.last_error, error)
-            running.until(lambda: not running.held(), "its work to hold nothing")
+            running.until(lambda: not running.factory.held(running.service), "its work to hold nothing")
 
     def test_run_pending_keeps_what_its_work_raises(self, tmp_path: Path) -> None:
         """It answers all the same; the next call tries again.
@@ -436,9 +310,9 @@ class ServiceConformance(ConformanceKit):
                 running.let_go(f"after {error!r}")
 
     def test_stop_cancels_what_works(self, tmp_path: Path) -> None:
-        """Work that asks its budget, or waits in the event loop, ends soon, and stop comes back.
+        """Work that asks its budget ends soon, and stop comes back.
 
-        To do: give the work a budget of the service's own; cancel it (or the tasks) in stop(), and wait for the end.
+        To do: give the work a budget of the service's own; cancel it in stop(), and wait for the end.
         """
         with self.made(tmp_path) as running:
             if not running.factory.has_long_work:
@@ -453,7 +327,7 @@ class ServiceConformance(ConformanceKit):
                     yield
 
             running.hooks.on_work = work
-            running.start()
+            running.service.start()
             running.until(lambda: bool(budgets), "work to begin")
             running.stopped("while it works")
             assert budgets[0].cancelled, "stop() came back, and the work was not cancelled"
@@ -465,26 +339,16 @@ class ServiceConformance(ConformanceKit):
         To do: wait for the thread for so long, and raise Busy if it still lives; never come back before.
         """
         with self.made(tmp_path) as running:
-            if running.factory.is_async and not running.factory.has_long_work:
-                return
-            ended, begun = threading.Event(), list[bool]()
-
-            def work(budget: Budget) -> Iterator[None]:
-                begun.append(True)
-                while not ended.is_set():
-                    yield
+            ended, begun = threading.Event(), threading.Event()
 
             def decide() -> None:
-                for _ in work(Budget()):
-                    time.sleep(_LOOK_SECONDS)
+                begun.set()
+                ended.wait(2 * stand_ins.PATIENCE_SECONDS)
 
-            if running.factory.has_long_work:
-                running.hooks.on_work = work
-            else:
-                running.hooks.on_decide = decide
+            running.hooks.on_decide = decide
             try:
-                running.start()
-                running.until(lambda: bool(begun), "work to begin")
+                running.service.start()
+                running.until(begun.is_set, "work to begin")
                 try:
                     running.ended("of work that does not end", wait_seconds=_SHORT_SECONDS)
                 except Busy:
@@ -498,21 +362,19 @@ class ServiceConformance(ConformanceKit):
     def test_stopping_from_within_is_busy(self, tmp_path: Path) -> None:
         """Its own work cannot wait for its own end: `Busy` is raised, and it ends all the same.
 
-        To do: compare the thread or task with its own before waiting, and raise Busy.
+        To do: compare the thread with its own before waiting, and raise Busy.
         """
         with self.made(tmp_path) as running:
-            if running.factory.is_async and not running.factory.has_long_work:
-                return
             answers: list[object] = []
 
-            def work(budget: Budget) -> Iterator[Awaitable[object] | None]:
-                yield running.stop_within(answers)
+            def stop() -> None:
+                try:
+                    answers.append(running.service.stop())
+                except CompactlibError as error:
+                    answers.append(error)
 
-            if running.factory.is_async:
-                running.hooks.on_work = work
-            else:
-                running.hooks.on_decide = lambda: running.stop_within(answers)
-            running.start()
+            running.hooks.on_decide = stop
+            running.service.start()
             running.until(lambda: bool(answers), "work that stops the service")
             if not isinstance(answers[0], Busy):
                 raise Mismatch(f"stop() from within its work: {answers[0]!r}", "Busy to be raised")
@@ -530,13 +392,13 @@ class ServiceConformance(ConformanceKit):
 
             running.observer.event = event  # type: ignore[method-assign]
             running.hooks.on_decide = _raising(Bug("the work's own"), times=1)
-            running.start()
+            running.service.start()
             running.until(lambda: running.hooks.decided > 1, "a turn after one whose event the observer refused")
             same(str(running.service.last_error), "the work's own")
 
 
 def check_service(factory: ServiceFactory, folder: Path) -> list[str]:
-    """Hold services to the contract, without pytest and outside of any event loop; return the names of the promises.
+    """Hold services to the contract, without pytest, and return the names of the promises.
 
     Args:
         factory: makes services of one kind.

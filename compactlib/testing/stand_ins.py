@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask, attempt_task
+from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, Progress
 from compactlib.testing.promises import Mismatch
@@ -164,17 +163,14 @@ class PolicyBy:
     Args:
         policy: the other one.
         first: given the view and the time.
-        chooses: what to choose instead of what the other one would, if given: a list with the choice.
 
     Attributes:
         times: the times that it was given.
     """
 
-    def __init__(self, policy: Any, first: Callable[[Any, float], object] = lambda view, now: None, *,
-                 chooses: Sequence[Any] = ()) -> None:
+    def __init__(self, policy: Any, first: Callable[[Any, float], object] = lambda view, now: None) -> None:
         self._policy = policy
         self._first = first
-        self._chooses = chooses
         self.times: list[float] = []
 
     @property
@@ -184,7 +180,7 @@ class PolicyBy:
     def choose(self, view: Any, now: float) -> Any:
         self.times.append(now)
         self._first(view, now)
-        return self._chooses[0] if self._chooses else self._policy.choose(view, now)
+        return self._policy.choose(view, now)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -212,7 +208,7 @@ class ObserverBy(Observer):
     def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         self._notified()
 
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+    def event(self, name: str, *fields: Any, **named: Any) -> None:
         self._notified()
 
     def _notified(self) -> None:
@@ -267,14 +263,6 @@ class ExecutorBy:
 def soundly(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
     """Run the tasks as it should be done, in this thread."""
     return LocalExecutor().run(tasks, budget=budget, observer=observer)
-
-
-def in_another_thread(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
-    """Run the tasks as it should be done, each in a thread that knows nothing of its caller."""
-    for number, task in enumerate(tasks):
-        attempt = partial(attempt_task, task, Attempt(f"{number}", budget, observer))
-        # Longer than any caller waits for the compaction, so that the caller reports it.
-        yield Call(attempt, f"task {task.name}").answer(times=2)
 
 
 @attrs.frozen
@@ -367,17 +355,6 @@ def paused_at(step: int) -> StepClock:
             clock.budget.resume()
         elif number == step:
             clock.budget.pause()
-        return 0.0
-
-    return StepClock(at)
-
-
-def held_at(step: int, gate: Gate) -> StepClock:
-    """At this step the work is held at a gate."""
-
-    def at(number: int, clock: StepClock) -> float:
-        if number == step:
-            gate.hold()
         return 0.0
 
     return StepClock(at)

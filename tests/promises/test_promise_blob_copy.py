@@ -31,7 +31,8 @@ def filled(folder: Path, clock: ManualClock) -> BlobStore:
     """A store with live, deleted, undeleted, permanent and expired blobs; it stays open."""
     store = BlobStore(folder, CONFIG, clock=clock)
     for number, blob_id in enumerate(IDS):
-        store.put(blob_id, blob_id * 300, ttl_seconds=[None, 1.0, 1e6][number % 3], account=number, container=number % 7)
+        ttl = [None, 1.0, 1e6][number % 3]
+        store.put(blob_id, blob_id * 300, ttl_seconds=ttl, account=number, container=number % 7)
     for blob_id in IDS[::4]:
         store.delete(blob_id)
     for blob_id in IDS[::8]:

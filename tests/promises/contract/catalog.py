@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -11,12 +10,9 @@ from typing import Any
 
 from compactlib.catalog import (
     Assignments,
-    CatalogPlan,
     CatalogService,
     CatalogUpkeep,
-    CompactionService,
     CreateSchema,
-    CutReport,
     CutToBound,
     Factor,
     Floor,
@@ -27,26 +23,19 @@ from compactlib.catalog import (
     LogFollower,
     LowWatermark,
     NodeId,
-    NodeOptions,
     NodeReport,
     Timestamp,
     Topology,
     UpdateLog,
     Watermark,
-    ZoneResult,
 )
 from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
-from compactlib.catalog.round.messages import Message
-from compactlib.catalog.transport.interface import Receive
-from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
 from compactlib.contract import Policy
-from compactlib.errors import Closed
 from compactlib.kv import Condition, MemoryStore, Versioned
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.outcome import Outcome
 from compactlib.runtime import Observer
 from compactlib.testing import Journal, ServiceFactory, ServiceHooks, World, WorldClock
 from tests.catalog.cases import given, history, report
-from tests.catalog.round.protocol import HOLD
 from tests.catalog.services import service_in
 
 VERSIONS = 6
@@ -140,63 +129,6 @@ class SplitCatalogs(Catalogs):
 
 COMPACTIONS = [Catalogs(), SplitCatalogs()]
 
-class TwoNodes(MemoryTransport):
-    """Elects its node the coordinator of two, of which the other one never answers."""
-
-    def __init__(self, hooks: ServiceHooks) -> None:
-        super().__init__(MemoryHub(), "a")
-        self.hooks = hooks
-        self.service: CompactionService | None = None
-
-    async def start(self, receive: Receive) -> None:
-        await super().start(receive)
-        if self.service is not None:
-            self.service.topology_is(Topology.of("a", "b"))
-            self.service.elected(1, "a")
-
-    def send(self, to: str, message: Message) -> None:
-        self.hooks.decides()
-
-
-class Host:
-    """A host of whom nothing is cut."""
-
-    def report(self) -> NodeReport:
-        return report("a")
-
-    def zones(self, since: Timestamp) -> Mapping[int, int]:
-        return {}
-
-    def publish(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
-        return ZoneResult(zone)
-
-    def confirm(self, topology: Topology) -> bool:
-        return True
-
-    def plan(self, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> CatalogPlan:
-        return HOLD
-
-    def compact(self, plan: CatalogPlan) -> Done[CutReport] | Skipped | Failed:
-        return Skipped("nothing is cut")
-
-
-class Nodes(ServiceFactory):
-    """Nodes of the coordinated round. What a host does it does in threads, which nobody can cancel."""
-
-    is_async = True
-    has_long_work = False
-
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionService:
-        transport = TwoNodes(hooks)
-        options = NodeOptions(collect_seconds=0.05, retry_seconds=0.02, interval_seconds=0.05)
-        service = CompactionService(NodeId("a"), Host(), transport, options=options, observer=observer)
-        transport.service = service
-        return service
-
-    def wake(self, service: CompactionService) -> None:
-        with contextlib.suppress(Closed):
-            service.watermark_moved()
-
 
 class LookedAt(MemoryStore):
     """A store that tells its hooks of each look at a key: the log's end."""
@@ -265,7 +197,7 @@ class Elections(ServiceFactory):
         service.nudge()
 
 
-SERVICES = [Nodes(), Followers(), Upkeeps(), Elections()]
+SERVICES = [Followers(), Upkeeps(), Elections()]
 
 SITUATIONS = [(8, 0, 60, "ABC"), (8, 0, 60, "AB"), (8, 6, 60, "ABC"), (8, 0, 1, "ABC"), (0, 0, 1000, "ABC"),
               (8, 2, 1000, "ABC")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime's own services: any work, and what stands on `AsyncWork`."""
+"""The runtime's own service, for any work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime import Observer
-from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 from compactlib.runtime.services.work_service import Job, WorkService
 from compactlib.testing import ServiceFactory, ServiceHooks
 
@@ -43,28 +42,4 @@ class AnyWork(ServiceFactory):
         return [lock for lock in self.locks if lock.locked()]
 
 
-class _Sweeper(AsyncServiceFace):
-    """Sweeps, and sweeps again."""
-
-    def __init__(self, hooks: ServiceHooks, observer: Observer) -> None:
-        self._work = AsyncWork("the sweeper", event="sweeper_failed", observer=observer)
-        self._hooks = hooks
-
-    async def _begin(self) -> None:
-        self._work.keep_on(self._pending, "sweeping", first_pause_seconds=0.001, longest_pause_seconds=0.01)
-
-    async def _pending(self) -> Sequence[Outcome[Any]]:
-        self._hooks.decides()
-        await self._hooks.awaits()
-        await self._work.call(int) if self._work.is_running else None
-        return [Done("swept")]
-
-
-class AsyncSweepers(ServiceFactory):
-    is_async = True
-
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> _Sweeper:
-        return _Sweeper(hooks, observer)
-
-
-SERVICES = (AnyWork(), AsyncSweepers())
+SERVICES = (AnyWork(),)

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The toy store as one that nobody owns: any number of handles compact at once, one commits, the others are skipped."""
+"""The toy store as one that nobody owns: any number of handles compact at once, and one commits each file."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.executors import RewriteResult
 from compactlib.files import Files
-from compactlib.outcome import Done, Skipped
 from compactlib.testing import World
 from tests.harness.toy_lines import LineFile, LinePlan
-from tests.testing.contract.toy_store import LineDriver, LineStore
+from tests.testing.contract.toy_store import LineDriver, LineReport, LineStore
 
 
 class SharedLineStore(LineStore):
@@ -22,30 +20,22 @@ class SharedLineStore(LineStore):
 
     def __init__(self, folder: Path, *, files: Files, clock: Clock, commits: threading.Lock) -> None:
         self._commits = commits
-        self._overtaken = 0
         self._planned: dict[str, LineFile] = {}
         super().__init__(folder, files=files, clock=clock)
 
-    def locked(self) -> Any:
-        return NoLock()
-
-    def carry_out(self, *args: Any) -> Any:
-        self._overtaken = 0
-        outcome = super().carry_out(*args)
-        if self._overtaken and outcome == Done(self._overtaken):
-            return Skipped(f"{self._overtaken} files were compacted by somebody else meanwhile", is_busy=True)
-        return outcome
+    def lock_folder(self) -> None:
+        """Nobody owns it."""
 
     def is_outdated(self, plan: LinePlan) -> bool:
         self._planned = {str(self._path(file.number)): file for file in plan.chosen}
         return super().is_outdated(plan)
 
-    def commit(self, result: RewriteResult, fence: CommitFence | None) -> None:
-        with self.guard(fence), self._commits:
-            if self.has_changed(result):
-                self._overtaken += 1
-            else:
-                super().commit(result, None)
+    def whole(self, committed: int) -> LineReport:
+        return LineReport(committed, "" if committed else f"all {len(self._planned)} files were compacted meanwhile")
+
+    def commit(self, result: RewriteResult, fence: CommitFence | None) -> int:
+        with self.guarded(fence), self._commits:
+            return 0 if self.has_changed(result) else super().commit(result, None)
 
     def has_changed(self, result: RewriteResult) -> bool:
         path = Path(result.files[0].path.split(".lines")[0] + ".lines")
@@ -54,16 +44,6 @@ class SharedLineStore(LineStore):
     def clean_up(self) -> int:
         # What others write is theirs.
         return 0
-
-
-class NoLock:
-    """For a folder that nobody owns."""
-
-    def require_mine(self) -> None:
-        """Everybody may."""
-
-    def release(self) -> None:
-        """There is nothing to release."""
 
 
 class SharedLineDriver(LineDriver):

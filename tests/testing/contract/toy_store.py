@@ -8,44 +8,72 @@ mistake gets wrong is a method of its own.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import attrs
+
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence, Policy
-from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, InvalidInput, Stale
+from compactlib.errors import AuditFailed, BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput, Stale
 from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult
 from compactlib.executors.tasks import foreign_error
 from compactlib.files import Files, sync_names, write_durably
-from compactlib.files.folder_lock import FolderLock
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.report import Finding, VerifyReport
+from compactlib.guard import Guard, Run
+from compactlib.observer import notify
+from compactlib.report import VerifyReport
 from compactlib.runtime import Budget, Observer
-from compactlib.runtime.ownership import Ownership, Run
 from compactlib.testing import Journal, World
 from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
+
+
+@attrs.frozen
+class LineReport:
+    """What a compaction did: how many files it wrote anew, and why there were none or not all."""
+
+    files: int = 0
+    why: str = ""
+    is_partial: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.files
 
 
 class LineStore:
     """The store. Right in everything, one step a method, for others to get one of them wrong."""
 
     def __init__(self, folder: Path, *, files: Files, clock: Clock) -> None:
-        self._folder = folder
-        self._files = files
+        self._folder, self._files, self._clock = folder, files, clock
         self._policy: Policy[LineView, LineChoice] = MinGarbage()
-        self._clock = clock
-        self._owner = Ownership(f"the lines in {folder}")
-        self._lock = self.locked()
+        self._compacting: int | None = None  # the thread that does
+        self._guard = Guard(f"the lines in {folder}")
         try:
-            sync_names(self._files, folder)
+            with self._guard.lock:
+                self._guard.begin("its opening")
+                self.lock_folder()
+                sync_names(self._files, folder)
+                self._guard.done()
         except BaseException:
-            self._lock.release()
+            self._guard.release()
             raise
 
-    def locked(self) -> FolderLock:
-        return FolderLock(self._folder)
+    def lock_folder(self) -> None:
+        self._guard.lock_folder(self._folder)
+
+    def require_open(self) -> None:
+        self._guard.require_open()
+
+    def close(self) -> None:
+        if self.is_within():
+            raise Busy(f"{self._folder} cannot be closed by its own compaction; close it when that has ended")
+        self._guard.release()
+
+    def is_within(self) -> bool:
+        return self._compacting == threading.get_ident()
 
     def write(self, number: int, lines: Sequence[str]) -> None:
         """One file of lines; durable on return."""
@@ -54,10 +82,9 @@ class LineStore:
 
     def read(self, number: int) -> list[str]:
         """The lines of a file that are no garbage."""
-        data = self._path(number).read_bytes()
-        if not data.isascii():
-            raise CorruptData(path=self._path(number), offset=0, expected="ASCII text", found="other bytes")
-        return [line for line in data.decode().splitlines() if not line.startswith("#")]
+        return [line for line in self._path(number).read_text().splitlines() if not line.startswith("#")]
+
+    # ---- sense and plan
 
     def view(self, *, budget: Budget | None = None) -> LineView:
         self.require_open()
@@ -69,27 +96,23 @@ class LineStore:
         return LinePlan(str(self._folder), chosen.files, chosen.why, self.room())
 
     def choice(self, policy: Policy[LineView, LineChoice], view: LineView) -> LineChoice:
-        found: object = policy.choose(view, self._clock.now())
-        if not isinstance(found, LineChoice):
-            raise InvalidInput(f"the policy {policy.name} chose {found!r}; choose() has to answer a LineChoice")
-        return found
+        return policy.choose(view, self._clock.now())
 
     def room(self) -> int | None:
         return self._files.available_bytes(self._folder)
 
+    # ---- compact
+
     def compact(self, plan: LinePlan | None = None, *, policy: Policy[LineView, LineChoice] | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[int] | Skipped | Failed:
+                fence: CommitFence | None = None) -> LineReport:
         self.require_open()
         self.require_one_of(plan, policy)
         self.require_mine(plan)
-        with self.begin(budget) as run:
-            if run is None:
-                return self.busy()
-            return self.carry_out(run, plan, policy, executor or LocalExecutor(), self.notified(run, observer), fence)
-
-    def begin(self, budget: Budget | None) -> contextlib.AbstractContextManager[Run | None]:
-        return self._owner.begin(budget)
+        with self.begun(budget) as run:
+            self.notify(observer, "lines_compaction_begins")
+            return self.carry_out(run, self.plan(policy) if plan is None else plan, executor or LocalExecutor(),
+                                  observer, fence)
 
     def require_one_of(self, plan: LinePlan | None, policy: object) -> None:
         if plan is not None and policy is not None:
@@ -99,24 +122,29 @@ class LineStore:
         if plan is not None and plan.store != str(self._folder):
             raise InvalidInput(f"this is a plan of {plan.store}; make one of {self._folder}")
 
-    def busy(self) -> Skipped:
-        return Skipped("1 compaction is under way", is_busy=True)
+    @contextlib.contextmanager
+    def begun(self, budget: Budget | None) -> Iterator[Run]:
+        run = Run(self._guard, budget)
+        with run.held:
+            run.begin()
+            self._compacting = threading.get_ident()
+            try:
+                yield run
+            finally:
+                self._compacting = None
 
-    def notified(self, run: Run, observer: Observer | None) -> Observer:
-        return run.observer(observer)
+    def notify(self, observer: Observer | None, event: str) -> None:
+        notify(observer, event)  # type: ignore[arg-type]  # a runtime.Observer is given, as to stores that have those
 
-    def carry_out(self, run: Run, plan: LinePlan | None, policy: Policy[LineView, LineChoice] | None,
-                  executor: Executor, observer: Observer, fence: CommitFence | None) -> Done[int] | Skipped | Failed:
-        observer.event("lines_compaction_begins", {})
-        if plan is None:
-            plan = self.plan(policy)
+    def carry_out(self, run: Run, plan: LinePlan, executor: Executor, observer: Observer | None,
+                  fence: CommitFence | None) -> LineReport:
         if plan.is_empty:
-            return Skipped(plan.why)
+            return LineReport(why=plan.why)
         if self.is_outdated(plan):
-            return Failed(Stale(f"the files of the plan {plan!r} have changed; make a new one"))
+            raise Stale(f"the files of the plan {plan!r} have changed; make a new one")
         room = self.room()
         if room is not None and room < plan.bytes_needed:
-            return Skipped(f"{plan.bytes_needed} bytes are needed, and there is room for {room}; free some")
+            return LineReport(why=f"{plan.bytes_needed} bytes are needed, and there is room for {room}; free some")
         committed = 0
         try:
             run.budget.check()
@@ -124,24 +152,28 @@ class LineStore:
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
                 run.budget.check()
-                self.commit(outcome, fence)
-                committed += 1
-        except _Unknown as error:
-            return Failed(error.cause, "unknown")
+                committed += self.commit(outcome, fence)
         except CompactlibError as error:
-            return Failed(error, self.changed(committed))
+            if not self.has_changed_by(committed):
+                raise
+            if isinstance(error, BudgetSpent):
+                return LineReport(committed, str(error), is_partial=True)
+            raise CompactionFailed(report=LineReport(committed), failures={"the next file": error}) from error
         finally:
             self.clean_up()
-        return Done(committed)
+        return self.whole(committed)
 
-    def changed(self, committed: int) -> Any:
-        return "partly" if committed else "no"
+    def has_changed_by(self, committed: int) -> bool:
+        return committed > 0
+
+    def whole(self, committed: int) -> LineReport:
+        return LineReport(committed)
 
     def is_outdated(self, plan: LinePlan) -> bool:
         return not set(plan.chosen) <= set(self.view().files)
 
     def rewritten(self, plan: LinePlan, executor: Executor, budget: Budget,
-                  observer: Observer) -> Iterator[RewriteResult | RewriteFailure]:
+                  observer: Observer | None) -> Iterator[RewriteResult | RewriteFailure]:
         """The outcome of each task, exactly once."""
         tasks = {task.name: task for task in map(self.task, plan.chosen)}
         for outcome in self.answers(executor, list(tasks.values()), budget, observer):
@@ -155,7 +187,7 @@ class LineStore:
         return Clean(f"clean {file.number}", str(self._path(file.number)), self._files)
 
     def answers(self, executor: Executor, tasks: list[Clean], budget: Budget,
-                observer: Observer) -> Iterable[Any]:
+                observer: Observer | None) -> Iterable[Any]:
         try:
             yield from executor.run(tasks, budget=budget, observer=observer)
         except CompactlibError:
@@ -163,18 +195,20 @@ class LineStore:
         except Exception as error:
             raise foreign_error("clean", error) from error
 
-    def commit(self, result: RewriteResult, fence: CommitFence | None) -> None:
-        with self.guard(fence):
-            private = result.files[0].path
-            target = private.split(".lines")[0] + ".lines"
-            try:
-                self._files.rename(private, target)
-                self._files.sync_folder(self._folder)
-            except CompactlibError as error:
-                raise _Unknown(error) from error
+    def commit(self, result: RewriteResult, fence: CommitFence | None) -> int:
+        """Switch one file, and return how many were switched."""
+        private = result.files[0].path
+        with self.guarded(fence), self._guard.lock:
+            self._guard.begin("a commit")
+            self._files.rename(private, private.split(".lines")[0] + ".lines")
+            self._files.sync_folder(self._folder)
+            self._guard.done()
+        return 1
 
-    def guard(self, fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
+    def guarded(self, fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext() if fence is None else fence.guard()
+
+    # ---- reclaim, and the rest
 
     def clean_up(self) -> int:
         leftovers = [path for path in self._folder.iterdir() if path.suffix == ".new"]
@@ -183,47 +217,26 @@ class LineStore:
                 self._files.unlink(path)
         return len(leftovers)
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[int] | Skipped | Failed:
+    def reclaim(self, *, budget: Budget | None = None) -> LineReport:
         self.require_open()
-        with self.begin(budget) as run:
-            return self.busy() if run is None else Done(self.clean_up())
+        with self.begun(budget):
+            return LineReport(self.clean_up())
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         self.require_open()
-        findings: list[Finding] = []
-        size = 0
-        for path in self._paths():
-            size += path.stat().st_size
-            findings += self.damage_in(path)
-        return VerifyReport(tuple(findings), len(self._paths()), size)
-
-    def damage_in(self, path: Path) -> list[Finding]:
-        try:
-            self.read(int(path.stem))
-        except CompactlibError as error:
-            return [Finding("damage", str(path), "a line has changed", error)]
-        return []
+        return VerifyReport((), len(self._paths()), sum(path.stat().st_size for path in self._paths()))
 
     def status(self) -> LineStatus:
         self.require_open()
         return LineStatus(self.is_busy(), len(self._paths()))
 
     def is_busy(self) -> bool:
-        return self._owner.is_running
+        return bool(self._guard.running)
 
     def audit(self) -> None:
         self.require_open()
         if not self._folder.is_dir():
             raise AuditFailed(f"{self._folder} is gone")
-
-    def close(self) -> None:
-        self._owner.close()
-        self._lock.release()
-
-    def require_open(self) -> None:
-        if self._owner.is_closed:
-            raise Closed(f"{self._folder} was closed; open it again")
-        self._lock.require_mine()
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self._folder.iterdir() if path.suffix == ".lines")
@@ -235,14 +248,6 @@ class LineStore:
         lines = path.read_bytes().splitlines(True)
         garbage = sum(len(line) for line in lines if line.startswith(b"#"))
         return LineFile(int(path.stem), sum(map(len, lines)), garbage)
-
-
-class _Unknown(Exception):
-    """The commit may have happened."""
-
-    def __init__(self, cause: CompactlibError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
 
 
 class LineDriver:
