@@ -15,32 +15,26 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.spark.executors.executor import SparkExecutor as SparkExecutor
-    from compactlib.spark.executors.jobs import require_spark as require_spark
-    from compactlib.spark.rewrites.blocks import (
+    from compactlib.spark.blocks import (
         BlockFolder as BlockFolder,
         MergeBlocks as MergeBlocks,
         MergeOptions as MergeOptions,
     )
-    from compactlib.spark.rewrites.staging_merge import StagingMerge as StagingMerge
-    from compactlib.spark.session.library import ship_library as ship_library
-    from compactlib.spark.session.register import register as register
-    from compactlib.spark.stores.many_stores import StoreJob as StoreJob, compact_stores as compact_stores
-    from compactlib.spark.stores.store_plans import (
-        PlanLog as PlanLog,
-        StoreWork as StoreWork,
-        plan_stores as plan_stores,
+    from compactlib.spark.executor import NotVisible as NotVisible, SparkExecutor as SparkExecutor
+    from compactlib.spark.jobs import require_spark as require_spark
+    from compactlib.spark.session import register as register, ship_library as ship_library
+    from compactlib.spark.staging_merge import StagingMerge as StagingMerge
+    from compactlib.spark.stores import (
+        HeldFence as HeldFence,
+        compact_on_workers as compact_on_workers,
+        plan_many as plan_many,
     )
-    from compactlib.spark.stores.whole_stores import compact_on_workers as compact_on_workers
 else:
     offer(__name__, {
-        "compactlib.spark.executors.executor": "SparkExecutor",
-        "compactlib.spark.executors.jobs": "require_spark",
-        "compactlib.spark.rewrites.blocks": "BlockFolder MergeBlocks MergeOptions",
-        "compactlib.spark.rewrites.staging_merge": "StagingMerge",
-        "compactlib.spark.session.library": "ship_library",
-        "compactlib.spark.session.register": "register",
-        "compactlib.spark.stores.many_stores": "StoreJob compact_stores",
-        "compactlib.spark.stores.store_plans": "PlanLog StoreWork plan_stores",
-        "compactlib.spark.stores.whole_stores": "compact_on_workers",
+        "compactlib.spark.blocks": "BlockFolder MergeBlocks MergeOptions",
+        "compactlib.spark.executor": "NotVisible SparkExecutor",
+        "compactlib.spark.jobs": "require_spark",
+        "compactlib.spark.session": "register ship_library",
+        "compactlib.spark.staging_merge": "StagingMerge",
+        "compactlib.spark.stores": "HeldFence compact_on_workers plan_many",
     })

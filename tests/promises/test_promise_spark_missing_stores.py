@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib import Skipped
-from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.spark import compact_on_workers, plan_stores
+from compactlib.raftlog import LogOptions, LogPlan, LogReader, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.spark import compact_on_workers, plan_many
 
 pytestmark = pytest.mark.spark
 
@@ -35,19 +34,18 @@ def stores(top: Path) -> list[str]:
     return [str(top / name) for name in ("orders", *MISSING, "photos")]
 
 
-def test_a_plan_names_stores_that_are_missing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_plan_names_stores_that_are_missing(tmp_path: Path) -> None:
     names = stores(tmp_path)
 
-    def look(folder: str) -> Skipped:
+    def plan(folder: str) -> LogPlan:
         with LogReader(folder) as log:
-            return Skipped(f"it ends at {log.last_index}")
+            return log.plan(SeedPolicy())
 
-    plan = plan_stores(spark, names, look)
-    assert dict(plan.work) == {}
-    assert sorted(plan.missing) == sorted(names[1:])
-    assert {row["store"]: row["plan"] for row in plan.to_dicts()} == {
-        names[0]: "skipped", **dict.fromkeys(names[1:], "missing")}
-    assert "4 missing" in repr(plan)
+    rows = plan_many(names, plan).to_dicts()
+    assert [(row["store"], row["plan"]) for row in rows] == [
+        (names[0], "work"), *((name, "failed") for name in names[1:])]
+    assert "ordres" in rows[1]["why"]
+    assert rows[0]["bytes_to_copy"] > 0
 
 
 def test_a_run_makes_no_store_that_is_missing(spark: SparkSession, tmp_path: Path) -> None:

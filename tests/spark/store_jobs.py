@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,15 @@ from compactlib.executors import Executor
 from compactlib.fences import FileFence, KVFence, TokenFence
 from compactlib.kv import SqliteStore
 from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, LogPlan, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.runtime import Budget
-from compactlib.spark import StoreJob
-from compactlib.spark.stores.store_plans import PlanLog
-from compactlib.spark.stores.whole_stores import HeldFence
+from compactlib.spark import HeldFence, plan_many
+from compactlib.spark.jobs import answers, loaded, pickled
 from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept however long the run takes: what a log holds is compared file by file.
 LIMITS = LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=86_400.0)
-PLAN_LOG = PlanLog()
 
 
 def build_logs(base: Path, count: int) -> list[str]:
@@ -128,9 +125,21 @@ def planned_bytes(folder: str) -> int:
         return plan_for(view, SeedPolicy()).bytes_to_copy
 
 
-def job(folder: str, weight: float = 0.0) -> StoreJob:
-    """Opens the log, compacts it, closes it."""
-    return StoreJob(folder, functools.partial(compact_log, folder), weight)
+def plan_log(folder: str) -> LogPlan:
+    """What a major compaction of one of these logs would do."""
+    with LogReader(folder) as log:
+        return log.plan(SeedPolicy())
+
+
+def work_of(folders: Iterable[str]) -> list[str]:
+    """The logs that have something to compact, or that cannot be planned."""
+    return [row["store"] for row in plan_many(folders, plan_log).to_dicts() if row["plan"] != "nothing"]
+
+
+def on_worker(spark: Any, function: Callable[[Any], Any], item: Any) -> Any:
+    """What a function returns on a worker."""
+    ((_, answer),) = answers(spark, lambda data: pickled(function(loaded(data, "item"))), [pickled(item)], in_a_job=1)
+    return loaded(answer, "item")
 
 
 def contents(folder: str) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from compactlib.testing import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
     AlwaysKilledTask,
-    CarryingTask,
     CopyTask,
     FailingTask,
     KilledOnceTask,
@@ -31,7 +30,6 @@ from tests.spark.rewrite_tasks import (
     NamingTask,
     ReturningTask,
     WaitingTask,
-    WeightedTask,
     described,
 )
 
@@ -64,6 +62,11 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+def first_job(job: Job) -> list[RewriteTask]:
+    """As many tasks as one job has on the two cores of these tests."""
+    return [job.copy_task(number) for number in range(8)]
 
 
 def by_name(outcomes: Sequence[RewriteOutcome]) -> dict[str, RewriteOutcome]:
@@ -126,16 +129,6 @@ class TestResults:
         assert max(map(partitions.count, partitions)) <= 4
         assert len({outcome.attempt for outcome in outcomes.values()}) == 10
 
-    def test_tasks_share_partitions_by_weight(self, spark: SparkSession) -> None:
-        """The heavy one is alone, the light ones are together, whatever the order."""
-        weights = [1, 1, 90, 1, 1, 1]
-        tasks = [WeightedTask(f"t{number}", ReturningTask(f"t{number}", PARTITION), weight)
-                 for number, weight in enumerate(weights)]
-        outcomes = results(list(SparkExecutor(spark, tasks_per_partition=3).run(tasks)))
-        partitions = {name: outcome.files[0].path for name, outcome in outcomes.items()}
-        assert partitions.pop("t2") == "partition://0"
-        assert set(partitions.values()) == {"partition://1"}
-
     def test_no_tasks(self, spark: SparkSession) -> None:
         assert list(SparkExecutor(spark).run([])) == []
 
@@ -180,64 +173,52 @@ class TestJobs:
         outcomes.close()
         assert list(job.private.iterdir()) == []
 
-    def test_outcomes_come_while_other_tasks_run(self, spark: SparkSession, job: Job) -> None:
-        """Of one job: the later task waits for a file that the caller makes when it has the first outcome."""
+    def test_outcomes_come_while_other_jobs_run(self, spark: SparkSession, job: Job) -> None:
+        """The last task waits for a file that the caller makes when it has the outcomes of the first job."""
         go = job.sources / "go"
-        outcomes = SparkExecutor(spark).run([WaitingTask("late", str(go)), job.copy_task(1), job.copy_task(2)])
-        assert [next(outcomes).task for _ in range(2)] == ["copy-1", "copy-2"]
+        outcomes = SparkExecutor(spark).run([*first_job(job), WaitingTask("late", str(go))])
+        assert {next(outcomes).task for _ in range(8)} == {task.name for task in first_job(job)}
         go.touch()
         assert [outcome.task for outcome in outcomes] == ["late"]
 
-    def test_leaving_ends_the_job(self, spark: SparkSession, job: Job) -> None:
-        tasks: list[RewriteTask] = [job.copy_task(1), WaitingTask("late", str(job.sources / "never"))]
-        outcomes = SparkExecutor(spark).run(tasks)
-        assert next(outcomes).task == "copy-1"
+    def test_leaving_ends_the_jobs(self, spark: SparkSession, job: Job) -> None:
+        outcomes = SparkExecutor(spark).run([*first_job(job), WaitingTask("late", str(job.sources / "never"))])
+        next(outcomes)
         outcomes.close()
         # The cores are free: this would wait for one for good.
-        assert len(results(list(SparkExecutor(spark).run([job.copy_task(2), job.copy_task(3)])))) == 2
+        assert len(results(list(SparkExecutor(spark).run([job.copy_task(12), job.copy_task(13)])))) == 2
         # Spark tells its own listeners a little later; a job that went on would do so for good.
         while spark.sparkContext.statusTracker().getActiveJobsIds():
             time.sleep(0.01)
 
-    def test_runs_beside_each_other_get_their_own_outcomes(self, spark: SparkSession, job: Job) -> None:
+    def test_runs_at_the_same_time_get_their_own_outcomes(self, spark: SparkSession, job: Job) -> None:
         """Of one executor: the second run is begun and ends while a task of the first waits for it."""
         go = job.sources / "go"
         executor = SparkExecutor(spark)
-        first = executor.run([WaitingTask("late", str(go)), job.copy_task(1)])
-        assert next(first).task == "copy-1"
-        assert results(list(executor.run([job.copy_task(2)]))).keys() == {"copy-2"}
+        first = executor.run([*first_job(job), WaitingTask("late", str(go))])
+        seen = {next(first).task}
+        assert results(list(executor.run([job.copy_task(12)]))).keys() == {"copy-12"}
         go.touch()
-        assert [outcome.task for outcome in first] == ["late"]
+        assert seen | {outcome.task for outcome in first} == {"late", *(task.name for task in first_job(job))}
 
-    def test_a_run_is_one_job(self, spark: SparkSession) -> None:
-        """Spark counts the jobs of this thread's group."""
-        spark.sparkContext.setJobGroup("one job", "")
+    def test_a_run_is_small_jobs(self, spark: SparkSession) -> None:
+        """Spark counts the jobs of this thread's group: the caller's properties reach them."""
+        spark.sparkContext.setJobGroup("small jobs", "")
         try:
             results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(20)])))
         finally:
             spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         tracker = spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("one job")]
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("small jobs")]
         stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
-        assert [stage.numTasks for stage in stages if stage is not None] == [20]
-
-    @pytest.mark.parametrize(("size", "partitions"), [(100_000, [0, 1, 2, 3, 4]), (500_000, [0, 1, 2, 3, 4]),
-                                                      (1_500_000, [0, 1, 2, 3, 4]), (15 << 20, [0, 1, 0, 1, 0])])
-    def test_large_tasks_are_as_many_jobs_as_it_takes_and_leave_nothing_behind(
-            self, spark: SparkSession, size: int, partitions: list[int]) -> None:
-        """What PySpark makes a broadcast would stay on the disk until the session ends."""
-        scratch = Path(spark.sparkContext._temp_dir)  # noqa: SLF001 - it has no public name
-        before = set(scratch.iterdir())
-        found = results(list(SparkExecutor(spark).run([CarryingTask(f"t{n}", bytes([n]) * size) for n in range(5)])))
-        assert [found[f"t{n}"].files[0].path for n in range(5)] == [f"partition://{number}" for number in partitions]
-        assert set(scratch.iterdir()) <= before
+        assert sorted(stage.numTasks for stage in stages if stage is not None) == [4, 8, 8]
 
     def test_names_must_differ(self, spark: SparkSession, job: Job) -> None:
         with pytest.raises(InvalidInput, match="copy-1"):
             SparkExecutor(spark).run([job.copy_task(1), job.copy_task(1)])
 
     def test_a_partition_has_at_least_one_task(self, spark: SparkSession) -> None:
-        with pytest.raises(InvalidInput, match="tasks_per_partition is 0; it must"):
+        with pytest.raises(InvalidInput, match="tasks_per_partition is 0; give at least 1"):
             SparkExecutor(spark, tasks_per_partition=0)
 
     def test_it_prints_itself(self, spark: SparkSession) -> None:
@@ -334,20 +315,17 @@ class TestKilledWorkers:
 
     def test_a_task_that_kills_its_worker_in_every_attempt_fails_alone(self, spark: SparkSession, job: Job) -> None:
         observer = RecordingObserver()
-        tasks: list[RewriteTask] = [job.copy_task(1), AlwaysKilledTask("deadly"),
-                                    *(job.copy_task(number) for number in range(3, 6))]
+        tasks: list[RewriteTask] = [AlwaysKilledTask("deadly"), *(job.copy_task(number) for number in range(1, 20))]
         named = by_name(list(SparkExecutor(spark).run(tasks, observer=observer)))
         error = failure(named.pop("deadly"))
-        assert len(results(list(named.values()))) == 4
+        assert len(results(list(named.values()))) == 19
         assert isinstance(error, TaskFailed)
         assert error.task == "deadly"
         assert "Job aborted due to stage failure" in str(error)
         assert "failed 4 times" in str(error)
-        assert "the worker died in every attempt" in str(error)
+        assert "it killed its worker in every attempt" in str(error)
         assert len(str(error)) < 700
-        *_, last = [fields["tasks"] for name, fields in observer.events if name == "spark_job_failed"]
-        assert last == 1
-        assert observer.progresses[-1] == Progress("rewrite", 5, 5, "groups")
+        assert observer.progresses[-1] == Progress("rewrite", 20, 20, "groups")
 
 
 class TestBudget:
@@ -362,18 +340,11 @@ class TestBudget:
         outcomes = by_name(list(SparkExecutor(spark).run(tasks, budget=budget)))
         done = [outcome for outcome in outcomes.values() if isinstance(outcome, RewriteResult)]
         refused = [failure(outcome) for outcome in outcomes.values() if isinstance(outcome, RewriteFailure)]
-        # Two at a time: 4000 each, then 1500 each, then 0 or 1000 for the last; a chunk is 1000 bytes.
-        assert sorted(result.task for result in done) == ["copy-0", "copy-1"]
+        # One at a time, of 2500 bytes in pieces of 1000: 500 are left for the others.
+        assert sorted(result.task for result in done) == ["copy-0", "copy-1", "copy-2"]
         assert all(isinstance(error, BudgetSpent) and error.reason == "bytes" for error in refused)
-        assert len(refused) == 3
-        assert budget.spent_bytes == sum(file.stat().st_size for file in job.private.iterdir()) == 8000
-
-    def test_spark_is_asked_how_many_run_at_once(self, spark: SparkSession, job: Job) -> None:
-        # 2500 bytes for two of 1250 at once; were they shared by one, two or four, some chunk would be refused or left.
-        budget = Budget(total_bytes=5000)
-        tasks = [job.copy_task(number) for number in range(2)]
-        results(list(SparkExecutor(spark).run(tasks, budget=budget)))
-        assert budget.spent_bytes == 5000
+        assert len(refused) == 2
+        assert budget.spent_bytes == 7500
 
     def test_a_rate_is_divided_and_lets_everything_through(self, spark: SparkSession, job: Job) -> None:
         budget = Budget(bytes_per_second=1e9)
@@ -388,35 +359,32 @@ class TestBudget:
         assert errors[0] is not errors[1]
         assert list(job.private.iterdir()) == []
 
-    def test_cancel_ends_the_job(self, spark: SparkSession, job: Job) -> None:
+    def test_cancel_ends_the_jobs(self, spark: SparkSession, job: Job) -> None:
         """What had come by then stays; the other task would wait for good."""
         budget = Budget()
-        tasks: list[RewriteTask] = [job.copy_task(1), WaitingTask("late", str(job.sources / "never")), job.copy_task(2)]
-        outcomes = SparkExecutor(spark).run(tasks, budget=budget)
-        first = [next(outcomes), next(outcomes)]
+        outcomes = SparkExecutor(spark).run([*first_job(job), WaitingTask("late", str(job.sources / "never"))],
+                                            budget=budget)
+        first = [next(outcomes) for _ in range(8)]
         budget.cancel()
         (late,) = outcomes
-        assert results(first).keys() == {"copy-1", "copy-2"}
+        assert len(results(first)) == 8
         error = failure(late)
         assert isinstance(error, BudgetSpent)
         assert (late.task, error.reason) == ("late", "cancelled")
-        assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
-    def test_pause_ends_the_job_and_what_is_left_begins_anew(self, spark: SparkSession, job: Job) -> None:
-        budget, go = Budget(), job.sources / "go"
-        outcomes = SparkExecutor(spark).run([job.copy_task(1), WaitingTask("late", str(go))], budget=budget)
-        assert next(outcomes).task == "copy-1"
+    def test_no_job_begins_while_paused(self, spark: SparkSession, job: Job) -> None:
+        budget = Budget()
+        tasks = [job.copy_task(number) for number in range(17)]  # jobs of 8, 8 and 1
+        outcomes = SparkExecutor(spark).run(tasks, budget=budget)
+        came = [next(outcomes)]
         budget.pause()
-        rest: list[RewriteOutcome] = []
-        thread = threading.Thread(target=lambda: rest.extend(outcomes))
+        came += [next(outcomes) for _ in range(15)]
+        assert not [path for path in job.private.iterdir() if path.name.startswith("copy-16")]
+        thread = threading.Thread(target=lambda: came.extend(outcomes))
         thread.start()
-        # The job goes away while the budget is paused; if it did not, this would wait for good.
-        while spark.sparkContext.statusTracker().getActiveJobsIds():
-            threading.Event().wait(0.01)
-        go.touch()
         budget.resume()
         thread.join()
-        assert results(rest).keys() == {"late"}
+        assert results(came).keys() == {task.name for task in tasks}
 
 
 def test_workers_are_left_as_they_were(spark: SparkSession, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor
 from tests.harness.blob_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask
-from tests.spark.store_jobs import LIMITS, build_logs, contents, grow, job
+from tests.spark.store_jobs import LIMITS, build_logs, compact_log, contents, grow
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -96,7 +96,7 @@ class TestFencing:
         assert isinstance(again, Done)
         assert not again.stats.failed
         assert live(folder) == before
-        job(twin).compact(SparkExecutor(spark), Budget())
+        compact_log(twin, SparkExecutor(spark), Budget())
         assert contents(folder) == contents(twin)
 
     def test_nor_can_it_commit_a_blob_store(self, spark: SparkSession, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ class TestTwoAttempts:
 
         with SegmentLog(folder, LIMITS) as log:
             assert not log.compact(policy=log.policy, executor=Twice()).is_empty
-        job(twin).compact(SparkExecutor(spark), Budget())
+        compact_log(twin, SparkExecutor(spark), Budget())
         assert contents(folder) == contents(twin)
         assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
 

@@ -39,7 +39,7 @@ from compactlib.scheduler import (
 from compactlib.scheduler.running_job import output_block_id
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions
-from compactlib.spark.rewrites.blocks import columns_of
+from compactlib.spark.blocks import columns_of
 from tests.spark.block_files import LocalBlocks
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Generator, Iterable
-from functools import partial
 from pathlib import Path
 
 import attrs
@@ -20,7 +19,7 @@ from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
-from compactlib.spark import SparkExecutor, StoreJob, compact_stores
+from compactlib.spark import SparkExecutor
 from tests.spark.raftlogs import build_log
 from tests.spark.rewrite_tasks import DiesFirstTask
 
@@ -130,22 +129,16 @@ def test_any_logs_in_common_jobs_of_shared_tasks_come_out_the_same(
     base = tmp_path / str(next(_folders))
     base.mkdir()
     executor = SparkExecutor(spark, tasks_per_partition=together)
-    theirs, jobs = {}, []
+    theirs, ours = {}, {}
     for number, layout in enumerate(logs):
         source = layout.build(base / f"log{number}")
         shutil.copytree(source, base / f"local{number}")
         theirs[str(source)] = _compact(str(base / f"local{number}"), layout.options, LocalExecutor())
-
-        jobs.append(StoreJob(str(source), partial(_compact_job, str(source), layout.options)))
-    ours = {each.name: each.outcome for each in compact_stores(jobs, executor)}
+        ours[str(source)] = _compact(str(source), layout.options, executor)
     assert {name: _told(outcome) for name, outcome in ours.items()} == {
         name: _told(outcome) for name, outcome in theirs.items()}
     for number in range(len(logs)):
         assert contents(base / f"log{number}") == contents(base / f"local{number}")
-
-
-def _compact_job(folder: str, options: LogOptions, executor: Executor, budget: Budget) -> object:
-    return _compact(folder, options, executor)
 
 
 def _compact(folder: str, options: LogOptions, executor: Executor) -> object:

@@ -28,13 +28,12 @@ from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
-from compactlib.spark import SparkExecutor, compact_stores, ship_library
-from compactlib.spark.executors.items import map_items
+from compactlib.spark import SparkExecutor, ship_library
 from tests.harness.spark_session import QUICK_JAVA, spark_session
 from tests.spark import rewrite_tasks
 from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles
 from tests.spark.row_jobs import merged_block, merged_on_spark
-from tests.spark.store_jobs import LIMITS, build_logs, grow, job
+from tests.spark.store_jobs import LIMITS, build_logs, compact_log, grow, on_worker
 from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
 
 SPECULATION = {
@@ -82,12 +81,12 @@ def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
              *(CopyTask(f"beside-{number}", str(source), str(private)) for number in range(2))]
     lost = list(SparkExecutor(spark).run(tasks))
     greeting = ship_wheel(spark, wheel(folder))
-    (greeted,) = map_items(spark, ["cluster"], import_greeting)
+    greeted = on_worker(spark, import_greeting, "cluster")
     results = {outcome.task: outcome.files[0].path for outcome in outcomes if isinstance(outcome, RewriteResult)}
     return {"archive": archive, "results": results, "outcomes": [repr(outcome) for outcome in outcomes],
             "copied": [fields for name, fields in observer.events if name == "copied"],
             "lost": {outcome.task: outcome.files[0].path for outcome in lost if isinstance(outcome, RewriteResult)},
-            "greeting": [greeting, *(greeted.value or [repr(greeted.error)])],
+            "greeting": [greeting, *greeted],
             "spent": budget.spent_bytes, "private": sorted(path.name for path in private.iterdir()),
             "metarange": merged_on_spark(spark, folder / "objects"), "block": merged_block(spark, folder / "blocks")}
 
@@ -157,8 +156,9 @@ def die_between_commits(spark: SparkSession, folders: list[str]) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield outcome
 
-    # One store after the other, so that it is known what is committed when the process dies.
-    list(compact_stores(map(job, folders), Killed(), stores_at_once=1))
+    killed = Killed()
+    for folder in folders:
+        compact_log(folder, killed, Budget())
 
 
 def main(master: str, folder: Path) -> None:

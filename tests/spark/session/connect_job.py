@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from compactlib.executors import RewriteFailure, RewriteTask
 from compactlib.runtime import Budget, RecordingObserver
 from compactlib.spark import SparkExecutor, register, ship_library
-from compactlib.spark.executors.items import map_items
 from compactlib.testing import check_executor
 from tests.harness.spark_session import QUICK_JAVA
 from tests.raftlog import wrapped_files
@@ -26,7 +25,7 @@ from tests.spark import rewrite_tasks, store_jobs
 from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask, WaitingTask
 from tests.spark.row_jobs import merged_block, merged_on_spark
-from tests.spark.store_jobs import build_logs, groups_of, job
+from tests.spark.store_jobs import build_logs, compact_log, groups_of, on_worker
 from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
 
 
@@ -62,8 +61,7 @@ def found(folder: Path) -> dict[str, Any]:
     answers["rows equal"] = sorted(tuple(row) for row in frame.collect()) == [
         tuple(row.values()) for row in expected_rows(log)]
     answers["wheel"] = ship_wheel(spark, wheel(folder))
-    (greeted,) = map_items(spark, ["Connect"], import_greeting)
-    answers["greeting"] = greeted.value or repr(greeted.error)
+    answers["greeting"] = on_worker(spark, import_greeting, "Connect")
     answers["metarange"] = merged_on_spark(spark, folder / "objects")
     answers["block"] = merged_block(spark, folder / "blocks")
     answers |= from_wheel(spark.newSession(), folder)
@@ -97,7 +95,7 @@ def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:
     name = ship_wheel(spark, library_wheel(folder))
     list(SparkExecutor(spark).run([CopyTask("wheel", __file__, str(folder))], observer=observer))
     (compacted,) = build_logs(folder / "logs", 1)
-    outcome = job(compacted).compact(SparkExecutor(spark), Budget())
+    outcome = compact_log(compacted, SparkExecutor(spark), Budget())
     return {"library wheel": name, "wheel library": observer.events[0][1]["library"], "compacted": groups_of(outcome)}
 
 

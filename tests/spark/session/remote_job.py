@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from compactlib.raftlog import SeedPolicy
 from compactlib.runtime import Budget
-from compactlib.spark import SparkExecutor, compact_on_workers, plan_stores, register, ship_library
+from compactlib.spark import SparkExecutor, compact_on_workers, register, ship_library
 from tests.raftlog import wrapped_files
 from tests.spark import store_jobs
-from tests.spark.store_jobs import PLAN_LOG, build_logs, compact_log, groups_of, open_log
+from tests.spark.store_jobs import build_logs, compact_log, groups_of, open_log, work_of
 
 
 def found(address: str, folder: Path) -> dict[str, Any]:
@@ -32,13 +32,13 @@ def found(address: str, folder: Path) -> dict[str, Any]:
     (single,) = build_logs(folder / "single", 1)
     many = build_logs(folder / "many", 6)
     outcome = compact_log(single, SparkExecutor(spark), Budget())
-    plan = plan_stores(spark, many, PLAN_LOG)
-    outcomes = compact_on_workers(spark, plan.work, open_log, policy=SeedPolicy())
+    planned = work_of(many)
+    outcomes = compact_on_workers(spark, planned, open_log, policy=SeedPolicy())
     entries = spark.read.format("compactlib.raftlog").load(single)
     answers = {"session": type(spark).__module__, "master": spark.conf.get("spark.master"),
-               "groups": groups_of(outcome), "live": entries.where("live").count(), "planned": len(plan.work),
+               "groups": groups_of(outcome), "live": entries.where("live").count(), "planned": len(planned),
                "outcomes": [row.outcome for row in outcomes.collect()],
-               "again": bool(plan_stores(spark, many, PLAN_LOG).work),
+               "again": bool(work_of(many)),
                "streamed": streamed(spark, folder)}
     spark.stop()
     return answers
@@ -49,7 +49,7 @@ def streamed(spark: SparkSession, folder: Path) -> list[str]:
     folders, told = build_logs(folder / "streamed", 3), folder / "told"
 
     def compact(batch: DataFrame, number: int) -> None:
-        work = plan_stores(batch.sparkSession, folders, PLAN_LOG).work
+        work = work_of(folders)
         outcomes = compact_on_workers(batch.sparkSession, work, open_log, policy=SeedPolicy()).collect()
         told.write_text("\n".join(f"{Path(row.store).name} {row.outcome}" for row in outcomes))
 

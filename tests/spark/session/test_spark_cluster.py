@@ -17,11 +17,9 @@ from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader
 from compactlib.runtime import Budget
-from compactlib.spark import compact_stores
-from compactlib.spark.stores.store_plans import StoreWork
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.session.cluster import standalone_cluster
-from tests.spark.store_jobs import PLAN_LOG, build_logs, contents, grow, job
+from tests.spark.store_jobs import build_logs, compact_log, contents, grow, work_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -98,7 +96,7 @@ def test_a_copy_of_a_slow_task_wins_and_the_slow_one_changes_nothing(answers: di
     assert answers["woke"]
     (twin,) = build_logs(tmp_path / "twin", 1)
     grow(twin)
-    assert isinstance(job(twin).compact(LocalExecutor(), Budget()), Done)
+    assert isinstance(compact_log(twin, LocalExecutor(), Budget()), Done)
     assert contents(str(log)) == contents(twin)
     assert [path.name for path in log.iterdir() if path.is_dir()] == []
 
@@ -115,12 +113,10 @@ def test_a_driver_killed_between_rewrite_and_commit_loses_nothing(answers: dict[
     for folder, twin in zip(folders, twins, strict=True):
         with LogReader(folder) as ours, LogReader(twin) as theirs:
             assert list(ours.entries()) == list(theirs.entries())
-    left = [folder for folder in folders if isinstance(PLAN_LOG(folder), StoreWork)]
+    left = work_of(folders)
     assert left == folders[2:]
-    assert "left by an interrupted run: rewrite-" in PLAN_LOG(folders[2]).reason
-    outcomes = list(compact_stores(map(job, left), LocalExecutor()))
-    assert [type(each.outcome) for each in outcomes] == [Done, Done]
+    assert [type(compact_log(folder, LocalExecutor(), Budget())) for folder in left] == [Done, Done]
     for folder, twin in zip(folders, twins, strict=True):
-        job(twin).compact(LocalExecutor(), Budget())
+        compact_log(twin, LocalExecutor(), Budget())
         assert contents(folder) == contents(twin)
         assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []

@@ -16,7 +16,7 @@ from compactlib.executors import LocalExecutor
 from compactlib.runtime import Budget
 from compactlib.testing import ExecutorConformance
 from tests.spark.row_jobs import merged_block, merged_here
-from tests.spark.store_jobs import build_logs, contents, job
+from tests.spark.store_jobs import build_logs, compact_log, contents
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -65,7 +65,7 @@ def test_a_log_is_compacted_from_the_library_s_own_wheel(answers: dict[str, Any]
     assert f"/{answers['library wheel']}/compactlib/" in answers["wheel library"]
     assert answers["compacted"] == 1
     (twin,) = build_logs(tmp_path / "twin", 1)
-    job(twin).compact(LocalExecutor(), Budget())
+    compact_log(twin, LocalExecutor(), Budget())
     assert contents(str(answers["folder"] / "logs" / "log-0")) == contents(twin)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import compactlib.spark
 from compactlib.errors import MissingDependency
 from compactlib.spark import SparkExecutor, register, ship_library
-from compactlib.spark.session.library import library_archive
+from compactlib.spark.session import library_archive
 
 
 def test_equal_sources_give_equal_bytes() -> None:
@@ -24,7 +24,7 @@ def test_equal_sources_give_equal_bytes() -> None:
 
 def test_it_holds_sources_and_nothing_else() -> None:
     names = zipfile.ZipFile(io.BytesIO(library_archive())).namelist()
-    assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executors/reports.py"} <= set(names)
+    assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executor.py"} <= set(names)
     assert {Path(name).suffix for name in names} == {".py"}
     assert names == sorted(names)
 
@@ -32,9 +32,9 @@ def test_it_holds_sources_and_nothing_else() -> None:
 def test_python_imports_from_it_alone(tmp_path: Path) -> None:
     archive = tmp_path / "library.zip"
     archive.write_bytes(library_archive(with_dependencies=True))
-    script = ("import sys; sys.path.insert(0, sys.argv[1]); import compactlib.spark.executors.reports, attrs, "
+    script = ("import sys; sys.path.insert(0, sys.argv[1]); import compactlib.spark.executor, attrs, "
               "sortedcontainers\n"
-              "for module in (compactlib.spark.executors.reports, attrs, sortedcontainers): print(module.__file__)\n"
+              "for module in (compactlib.spark.executor, attrs, sortedcontainers): print(module.__file__)\n"
               "print('pyspark' in sys.modules)")
     # -S: no site-packages, as on a worker that has nothing installed.
     answer = subprocess.run([sys.executable, "-I", "-S", "-c", script, str(archive)], capture_output=True, text=True,
@@ -52,7 +52,7 @@ def test_importing_the_package_does_not_import_spark() -> None:
 
 def test_a_worker_imports_little() -> None:
     """From an archive every module is compiled anew, in every worker process."""
-    script = ("import sys, compactlib.spark.executors.reports; print(*sorted(m for m in sys.modules if "
+    script = ("import sys, compactlib.spark.executor; print(*sorted(m for m in sys.modules if "
               "m.startswith('compactlib')))")
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     found = set(answer.stdout.split())

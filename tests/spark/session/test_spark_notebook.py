@@ -4,21 +4,12 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 from pathlib import Path
 from typing import Any
 
 import nbclient
 import nbformat
-import pytest
-from pyspark.sql import SparkSession
-
-from compactlib.runtime import Budget, TqdmObserver
-from compactlib.runtime.observe import telling
-from compactlib.spark import SparkExecutor, StoreJob, compact_stores
-from tests.spark.rewrite_tasks import WaitingTask
-from tests.spark.store_jobs import build_logs, job
 
 BARS = """
 from compactlib.runtime import TqdmObserver
@@ -28,15 +19,11 @@ with TqdmObserver(mininterval=0) as bars:
     bars.event("progress", work="rewrite", done=5, total=5, unit="groups")
 """
 TABLE = """
-from compactlib.errors import DiskFull
-from compactlib.outcome import Failed, Skipped
-from compactlib.report import Table
-from compactlib.spark.stores.many_stores import StoreOutcome
-outcomes = [StoreOutcome("orders", Failed(DiskFull(operation="write", path="/<disk>", errno=28))),
-            StoreOutcome("carts", Skipped("nothing is dead"))]
-Table.from_dicts([row for each in outcomes for row in each.to_dicts()], title="2 stores")
+from compactlib.report import Table, VerifyReport
+rows = [{"store": "orders", "why": "/<disk> is full"}, {"store": "carts", "why": "nothing is dead"}]
+Table.from_dicts(rows, title="2 stores")
 """
-ONE = "outcomes[1]"
+ONE = "VerifyReport((), 0, 0)"
 
 
 def run_cells(folder: Path, *cells: str) -> Any:
@@ -71,32 +58,4 @@ def test_bars_follow_a_total_that_grows_and_tables_render(tmp_path: Path) -> Non
     assert "<caption>2 stores</caption>" in html_of(table)
     # What failed is no markup.
     assert "/&lt;disk&gt;" in html_of(table)
-    assert "nothing is dead" in html_of(one)
-
-
-@pytest.mark.spark
-def test_the_bars_of_running_jobs_show_groups_and_stores(spark: SparkSession, tmp_path: Path) -> None:
-    folders = build_logs(tmp_path / "logs", 3)
-    screen = io.StringIO()
-    marker = tmp_path / "go"
-
-    class Bars(TqdmObserver):
-        """Lets the waiting tasks go on once a bar of the rewrites is on the screen."""
-
-        def event(self, name: str, /, **fields: Any) -> None:
-            super().event(name, **fields)
-            if fields.get("work") == "rewrite":
-                marker.touch()
-
-    def waiting(executor: Any, budget: Budget) -> Any:
-        (outcome,) = executor.run([WaitingTask("wait", str(marker))])
-        return outcome
-
-    jobs = [*map(job, folders), StoreJob("waiting", waiting)]
-    with Bars(file=screen, mininterval=0, ascii=True, ncols=100) as bars:
-        outcomes = list(compact_stores(jobs, SparkExecutor(spark), observer=telling(bars)))
-    shown = screen.getvalue()
-    for bar in ("stores: 100%", "rewrite: 100%"):
-        assert bar in shown, shown
-    assert len(outcomes) == 4
-    assert all("<tr>" in each._repr_html_() for each in outcomes)
+    assert "0 findings" in html_of(one)

@@ -18,7 +18,7 @@ from compactlib.executors import LocalExecutor
 from compactlib.runtime import Budget
 from tests.harness.spark_session import QUICK_JAVA
 from tests.spark.session.cluster import connect_server, standalone_cluster
-from tests.spark.store_jobs import build_logs, contents, job
+from tests.spark.store_jobs import build_logs, compact_log, contents
 from tests.spark.wheels import python_without_library
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -69,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def same_as_here(folders: list[str], twins: list[str]) -> None:
     for folder, twin in zip(folders, twins, strict=True):
-        job(twin).compact(LocalExecutor(), Budget())
+        compact_log(twin, LocalExecutor(), Budget())
         assert contents(folder) == contents(twin)
 
 

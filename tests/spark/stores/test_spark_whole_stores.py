@@ -18,11 +18,9 @@ from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import SeedPolicy, SegmentLog
 from compactlib.runtime import Budget, BudgetLimits
-from compactlib.spark import compact_on_workers, plan_stores
-from compactlib.spark.stores.whole_stores import WholeStore
+from compactlib.spark import compact_on_workers
 from tests.spark.store_jobs import (
     LIMITS,
-    PLAN_LOG,
     build_logs,
     compact_log,
     contents,
@@ -33,6 +31,7 @@ from tests.spark.store_jobs import (
     open_log,
     open_mortal,
     open_noted,
+    work_of,
 )
 
 POLICY = SeedPolicy()
@@ -48,48 +47,15 @@ def compacted_alone(folders: list[str]) -> list[dict[str, Any]]:
     return [contents(folder) for folder in folders]
 
 
-class TestOneStore:
-    """What a worker does, without Spark."""
-
-    def test_its_row_says_what_was_done(self, tmp_path: Path) -> None:
-        (folder,) = build_logs(tmp_path / "logs", 1)
-        name, outcome, reason, size, seconds, error = WholeStore(open_log, POLICY)(folder)
-        assert (name, outcome, error) == (folder, "done", None)
-        assert "rewrote 2 segments into 1" in reason
-        assert size > 0
-        assert seconds > 0
-        again = WholeStore(open_log, POLICY)(folder)
-        assert again[1] == "skipped"
-        assert "nothing in them is dead" in again[2]
-        assert again[3] == 0
-
-    def test_it_is_closed_whatever_happens(self, tmp_path: Path) -> None:
-        class Broken:
-            closed = 0
-
-            def compact(self, **arguments: object) -> object:
-                raise ZeroDivisionError("a host's own")
-
-            def close(self) -> None:
-                self.closed += 1
-
-        broken = Broken()
-        told = WholeStore(lambda name: broken)("a")  # type: ignore[arg-type, return-value]
-        assert (told[1], told[5], broken.closed) == ("failed", "TaskFailed", 1)
-        assert "a host's own" in told[2]
-
-    def test_what_another_holds_is_skipped(self, tmp_path: Path) -> None:
-        (folder,) = build_logs(tmp_path / "logs", 1)
-        with SegmentLog(folder, LIMITS):
-            told = WholeStore(open_log, POLICY)(folder)
-        assert (told[1], told[5]) == ("skipped", None)
-        assert "is open for writing" in told[2]
-
-    def test_limits_hold_for_each(self, tmp_path: Path) -> None:
-        (folder,) = build_logs(tmp_path / "logs", 1)
-        for limits in (BudgetLimits(total_bytes=1), BudgetLimits(deadline=0.0)):
-            told = WholeStore(open_log, POLICY, limits=limits)(folder)
-            assert (told[1], told[5]) == ("failed", "BudgetSpent")
+@pytest.mark.spark
+def test_limits_hold_for_each_store_and_rows_say_what_was_done(spark: SparkSession, tmp_path: Path) -> None:
+    (folder,) = build_logs(tmp_path / "logs", 1)
+    (row,) = compact_on_workers(spark, [folder], open_log, policy=POLICY, limits=BudgetLimits(total_bytes=1)).collect()
+    assert (row.outcome, row.error) == ("failed", "BudgetSpent")
+    (row,) = compact_on_workers(spark, [folder], open_log, policy=POLICY).collect()
+    assert (row.outcome, row.error) == ("done", None)
+    assert "rewrote 2 segments into 1" in row.reason
+    assert min(row.bytes_written, row.bytes_freed, row.seconds) > 0
 
 
 @pytest.mark.spark
@@ -102,7 +68,8 @@ class TestOnSpark:
         frame = compact_on_workers(spark, ours, partial(open_noted, notes=str(notes)), policy=POLICY)
         assert outcomes_of(frame) == dict.fromkeys(ours, ("done", None))
         frame.createOrReplaceTempView("outcomes")
-        (row,) = spark.sql("SELECT sum(bytes) AS bytes, count_if(seconds > 0) AS stores FROM outcomes").collect()
+        (row,) = spark.sql("SELECT sum(bytes_written) AS bytes, count_if(seconds > 0) AS stores "
+                           "FROM outcomes").collect()
         assert row.bytes > 0
         assert row.stores == frame.count() == len(list(notes.iterdir())) == 12
         assert [contents(folder) for folder in ours] == compacted_alone(theirs)
@@ -116,8 +83,7 @@ class TestOnSpark:
         segment.write_bytes(b"\xff" * segment.stat().st_size)
         absent = str(tmp_path / "absent" / "log")
         with SegmentLog(held, LIMITS):
-            frame = compact_on_workers(spark, {ready: 1.0, held: 5.0, damaged: 2.0, absent: 0.0}, open_log,
-                                       policy=POLICY, stores_at_once=1, parts=1)
+            frame = compact_on_workers(spark, [ready, held, damaged, absent], open_log, policy=POLICY, stores_at_once=1)
         found = outcomes_of(frame)
         assert (found[ready], found[held]) == (("done", None), ("skipped", None))
         assert found[damaged] == ("failed", CorruptData.__name__)
@@ -142,19 +108,17 @@ class TestOnSpark:
     def test_a_store_that_kills_every_worker_is_told_and_the_rest_can_go_on(self, spark: SparkSession,
                                                                             tmp_path: Path) -> None:
         deadly, sound = build_logs(tmp_path / "logs", 2)
-        frame = compact_on_workers(spark, {deadly: 2.0, sound: 1.0}, partial(open_deadly, deadly=deadly), parts=2)
+        frame = compact_on_workers(spark, [deadly, sound], partial(open_deadly, deadly=deadly))
         (row,) = frame.where(frame.store == deadly).collect()
         assert (row.outcome, row.error) == ("failed", "TaskFailed")
-        assert "worker died in every attempt" in row.reason
+        assert "killed its worker in every attempt" in row.reason
         assert outcomes_of(compact_on_workers(spark, [sound], open_log))[sound][0] != "failed"
 
     def test_bad_input(self, spark: SparkSession) -> None:
         with pytest.raises(InvalidInput, match="'a' is listed twice"):
             compact_on_workers(spark, ["a", "b", "a"], open_log)
-        with pytest.raises(InvalidInput, match="stores is '/logs/a'; give a list"):
+        with pytest.raises(InvalidInput, match="stores are '/logs/a'; give a list"):
             compact_on_workers(spark, "/logs/a", open_log)
-        with pytest.raises(InvalidInput, match="weight"):
-            compact_on_workers(spark, {"a": -1.0}, open_log)
         with pytest.raises(InvalidInput, match="at_once is 0"):
             compact_on_workers(spark, ["a"], open_log, stores_at_once=0)
         assert compact_on_workers(spark, [], open_log).count() == 0
@@ -178,7 +142,7 @@ class TestOnSpark:
 
 
 def many(spark: SparkSession, base: Path, count: int) -> None:
-    """Plan, compact by weight and plan again so many logs: each ends as it would alone, the second plan is empty."""
+    """Plan, compact and plan again so many logs: each ends as it would alone, the second plan is empty."""
     templates = build_logs(base / "templates", 10)
     folders = copied_logs(base / "logs", templates, count)
     # A few that are far heavier than the rest.
@@ -189,18 +153,14 @@ def many(spark: SparkSession, base: Path, count: int) -> None:
             log.extend((index, 1, b"heavy" * 200) for index in range(last + 1, last + 200))
             log.record_snapshot(last + 198, live=range(1, last + 198, 3))
     (twin,) = copied_logs(base / "twin", heavy, 1)
-    plan = plan_stores(spark, folders, PLAN_LOG)
-    assert [each.kind for each in plan.stores] == ["work"] * count
-    assert set(list(plan.work)[:len(heavy)]) == set(heavy)
-    frame = compact_on_workers(spark, plan.work, open_log, policy=POLICY)
+    assert work_of(folders) == folders
+    frame = compact_on_workers(spark, folders, open_log, policy=POLICY)
     assert outcomes_of(frame) == dict.fromkeys(folders, ("done", None))
     *expected, heaviest = compacted_alone([*templates, twin])
     assert contents(heavy[0]) == heaviest
     assert not [folder for number, folder in enumerate(folders)
                 if folder not in heavy and contents(folder) != expected[number % 10]]
-    again = plan_stores(spark, folders, PLAN_LOG)
-    assert [each.kind for each in again.stores] == ["skipped"] * count
-    assert again.work == {}
+    assert work_of(folders) == []
 
 
 def killed_workers(spark: SparkSession, base: Path, rng: random.Random) -> None:

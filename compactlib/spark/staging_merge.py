@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from compactlib.clock import Clock
+from compactlib.errors import CompactlibError
+from compactlib.executors import portable_error
 from compactlib.objects import ObjectStore
-from compactlib.spark.executors.items import map_items
-from compactlib.spark.executors.jobs import require_spark
+from compactlib.spark.jobs import answers, loaded, pickled, require_spark
 from compactlib.staging import CommittedRanges, MergeInParts
 
 if TYPE_CHECKING:
@@ -31,8 +35,23 @@ class StagingMerge(MergeInParts):
         self._spark: SparkSession = spark
 
     def _on_workers(self, merge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
-        for each in map_items(self._spark, parts, merge, parts=len(parts)):
-            if each.value is None:
-                assert each.error is not None
-                raise each.error
-            yield each.value
+        pieces = list(map(pickled, parts))
+        found: dict[int, Any] = {}
+        for number, answer in answers(self._spark, _Merged(merge), pieces, in_a_job=max(1, len(pieces))):
+            found[number] = loaded(answer, f"part {number}")
+            if isinstance(found[number], CompactlibError):
+                raise found[number]
+        return iter([found[number] for number in range(len(pieces))])
+
+
+@attrs.frozen
+class _Merged:
+    """What a worker does with a part: returns its pickled value, or the error that merging it raised."""
+
+    merge: Callable[[Any], Any]
+
+    def __call__(self, data: bytes) -> bytes:
+        try:
+            return pickled(self.merge(pickle.loads(data)))
+        except Exception as error:  # foreign code may raise anything
+            return pickled(portable_error("a part of the merge", error, pickled))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ships compactlib to workers that do not have it installed."""
+"""A session of the caller: sending the library to its workers, and making the tables known to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
-from compactlib.spark.executors.jobs import require_spark
+from compactlib.spark.jobs import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,3 +72,18 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
         # Spark puts it on this process's path as well, where it would be a second copy of what is installed.
         sys.path[:] = [entry for entry in sys.path if entry in before or os.path.basename(entry) != name]
     return name
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog` and
+    `compactlib.blobstore`; `docs/spark.md` has their columns and options.
+
+    A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
+    With `payload=false` and `damaged=column` payloads are checked but not passed on.
+    """
+    require_spark("a data source of compactlib")
+    from compactlib.spark.sources.blobstore import BlobStoreSource
+    from compactlib.spark.sources.raftlog import RaftLogSource
+
+    for source in (RaftLogSource, BlobStoreSource):
+        spark.dataSource.register(source)

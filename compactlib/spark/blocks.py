@@ -24,7 +24,7 @@ from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, Inva
 from compactlib.fences import CommittedOtherwise, Fence, FencedOff
 from compactlib.objects import Digest, ObjectNotFound, ObjectStore, check_prefix, delete_many
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, span_of
-from compactlib.spark.executors.jobs import packed, require_spark
+from compactlib.spark.jobs import require_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,7 +183,7 @@ class MergeBlocks:
 
     def _merge(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema,
                rows: int) -> tuple[BlockMeta, ...]:
-        from compactlib.spark.rewrites.block_workers import NOT_HELD
+        from compactlib.spark.block_workers import NOT_HELD
 
         made: list[str] = []
         try:
@@ -217,7 +217,7 @@ class MergeBlocks:
         with this token may have committed them."""
         from pyspark.sql import functions as f
 
-        from compactlib.spark.rewrites.block_workers import STORED_DDL, WRITTEN_DDL, DigestBlocks, WriteBlocks
+        from compactlib.spark.block_workers import STORED_DDL, WRITTEN_DDL, DigestBlocks, WriteBlocks
 
         plan, options = job.plan, self._options
         columns = columns_of(schema)
@@ -262,13 +262,12 @@ class MergeBlocks:
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from compactlib.spark.rewrites.block_workers import ReadBlocks, Share
+        from compactlib.spark.block_workers import ReadBlocks, Share
 
         shares = [Share(source.key, source.size_bytes, number, count) for source in sources
                   for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
-        weights = [share.size_bytes / share.count for share in shares]
-        parts = [[shares[place] for place in group]
-                 for group in packed(weights, max(1, int(sum(weights)) // _SHARE_BYTES))]
+        count = max(1, sum(source.size_bytes for source in sources) // _SHARE_BYTES)
+        parts = [shares[start::count] for start in range(min(count, len(shares)))]
         columns = pa.schema(field.with_name(f"c{place}") for place, field in enumerate(schema))
         return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(
             ReadBlocks(self._folder.open_objects, schema, parts), from_arrow_schema(columns, prefer_timestamp_ntz=True))
@@ -314,7 +313,7 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
     """
     import pyarrow as pa
 
-    from compactlib.spark.rewrites.block_workers import carried_field, open_block, rows_of
+    from compactlib.spark.block_workers import carried_field, open_block, rows_of
 
     schemas: list[pa.Schema] = []
     total = 0
@@ -340,7 +339,7 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
 
 def _require_empty(objects: ObjectStore, source: _Source) -> None:
     """Raise `CorruptData` unless a block is read to its end and gives no row."""
-    from compactlib.spark.rewrites.block_workers import open_block
+    from compactlib.spark.block_workers import open_block
 
     with open_block(objects, source.key, source.size_bytes) as file:
         if rows := sum(batch.num_rows for batch in file.iter_batches()):

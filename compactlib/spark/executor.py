@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SparkExecutor`: rewrite tasks as DataFrame jobs, over a classic session or Spark Connect.
+
+A task reads and writes its files itself, on the worker; only its pickled self and its report pass through Spark.
+Nothing is published there: the caller commits, after the outcome has come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
+from compactlib.executors import attempt_task, checked_names, foreign_error, new_attempt_id, portable
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.runtime import Budget, BudgetLimits, Observer, Progress, RecordingObserver, telling
+from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_OBSERVATIONS = 256
+"""How many distinct counters, and how many events, one attempt may send home; what comes later is only counted."""
+_TASKS_A_SLOT = 4
+
+
+class NotVisible(NotFound):
+    """A worker wrote a file that this process does not see under the same path.
+
+    Attributes:
+        path: the file.
+        host: the worker's.
+    """
+
+    def __init__(self, path: str, host: str) -> None:
+        self.path = path
+        self.host = host
+        super().__init__(f"{path} was written on {host}, and this process does not see it; mount one file system under "
+                         f"the same path on all workers and here, or keep the data in an object store")
+
+
+class SparkExecutor:
+    """A `compactlib.executors.Executor` whose tasks run on Spark's workers.
+
+    Tasks and their results are pickled by value where they come from a notebook, by reference where they come from a
+    module, which the workers must have: see `ship_library`. Folders named in tasks must be reachable under the same
+    path from every worker and from this process; a result whose files this process does not see is `NotVisible`.
+
+    A run is several small jobs of about four tasks for each slot of the session, two at a time; the outcomes of a job
+    come when it ends. Where the workers of a job die in every attempt, its tasks are run again one by one, and the one
+    that kills them fails alone. What reaches the other side:
+
+    * **budget**: cancel ends the jobs; while paused, none begins. Tasks check the deadline by the workers' clocks. A
+      byte rate is divided among the session's slots. Under a total, tasks run one after the other, each with what is
+      left. What tasks report as spent is charged, also by those that failed.
+    * **observer**: counters and events of a task come with its outcome, its written bytes as its progress.
+    * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
+
+    Args:
+        tasks_per_partition: how many tasks share one Spark task, one after the other, >= 1: a Spark task costs 20 to
+            60 ms of a core whatever it does, but a killed worker repeats all that share it.
+    """
+
+    def __init__(self, spark: SparkSession, *, tasks_per_partition: int = 1) -> None:
+        if tasks_per_partition < 1:
+            raise InvalidInput(f"tasks_per_partition is {tasks_per_partition}; give at least 1")
+        require_spark("SparkExecutor")
+        self._spark = spark
+        self._tasks_per_partition = tasks_per_partition
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        """See `Executor.run`. Nothing starts before the first outcome is asked for.
+
+        A job that fails as a whole (a session that was stopped) gives a failure for each of its tasks, with Spark's
+        message. Leaving the iterator early has Spark end the jobs, and waits for that.
+        """
+        return self._run(checked_names(tasks), Budget() if budget is None else budget, telling(observer))
+
+    def _run(self, tasks: Sequence[RewriteTask], budget: Budget,
+             observer: Observer) -> Generator[RewriteOutcome, None, None]:
+        undone = {task.name: task for task in tasks}
+        has_total = budget.remaining.total_bytes is not None
+        size = 1 if has_total else self._tasks_per_partition
+        groups = [tasks[start:start + size] for start in range(0, len(tasks), size)]
+        while undone:
+            try:
+                budget.check()
+            except BudgetSpent as spent:
+                # Each gets an error of its own.
+                yield from [RewriteFailure(name, budget.refusal or spent) for name in undone]
+                return
+            limits, slots = budget.remaining, 1
+            if not has_total:
+                with contextlib.suppress(Exception):  # of a session that is gone: the job's own error says so
+                    slots = slots_of(self._spark)
+                limits = limits.share(slots)
+            now, groups = (groups[:1], groups[1:]) if has_total else (groups, [])
+            pieces = [pickle.dumps([_packed(task) for task in group]) for group in now]
+            with contextlib.closing(answers(
+                    self._spark, _TaskRunner(limits), pieces, in_a_job=_TASKS_A_SLOT * slots,
+                    stop=lambda: budget.cancelled, pause=lambda: budget.paused)) as coming:
+                for number, answer in coming:
+                    for name, report in _reports(answer, [task.name for task in now[number]]):
+                        del undone[name]
+                        budget.charge(report.spent_bytes)
+                        report.observed.replay(observer)
+                        outcome = report.outcome
+                        if isinstance(outcome, RewriteResult):
+                            observer.progress(Progress(name, outcome.bytes_written, outcome.bytes_written))
+                        observer.progress(Progress("rewrite", len(tasks) - len(undone), len(tasks), "groups"))
+                        yield outcome
+
+    def __repr__(self) -> str:
+        return f"SparkExecutor(tasks_per_partition={self._tasks_per_partition})"
+
+
+@attrs.frozen
+class _Report:
+    """How one attempt ended, what it spent, and what it reported to its observer."""
+
+    outcome: RewriteOutcome
+    host: str = ""
+    spent_bytes: int = 0
+    observed: RecordingObserver = attrs.field(factory=RecordingObserver)
+
+
+@attrs.frozen
+class _TaskRunner:
+    """Runs on a worker: an attempt at each of some packed tasks, with these limits; returns the pickled reports."""
+
+    limits: BudgetLimits
+
+    def __call__(self, data: bytes) -> bytes:
+        return pickle.dumps([pickled(self._attempted(*pickle.loads(packed))) for packed in pickle.loads(data)])
+
+    def _attempted(self, name: str, data: bytes) -> _Report:
+        observer = RecordingObserver(limit=MAX_OBSERVATIONS, dumps=pickled)
+        attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), observer)
+        try:
+            task: RewriteTask | TaskFailed = pickle.loads(data)
+        except Exception as error:  # unpickling runs foreign code, which may raise anything
+            task = TaskFailed(f"task {name!r} could not be loaded on the worker: {type(error).__name__}: {error}; "
+                              "install what it needs there, or ship it with spark.addArtifacts(path, pyfile=True)",
+                              task=name, kind=type(error).__name__, detail=foreign_error(name, error).detail)
+        outcome: RewriteOutcome = (RewriteFailure(name, task) if isinstance(task, TaskFailed)
+                                   else portable(attempt_task(task, attempt), pickled))
+        return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, observer)
+
+
+def _packed(task: RewriteTask) -> bytes:
+    """A task as it travels: its name can be read even where its class cannot be imported."""
+    try:
+        data = pickled(task)
+    except Exception as error:  # pickling runs foreign code, which may raise anything
+        data = pickled(foreign_error(task.name, error))
+    return pickle.dumps((task.name, data))
+
+
+def _reports(answer: bytes | Exception, names: Sequence[str]) -> Generator[tuple[str, _Report], None, None]:
+    """Yield the report of each task of a group; what Spark raised is the failure of each."""
+    packed = [answer] * len(names) if isinstance(answer, Exception) else pickle.loads(answer)
+    for name, data in zip(names, packed, strict=True):
+        report = loaded(data, name)
+        if isinstance(report, TaskFailed):
+            report = _Report(RewriteFailure(name, report))
+        if isinstance(report.outcome, RewriteResult) and (problem := _unseen_file(report.outcome, report.host)):
+            report = attrs.evolve(report, outcome=RewriteFailure(name, problem))
+        yield name, report
+
+
+def _unseen_file(result: RewriteResult, host: str) -> CompactlibError | None:
+    """Return what is wrong with a result's files as seen from here, or `None`. Names of objects are not checked."""
+    for file in result.files:
+        if "://" in file.path:
+            continue
+        try:
+            size = os.stat(file.path).st_size
+        except (OSError, ValueError):  # the latter for a name that no file can have
+            return NotVisible(file.path, host)
+        if size != file.size_bytes:
+            return CorruptData(path=file.path, offset=min(size, file.size_bytes), found=f"{size} bytes",
+                               expected=f"the {file.size_bytes} bytes that attempt {result.attempt} reported")
+    return None
