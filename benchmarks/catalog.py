@@ -37,23 +37,22 @@ from compactlib.catalog import (
     Assignments,
     Catalog,
     CatalogService,
-    CatalogView,
+    CatalogTable,
     Factor,
     Floor,
     HybridClock,
     NodeId,
     NodeReport,
-    Put,
-    RetainedVersions,
+    PutObject,
     Schema,
-    Table,
     Topology,
     UpdateLog,
     Zone,
     ZoneAssignments,
 )
 from compactlib.catalog.check import reclaim, recover_history
-from compactlib.catalog.policy import decide
+from compactlib.catalog.history import RetainedVersions
+from compactlib.catalog.policy import CatalogView, decide
 from compactlib.catalog.records import UPDATE, encode_catalog, seal
 from compactlib.catalog.schema import EMPTY, UPDATES, Update
 from compactlib.clock import SystemClock
@@ -99,7 +98,7 @@ def decision_input(nodes: int, tables: int, zones: int = 10) -> CatalogView:
     names = [f"node-{number:05}" for number in range(nodes)]
     objects: list[Any] = [Schema("PUBLIC", id=1)]
     objects += [Zone(f"Z{zone}", partitions=PARTITIONS, id=10 + zone) for zone in range(zones)]
-    objects += [Table(f"T{number}", id=1000 + number, schema_id=1, zone_id=10 + number % zones)
+    objects += [CatalogTable(f"T{number}", id=1000 + number, schema_id=1, zone_id=10 + number % zones)
                 for number in range(tables)]
     history = history_of(update_to(version, *(objects if version == 1 else ())) for version in range(1, 9))
     rng = random.Random(1)
@@ -169,7 +168,7 @@ def transactions(quick: bool, runs: int) -> Iterator[Figure]:
 
 def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
     """A history of `count` versions over 50 tables: one makes them all, each later one renames one."""
-    tables = [Table(f"T{number}", id=1000 + number, schema_id=1, zone_id=10) for number in range(TABLES_OF_LOG)]
+    tables = [CatalogTable(f"T{number}", id=1000 + number, schema_id=1, zone_id=10) for number in range(TABLES_OF_LOG)]
     catalog = EMPTY
     for version in range(1, count + 1):
         if version == 1:
@@ -236,7 +235,7 @@ def executing(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
             def work(thread: int) -> None:
                 for version in range(each):
-                    service.execute([Put(Schema(f"S{thread}_{version}"))], wait=wait)
+                    service.execute([PutObject(Schema(f"S{thread}_{version}"))], wait=wait)
 
             with ThreadPoolExecutor(threads) as pool:
                 began = time.perf_counter()

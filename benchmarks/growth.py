@@ -29,7 +29,7 @@ from measure import Figure, report
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, CostBenefit
 from compactlib.budget import Budget
-from compactlib.catalog import CatalogService, HybridClock, Put, Schema, UpdateLog
+from compactlib.catalog import CatalogService, HybridClock, PutObject, Schema, UpdateLog
 from compactlib.catalog.check import reclaim, recover_history
 from compactlib.clock import SystemClock
 from compactlib.hosting.http.status import SchedulerStatus
@@ -354,7 +354,7 @@ def _catalog_of(n: int) -> UpdateLog:
     log = UpdateLog(MemoryStore())
     service = CatalogService(log, HybridClock(SystemClock()), delay_seconds=0.0)
     for number in range(n):
-        service.execute([Put(Schema(f"S{number}"))], wait=False)
+        service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     return log
 
 

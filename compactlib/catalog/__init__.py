@@ -6,14 +6,14 @@ Schema changes make versions, kept in an update log in a key-value store. A `Cat
 anything, `compact` puts a snapshot in the place of what lies below, `reclaim` deletes what a cut has left behind. In a
 cluster `run_round` asks every node what it needs; a `CatalogNode` is one of them, with all that belongs to it.
 
->>> from compactlib.catalog import (ActiveTransactions, CatalogService, HybridClock, LocalNeeds, NodeId, Put, Schema,
-...                                 Topology, UpdateLog, Zone)
+>>> from compactlib.catalog import (ActiveTransactions, CatalogService, HybridClock, LocalNeeds, NodeId, PutObject,
+...                                 Schema, Topology, UpdateLog, Zone)
 >>> from compactlib.clock import ManualClock
 >>> from compactlib.kv import MemoryStore
 >>> service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)))
->>> service.execute([Put(Schema("PUBLIC")), Put(Zone("Z", partitions=4))]).version
+>>> service.execute([PutObject(Schema("PUBLIC")), PutObject(Zone("Z", partitions=4))]).version
 1
->>> [service.execute([Put(Schema(f"S{number}"))]).version for number in (2, 3)]
+>>> [service.execute([PutObject(Schema(f"S{number}"))]).version for number in (2, 3)]
 [2, 3]
 >>> service.compact().is_empty, service.plan().explanation.limits[0].culprits[0].owner
 (True, '0 nodes are known; give view() the topology and the reports')
@@ -33,9 +33,12 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.catalog.commands import Drop as Drop, Put as Put, Rename as Rename, SetIndexStatus as SetIndexStatus
-    from compactlib.catalog.decision import CatalogView as CatalogView, Decision as Decision, Limit as Limit
-    from compactlib.catalog.history import RetainedVersions as RetainedVersions
+    from compactlib.catalog.commands import (
+        DropObject as DropObject,
+        PutObject as PutObject,
+        RenameObject as RenameObject,
+        SetIndexStatus as SetIndexStatus,
+    )
     from compactlib.catalog.lease import LeaseElection as LeaseElection
     from compactlib.catalog.members import Members as Members, Membership as Membership
     from compactlib.catalog.needs.published import PublishedTimes as PublishedTimes
@@ -59,10 +62,10 @@ if TYPE_CHECKING:
     from compactlib.catalog.round import Peers as Peers, RoundReport as RoundReport, run_round as run_round
     from compactlib.catalog.schema import (
         Catalog as Catalog,
+        CatalogTable as CatalogTable,
         Index as Index,
         IndexStatus as IndexStatus,
         Schema as Schema,
-        Table as Table,
         Zone as Zone,
     )
     from compactlib.catalog.service import CatalogService as CatalogService
@@ -83,9 +86,7 @@ if TYPE_CHECKING:
     )
 else:
     offer(__name__, {
-        "compactlib.catalog.commands": "Drop Put Rename SetIndexStatus",
-        "compactlib.catalog.decision": "CatalogView Decision Limit",
-        "compactlib.catalog.history": "RetainedVersions",
+        "compactlib.catalog.commands": "DropObject PutObject RenameObject SetIndexStatus",
         "compactlib.catalog.lease": "LeaseElection",
         "compactlib.catalog.members": "Members Membership",
         "compactlib.catalog.needs.published": "PublishedTimes",
@@ -96,11 +97,11 @@ else:
         "compactlib.catalog.node": "CatalogNode Database",
         "compactlib.catalog.plan": "CatalogPlan Cut CutReport CutToBound KeepSeconds KeepVersions",
         "compactlib.catalog.round": "Peers RoundReport run_round",
-        "compactlib.catalog.schema": "Catalog Index IndexStatus Schema Table Zone",
+        "compactlib.catalog.schema": "Catalog CatalogTable Index IndexStatus Schema Zone",
         "compactlib.catalog.service": "CatalogService",
         "compactlib.catalog.timestamp": "HybridClock Timestamp",
         "compactlib.catalog.update_log": "UpdateLog",
         "compactlib.catalog.values":
-            "Assignments Factor Floor NodeId NodeReport PUBLISHED Published REPORTS Topology Unavailable "
-            "ZoneAssignments",
+            "Assignments Factor Floor NodeId NodeReport PUBLISHED Published REPORTS "
+            "Topology Unavailable ZoneAssignments",
     })

@@ -2,7 +2,7 @@
 """The four commands that change the schema. A batch of them is one version, or none.
 
 >>> from compactlib.catalog.schema import EMPTY, Schema, Zone
->>> batch = [Put(Schema("PUBLIC")), Put(Zone("Z", partitions=4)), Put(Schema("PUBLIC"), if_exists="keep")]
+>>> batch = [PutObject(Schema("S")), PutObject(Zone("Z", partitions=4)), PutObject(Schema("S"), if_exists="keep")]
 >>> planned = plan_update(EMPTY, batch)
 >>> planned.applied, planned.next_id, len(planned.puts)
 ((True, True, False), 2, 2)
@@ -16,7 +16,17 @@ from typing import Any, Literal, Protocol
 import attrs
 
 from compactlib.catalog.errors import CommandRefused
-from compactlib.catalog.schema import KINDS, NO_ID, Catalog, CatalogObject, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.schema import (
+    KINDS,
+    NO_ID,
+    Catalog,
+    CatalogObject,
+    CatalogTable,
+    Index,
+    IndexStatus,
+    Schema,
+    Zone,
+)
 from compactlib.catalog.values import MAX_PARTITIONS
 from compactlib.errors import InvalidInput
 
@@ -121,18 +131,18 @@ def refuse(command: object, reason: str, draft: Draft) -> CommandRefused:
 
 
 @attrs.frozen
-class Put:
+class PutObject:
     """Create an object, or replace the one of its name.
 
     Attributes:
-        object: a `Schema`, `Zone`, `Table` or `Index`, without an id.
+        object: a `Schema`, `Zone`, `CatalogTable` or `Index`, without an id.
         schema: the name of the schema, of a table and of an index.
         zone: the name of the zone, of a table.
         table: the name of the table, of an index.
         if_exists: what to do if there is one of this name: `"refuse"`, `"keep"` it, or `"replace"` it under its id.
     """
 
-    object: Schema | Zone | Table | Index
+    object: Schema | Zone | CatalogTable | Index
     schema: str = attrs.field(default="", kw_only=True)
     zone: str = attrs.field(default="", kw_only=True)
     table: str = attrs.field(default="", kw_only=True)
@@ -143,7 +153,7 @@ class Put:
         _check_name(self, one.name, draft)
         if isinstance(one, Zone) and not 1 <= one.partitions <= MAX_PARTITIONS:
             raise refuse(self, f"{one.partitions} partitions; give 1 to {MAX_PARTITIONS}", draft)
-        if isinstance(one, Table):
+        if isinstance(one, CatalogTable):
             one = attrs.evolve(one, schema_id=_found(self, "schema", self.schema, "", draft).id,
                                zone_id=_found(self, "zone", self.zone, "", draft).id)
         if isinstance(one, Index):
@@ -157,15 +167,15 @@ class Put:
         one = attrs.evolve(one, id=known.id, created_at=known.created_at, updated_at=known.updated_at)
         if self.if_exists == "keep" or one == known:
             return False
-        if isinstance(one, Table) and isinstance(known, Table) and one.schema_id != known.schema_id:
+        if isinstance(one, CatalogTable) and isinstance(known, CatalogTable) and one.schema_id != known.schema_id:
             raise refuse(self, "a table stays in its schema", draft)
         draft.put(one)
         return True
 
 
 @attrs.frozen
-class Drop:
-    """Drop an object: a table with its indexes, a schema or a zone without tables.
+class DropObject:
+    """DropObject an object: a table with its indexes, a schema or a zone without tables.
 
     Attributes:
         kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
@@ -191,7 +201,7 @@ class Drop:
             if held:
                 raise refuse(self, f"{self.kind} {self.name!r} still has {len(held)} tables, {held[0]!r} among them",
                              draft)
-        if isinstance(found, Table):
+        if isinstance(found, CatalogTable):
             for index in [each for each in draft.catalog.indexes.values() if each.table_id == found.id]:
                 draft.drop(index)
         draft.drop(found)
@@ -199,7 +209,7 @@ class Drop:
 
 
 @attrs.frozen
-class Rename:
+class RenameObject:
     """Give an object another name.
 
     Attributes:
@@ -277,6 +287,6 @@ def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> 
 
 def _taken(one: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
     """Return who has the name: tables and indexes of a schema share one name space."""
-    if isinstance(one, Table | Index):
+    if isinstance(one, CatalogTable | Index):
         return _find("table", one.name, schema, draft) or _find("index", one.name, schema, draft)
     return _find(KINDS[type(one)], one.name, "", draft)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from compactlib.catalog.schema import Catalog, Index, Schema, Table, Zone
+from compactlib.catalog.schema import Catalog, CatalogTable, Index, Schema, Zone
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData
@@ -127,7 +127,7 @@ class Snapshot:
     commit: Timestamp
     activation: Timestamp
     next_id: int
-    objects: tuple[Schema | Zone | Table | Index, ...]
+    objects: tuple[Schema | Zone | CatalogTable | Index, ...]
 
 
 LEASES = Record[Lease](4, Lease)

@@ -81,7 +81,7 @@ class Zone:
 
 
 @attrs.frozen
-class Table:
+class CatalogTable:
     """A table.
 
     Attributes:
@@ -122,10 +122,10 @@ class Index:
     updated_at: Timestamp = attrs.field(default=0, kw_only=True)
 
 
-CatalogObject: TypeAlias = Schema | Zone | Table | Index
+CatalogObject: TypeAlias = Schema | Zone | CatalogTable | Index
 """What a catalog holds."""
-ObjectT = TypeVar("ObjectT", Schema, Zone, Table, Index)
-KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", Table: "table", Index: "index"}
+ObjectT = TypeVar("ObjectT", Schema, Zone, CatalogTable, Index)
+KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", CatalogTable: "table", Index: "index"}
 """The kinds of objects, in the order in which one refers to another."""
 _MAP_OF = {"schema": "schemas", "zone": "zones", "table": "tables", "index": "indexes"}
 _MAPS = (*_MAP_OF.values(), "building", "_names")
@@ -149,7 +149,7 @@ class Update:
     activation: Timestamp
     next_id: int
     drops: tuple[tuple[str, int], ...] = ()
-    puts: tuple[Schema | Zone | Table | Index, ...] = ()
+    puts: tuple[Schema | Zone | CatalogTable | Index, ...] = ()
 
 
 UPDATES = JsonCodec[Update](Update)
@@ -182,7 +182,7 @@ class Catalog:
         self.next_id: int = next_id
         self.schemas: dict[int, Schema] = {}
         self.zones: dict[int, Zone] = {}
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, CatalogTable] = {}
         self.indexes: dict[int, Index] = {}
         self.building: dict[int, int] = {}
         # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
@@ -199,7 +199,7 @@ class Catalog:
         """Return the zone of this name, if there is one."""
         return self.zones.get(self._names.get(("zone", name), NO_ID))
 
-    def find_table(self, schema: str, name: str) -> Table | None:
+    def find_table(self, schema: str, name: str) -> CatalogTable | None:
         """Return the table of this name in this schema, if there is one."""
         home = self.find_schema(schema)
         return None if home is None else self.tables.get(self._names.get((home.id, name), NO_ID))
@@ -285,7 +285,7 @@ class Catalog:
         return objects
 
     def _qualified(self, one: CatalogObject) -> tuple[str | int, str]:
-        if isinstance(one, Table):
+        if isinstance(one, CatalogTable):
             return one.schema_id, one.name
         if isinstance(one, Index):
             table = self.tables.get(one.table_id)

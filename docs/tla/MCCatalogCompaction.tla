@@ -2,12 +2,13 @@
 (***************************************************************************)
 (* A small instance for TLC: two nodes, one replica, two rounds. Round 1  *)
 (* hands a time out, round 2 cuts; both may be under way at once. Node b   *)
-(* hosts nothing and its watermark never limits: it has transactions only. *)
+(* hosts nothing and its watermark never limits: it has transactions only; *)
+(* in MCCopy.cfg it hosts the second replica, which becomes a copy once.   *)
 (***************************************************************************)
 EXTENDS CatalogCompaction
-CONSTANTS a, b, r1, MaxVersion, MaxLog, MaxEpoch,
+CONSTANTS a, b, r1, r2, MaxVersion, MaxLog, MaxEpoch, MaxCopies,
           Late  \* whether all versions are there from the start, and the watermark and the clocks have reached the last one
-Owners == [r \in Replicas |-> a]
+Owners == [r \in Replicas |-> IF r = r1 THEN a ELSE b]
 Copies == [r \in Replicas |-> 1]
 FirstTables == [p \in Partitions |-> 0]
 
@@ -18,6 +19,7 @@ MCInit ==
     /\ lwm = [n \in Nodes |-> IF n = a /\ ~Late THEN 0 ELSE MaxVersion] /\ log = [p \in Partitions |-> <<>>]
     /\ flushed = [r \in Replicas |-> 0] /\ published = [r \in Replicas |-> 1]
     /\ owner = Owners /\ members = Nodes /\ epoch = 0 /\ rounds = [r \in RoundIds |-> NoRound]
+    /\ pins = 0 /\ copies = [r \in Replicas |-> NoCopy]
 
 Now(n) == IF uses[n] = {} THEN clock[n] ELSE Least(uses[n])
 Floor(n) == Least({lwm[n], Now(n)} \cup {published[q] : q \in Owned(n)})
@@ -29,6 +31,7 @@ MCNext ==
     \/ \E v \in 1..MaxVersion : v > lwm[a] /\ MoveWatermark(a, v)
     \/ \E v \in 1..MaxVersion : Len(log[1]) < MaxLog /\ (Write(1, v) \/ (Complete(1) /\ v = Least(Times(1)) /\ AppendTime(1, v)))
     \/ \E r \in Replicas, upto \in 0..MaxLog : (NoFlush \/ upto > flushed[r]) /\ Flush(r, upto)
+    \/ \E r \in Replicas \ {r1} : MaxCopies > 0 /\ pins = 0 /\ (TakeCopy(r, r1) \/ Install(r))
     \/ \E r \in RoundIds : StartRound(r)
     \/ \E n \in Nodes : \/ n \notin Answered(1) /\ Report(n, 1, 0, Now(n))
                         \/ n \notin Answered(2) /\ Report(n, 2, Floor(n), Floor(n))

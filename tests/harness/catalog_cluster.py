@@ -13,15 +13,15 @@ from compactlib.catalog import (
     CatalogNode,
     CatalogPlan,
     CatalogService,
+    CatalogTable,
     HybridClock,
     KeepVersions,
     NodeId,
     NodeReport,
     Published,
-    Put,
+    PutObject,
     RoundReport,
     Schema,
-    Table,
     Timestamp,
     ZoneAssignments,
 )
@@ -96,14 +96,14 @@ class Cluster:
     def grow(self, latest: int) -> None:
         """More versions, a second apart."""
         while self.service.history.latest < latest:
-            self.service.execute([Put(Schema(f"S{self.service.history.latest}"))], wait=False)
+            self.service.execute([PutObject(Schema(f"S{self.service.history.latest}"))], wait=False)
             self.wall.advance(1.0)
 
     def is_shortest(self) -> bool:
         """Whether history begins with its latest version."""
         return self.service.history.earliest == self.service.history.latest
 
-    def add_table(self, number: int) -> Table:
+    def add_table(self, number: int) -> CatalogTable:
         """A table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version
         table = self.service.catalog(version).find_table("PUBLIC", f"T{number}")

@@ -6,18 +6,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from compactlib.catalog import CatalogService, Put, Schema, Table, UpdateLog, Zone
+from compactlib.catalog import CatalogService, CatalogTable, PutObject, Schema, UpdateLog, Zone
 from compactlib.kv import KVStore, MemoryStore
 
-INITIAL = (Put(Schema("PUBLIC")), Put(Zone("Z", partitions=25)))
+INITIAL = (PutObject(Schema("PUBLIC")), PutObject(Zone("Z", partitions=25)))
 
 
 def log_in(store: KVStore | None = None, *, seed: int = 1, **options: Any) -> UpdateLog:
     return UpdateLog(MemoryStore() if store is None else store, rng=random.Random(seed), **options)
 
 
-def create_table(number: int) -> Put:
-    return Put(Table(f"T{number}"), schema="PUBLIC", zone="Z")
+def create_table(number: int) -> PutObject:
+    return PutObject(CatalogTable(f"T{number}"), schema="PUBLIC", zone="Z")
 
 
 def sound(service: CatalogService) -> None:

@@ -51,13 +51,13 @@ from typing import Any
 
 from compactlib.catalog import (
     CatalogPlan,
-    Drop,
+    DropObject,
     Index,
     IndexStatus,
     NodeId,
     NodeReport,
     Published,
-    Put,
+    PutObject,
     RoundReport,
     Schema,
     SetIndexStatus,
@@ -124,10 +124,10 @@ class Story:
         self.tables[number] = self.cluster.add_table(int(number)).id
 
     def drop(self, number: str) -> None:
-        self._version(Drop("table", f"T{number}", schema="PUBLIC"))
+        self._version(DropObject("table", f"T{number}", schema="PUBLIC"))
 
     def index(self, name: str, number: str) -> None:
-        self._version(Put(Index(name), schema="PUBLIC", table=f"T{number}"))
+        self._version(PutObject(Index(name), schema="PUBLIC", table=f"T{number}"))
 
     def build(self, name: str) -> None:
         self._version(SetIndexStatus(name, IndexStatus.BUILDING, schema="PUBLIC"))
@@ -142,7 +142,7 @@ class Story:
     def versions(self, count: str) -> None:
         for _ in range(int(count)):
             self.made += 1
-            self._version(Put(Schema(f"S{self.made}")))
+            self._version(PutObject(Schema(f"S{self.made}")))
 
     def begin(self, name: str, node: str) -> None:
         self.cluster.nodes[node].service.poll()

@@ -24,14 +24,14 @@ import attrs
 from compactlib.catalog import (
     Assignments,
     CatalogNode,
+    CatalogTable,
     HybridClock,
     Members,
     NodeId,
     NodeReport,
     Published,
-    Put,
+    PutObject,
     Schema,
-    Table,
     Timestamp,
     UpdateLog,
     Zone,
@@ -126,14 +126,16 @@ class World:
         self.busy: set[str] = set(NAMES)  # nodes in the middle of a call
         self.earliest = 0
         self.cuts = 0
-        self.table: Table | None = None
+        self.table: CatalogTable | None = None
+        self.failed: AssertionError | None = None
         self.truth = UpdateLog(self.store)
         self.members = Members(self.store)
 
     async def play(self, events: int) -> None:
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         first = self.open("A")
-        first.service.execute([Put(Schema("S")), Put(Zone("Z", 1)), Put(Table("T"), schema="S", zone="Z")], wait=False)
+        first.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 1)),
+                               PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
         self.table = first.service.catalog(1).find_table("S", "T")
         for name in ("A", "B", "C"):
             if name in self.hosts:
@@ -157,6 +159,8 @@ class World:
             self.rng.choices(list(kinds), list(kinds.values()))[0]()
         for _ in range(self.rng.randrange(12)):
             await asyncio.sleep(0)
+        if self.failed is not None:
+            raise self.failed
         self.check()
 
     # -- what must hold
@@ -255,7 +259,7 @@ class World:
 
     def version(self) -> None:
         self.made += 1
-        self.nodes[self.rng.choice(self.alive())].service.execute([Put(Schema(f"S{self.made}"))], wait=False)
+        self.nodes[self.rng.choice(self.alive())].service.execute([PutObject(Schema(f"S{self.made}"))], wait=False)
 
     def begin(self) -> None:
         name = self.rng.choice(self.alive())
@@ -424,7 +428,11 @@ class World:
                                      self.install_copy, self.restart, self.read])()
             finally:
                 self.busy.discard(name)
-            self.check()
+            try:
+                self.check()
+            except AssertionError as error:
+                self.failed = error  # whoever sent the request may take it for the host's own
+                raise
         return act()
 
 

@@ -12,7 +12,7 @@ from compactlib.catalog import (
     HybridClock,
     NodeId,
     NodeReport,
-    Put,
+    PutObject,
     Schema,
     Topology,
     UpdateLog,
@@ -112,9 +112,9 @@ def staging(folder: Path, observer: Observer) -> None:
 
 def catalog(folder: Path, observer: Observer) -> None:
     service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)), observer=observer)
-    service.execute([Put(Schema("PUBLIC")), Put(Zone("Z", partitions=4))])
+    service.execute([PutObject(Schema("PUBLIC")), PutObject(Zone("Z", partitions=4))])
     for number in range(3):
-        service.execute([Put(Schema(f"S{number}"))])
+        service.execute([PutObject(Schema(f"S{number}"))])
     time = service.catalog(2).activation
     view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
                         low_watermark=time)

@@ -24,12 +24,12 @@ from compactlib.catalog import (
     Assignments,
     CatalogNode,
     CatalogService,
-    Drop,
+    CatalogTable,
+    DropObject,
     HybridClock,
     NodeId,
-    Put,
+    PutObject,
     Schema,
-    Table,
     UpdateLog,
     Zone,
 )
@@ -382,7 +382,8 @@ def catalog_node(database: QuietDatabase, *, store: KVStore | None = None, **opt
     clock = HybridClock(SystemClock(), max_skew_seconds=0.0)
     node = CatalogNode("a", UpdateLog(MemoryStore() if store is None else store), clock, database, delay_seconds=0.0,
                        data_availability_seconds=0.0, follow_seconds=0.01, upkeep_seconds=0.01, **options)
-    node.service.execute([Put(Schema("S")), Put(Zone("Z", 1)), Put(Table("T"), schema="S", zone="Z")])
+    node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 1)),
+                          PutObject(CatalogTable("T"), schema="S", zone="Z")])
     table = node.service.catalog(node.service.history.latest).find_table("S", "T")
     assert table is not None
     node.published.register(table.id, 0, incarnation=1, created_at=table.created_at)
@@ -429,7 +430,7 @@ def catalog_host(method: str) -> Row:
 def catalog_listener(host: Host) -> Seen:
     with contextlib.closing(CatalogService(UpdateLog(MemoryStore()), HybridClock(SystemClock()))) as service:
         service.listen(host.hosts_mistake)
-        service.execute([Put(Schema("A"))], wait=False)
+        service.execute([PutObject(Schema("A"))], wait=False)
         return service.status().last_error, service.status().failures
 
 
@@ -451,7 +452,7 @@ def catalog_upkeep_assignments(host: Host) -> Seen:
 
 def catalog_upkeep_destroy(host: Host) -> Seen:
     with catalog_node(QuietDatabase(host, "destroy"), lease_seconds=None) as node:
-        node.service.execute([Drop("table", "T", schema="S")])
+        node.service.execute([DropObject("table", "T", schema="S")])
         host.wait()
         until(lambda: node.failures)
     return node.last_error, node.failures

@@ -16,7 +16,7 @@ from compactlib.catalog import (
     HybridClock,
     NodeId,
     NodeReport,
-    Put as PutObject,
+    PutObject,
     Schema,
     Topology,
     UpdateLog,

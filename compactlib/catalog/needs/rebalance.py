@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 
 from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.schema import Table, Zone
+from compactlib.catalog.schema import CatalogTable, Zone
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.values import Culprit, Factor, Floor, Need
 
@@ -135,7 +135,7 @@ def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
         for one in update.puts:
             if isinstance(one, Zone):
                 found[one.id].changed(one, update.commit, update.activation)
-            elif isinstance(one, Table):
+            elif isinstance(one, CatalogTable):
                 used.add(one.zone_id)
     return {zone: points for zone, points in found.items() if zone in used}
 

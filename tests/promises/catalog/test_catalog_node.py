@@ -14,16 +14,16 @@ import pytest
 from compactlib.catalog import (
     Assignments,
     CatalogNode,
-    Drop,
+    CatalogTable,
+    DropObject,
     HybridClock,
     Members,
     NodeId,
     NodeReport,
     Published,
-    Put,
+    PutObject,
     RoundReport,
     Schema,
-    Table,
     UpdateLog,
     Zone,
     ZoneAssignments,
@@ -106,7 +106,7 @@ def test_each_life_has_an_incarnation_of_its_own() -> None:
 def test_node_whose_clock_is_behind_the_log_is_not_admitted() -> None:
     store = MemoryStore()
     ahead = node_on(store, ManualClock(5000.0))
-    ahead.service.execute([Put(Schema("S"))], wait=False)
+    ahead.service.execute([PutObject(Schema("S"))], wait=False)
     behind = node_on(store, ManualClock(4000.0), "B")
     with pytest.raises(ClockSkewExceeded, match="B is not admitted"):
         behind.join()
@@ -152,7 +152,7 @@ def test_node_takes_in_what_others_write(is_refused: bool) -> None:
             if is_refused:
                 refusing.has_refused.clear()
                 refusing.refuses.set()
-            writer.service.execute([Put(Schema(f"S{number}"))], wait=False)
+            writer.service.execute([PutObject(Schema(f"S{number}"))], wait=False)
             if is_refused:
                 reader.wake()
                 assert refusing.has_refused.wait(30)
@@ -167,7 +167,7 @@ def test_node_takes_in_what_others_write(is_refused: bool) -> None:
 def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
     store, clock = MemoryStore(), ManualClock(1_000_000.0)
     node = node_on(store, clock)
-    node.service.execute([Put(Schema("S"))], wait=False)
+    node.service.execute([PutObject(Schema("S"))], wait=False)
     node.join()
     pins, history, low = node.service.pins, node.service.history, node.watermark
     raised = list[int]()
@@ -198,7 +198,8 @@ def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
 def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
     clock, database = ManualClock(1_000_000.0), Database()
     node = node_on(MemoryStore(), clock, database=database, data_availability_seconds=10.0)
-    node.service.execute([Put(Schema("S")), Put(Zone("Z", 2)), Put(Table("T"), schema="S", zone="Z")], wait=False)
+    node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2)),
+                          PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
     table = node.service.catalog(1).find_table("S", "T")
     assert table is not None
     node.published.register(table.id, 1, incarnation=1, created_at=table.created_at)
@@ -206,7 +207,7 @@ def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
     clock.advance(60.0)
     node.run_pending()
     assert database.destroyed == []
-    node.service.execute([Drop("table", "T", schema="S")], wait=False)
+    node.service.execute([DropObject("table", "T", schema="S")], wait=False)
     clock.advance(5.0)
     for _ in range(2):
         node.run_pending()

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from compactlib.catalog import (
     CatalogService,
-    Drop,
+    CatalogTable,
+    DropObject,
     HybridClock,
     PublishedTimes,
-    Put,
+    PutObject,
     Schema,
-    Table,
     UpdateLog,
     Zone,
 )
@@ -21,17 +21,17 @@ from compactlib.kv import MemoryStore
 def test_partition_of_a_dropped_table_is_unreadable_from_the_drop_on() -> None:
     clock = ManualClock(1000.0)
     service = CatalogService(UpdateLog(MemoryStore(), clock=clock), HybridClock(clock))
-    service.execute([Put(Schema("A")), Put(Zone("Z"))], wait=False)
+    service.execute([PutObject(Schema("A")), PutObject(Zone("Z"))], wait=False)
     for name in ("stays", "goes"):
         clock.advance(1.0)
-        service.execute([Put(Table(name), schema="A", zone="Z")], wait=False)
+        service.execute([PutObject(CatalogTable(name), schema="A", zone="Z")], wait=False)
     tables = {table.name: table.id for table in service.catalog(service.history.latest).tables.values()}
     times = PublishedTimes(MemoryStore(), "node")
     for table in tables.values():
         times.register(table, 0, incarnation=1, created_at=1)
     assert times.unreadable(service.history, 0) == []
     clock.advance(1.0)
-    service.execute([Drop("table", "goes", schema="A")], wait=False)
+    service.execute([DropObject("table", "goes", schema="A")], wait=False)
     dropped = service.history.activation(service.history.latest)
     assert times.unreadable(service.history, dropped - 1) == []
     assert times.unreadable(service.history, dropped) == [(tables["goes"], 0, 1)]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No world of `catalog_worlds.py` is found in which something is cut that somebody needs, and in many history is cut."""
+"""No world of `catalog_worlds.py` is found in which something is cut that somebody needs; in many history is cut."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.harness.effort import Effort
 from tests.harness.catalog_worlds import play
+from tests.harness.effort import Effort
 
 
 @pytest.mark.parametrize("start", range(0, 1000, 250))

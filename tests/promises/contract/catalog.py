@@ -9,7 +9,6 @@ from typing import Any
 
 from compactlib.catalog import (
     CatalogService,
-    CatalogView,
     CutToBound,
     Factor,
     Floor,
@@ -18,11 +17,12 @@ from compactlib.catalog import (
     KeepVersions,
     NodeId,
     NodeReport,
-    Put,
+    PutObject,
     Schema,
     Topology,
     UpdateLog,
 )
+from compactlib.catalog.policy import CatalogView
 from compactlib.clock import ManualClock
 from compactlib.contract import Policy
 from compactlib.kv import MemoryStore
@@ -69,7 +69,7 @@ class Catalogs:
         names = [f"a schema with a name of some length {len(journal.changes)}-{each}" for each in range(VERSIONS)]
         with journal.trying(names):
             for name in names:
-                store.execute([Put(Schema(name), if_exists="keep")], wait=False)
+                store.execute([PutObject(Schema(name), if_exists="keep")], wait=False)
             # All of them are in force.
             store.world_clock.sleep(1.0)
 
@@ -107,7 +107,7 @@ def view_of(earliest: int, needs: int, names: str) -> CatalogView:
     service = CatalogService(UpdateLog(MemoryStore(), rng=Random(1)), HybridClock(clock), delay_seconds=0)
     for number in range(1, 9):
         clock.advance(1.0)
-        service.execute([Put(Schema(f"S{number}"))], wait=False)
+        service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     clock.advance(1000.0)
     history = service.history
     if earliest:

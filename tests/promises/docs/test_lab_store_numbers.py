@@ -20,7 +20,7 @@ from compactlib.catalog import (
     HybridClock,
     NodeId,
     NodeReport,
-    Put,
+    PutObject,
     Schema,
     Topology,
     UpdateLog,
@@ -96,7 +96,7 @@ def staging(folder: Path, observer: Observer) -> None:
 def catalog(folder: Path, observer: Observer) -> None:
     with CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(NOW)), observer=observer) as service:
         for number in range(6):
-            service.execute([Put(Schema(f"S{number}"))])
+            service.execute([PutObject(Schema(f"S{number}"))])
         assert service.compact().is_empty
         service.pins.pin("backup", 3, service.history, ttl_seconds=60)
         time = service.catalog(5).activation

@@ -15,13 +15,13 @@ import attrs
 from compactlib.catalog import (
     CatalogPlan,
     CatalogService,
-    Drop,
+    DropObject,
     HybridClock,
     LowWatermark,
     NodeId,
     NodeReport,
     PublishedTimes,
-    Put,
+    PutObject,
     Schema,
     Topology,
     UpdateLog,
@@ -196,8 +196,9 @@ class CatalogDriver:
         # Two of these are more than a piece of a snapshot may hold.
         created = tuple(f"S{rng.getrandbits(40):010x}-{number} {'x' * 200}" for number in range(rng.randint(1, 3)))
         dropped = tuple(rng.sample(names, min(len(names), rng.randrange(2))))
-        commands: list[Put | Drop] = [
-            *(Put(Schema(name)) for name in created), *(Drop("schema", name, if_exists=True) for name in dropped)]
+        commands: list[PutObject | DropObject] = [
+            *(PutObject(Schema(name)) for name in created),
+            *(DropObject("schema", name, if_exists=True) for name in dropped)]
         wait = rng.random() < 0.5
 
         def execute() -> Any:
