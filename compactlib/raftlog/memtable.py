@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.errors import AuditFailed
+from compactlib.errors import AuditFailed, CorruptData
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
@@ -121,6 +121,7 @@ class Memtable:
         entries: how many entries the tables hold, overwritten ones included.
         tables: the chain, oldest first; an immutable value, whose newest table may grow.
         max_entries: as given.
+        missing: of a replay, an entry that is not there, and the sparse one that follows it; `None` if all are.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
@@ -128,6 +129,7 @@ class Memtable:
         self.last: int = last
         self.entries: int = 0
         self.max_entries = max_entries
+        self.missing: tuple[int, int] | None = None
 
     # -- inserts
 
@@ -168,6 +170,8 @@ class Memtable:
 
         Tables of which nothing is left, and which no flush writes, leave the chain.
         """
+        if self.missing is not None and self.missing[1] > after:
+            self.missing = None
         if after >= self.last:
             return
         kept = len(self.tables)
@@ -176,6 +180,12 @@ class Memtable:
         count = self.entries - sum(table.entries for table in self.tables[kept:])
         tables = (*self.tables[:kept], Table(after + 1, cuts=True))
         self.tables, self.entries, self.last = tables, count, after
+
+    def require_links(self) -> None:
+        """Raise `CorruptData` if a replay has found a sparse entry that follows one which is not there."""
+        if self.missing is not None:
+            raise CorruptData(path="<the write-ahead log>", offset=0, index=self.missing[0], found="none",
+                              expected=f"entry {self.missing[0]}, which entry {self.missing[1]} follows")
 
     # -- flushes
 
@@ -276,6 +286,9 @@ def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callab
     if frame.cuts:
         memtable.cut(-1 if frame.previous is None else frame.previous)
     if frame.indexes:
+        previous = frame.previous
+        if previous is not None and previous > memtable.last and row.needed(IndexSet.range(previous, previous)):
+            memtable.missing = memtable.missing or (previous, frame.indexes[0])
         for index, term, payload in zip(frame.indexes, frame.terms, frame.payloads, strict=True):
             _replay_run(index, term, [payload], memtable, row, matching)
     elif frame.payloads:

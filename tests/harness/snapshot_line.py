@@ -134,7 +134,8 @@ class Ended:
 
 
 def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change: Change = as_sent,
-             is_full: Callable[[Passing], bool] = lambda _: False, **receiving: Any) -> Ended:
+             is_full: Callable[[Passing], bool] = lambda _: False, chunk_bytes: int = CHUNK_BYTES,
+             **receiving: Any) -> Ended:
     """Send a snapshot over a new line. Whoever ends first closes the line, as hosts do.
 
     Args:
@@ -144,6 +145,7 @@ def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change:
         term: the leader's.
         change: what happens to each frame.
         is_full: whether nothing more fits into the stream behind a frame.
+        chunk_bytes: payload of a frame.
         receiving: further arguments of `receive_snapshot`.
     """
 
@@ -156,7 +158,7 @@ def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change:
             finally:
                 line.cut()
 
-        sending = send_snapshot(line.ends[0], *of, term=term, chunk_bytes=CHUNK_BYTES)
+        sending = send_snapshot(line.ends[0], *of, term=term, chunk_bytes=chunk_bytes)
         taking = receive_snapshot(line.ends[1], *to, last_applied=applied, **receiving)
         sent, received = await asyncio.wait_for(
             asyncio.gather(closing(sending), closing(taking), return_exceptions=True), PATIENCE_SECONDS)

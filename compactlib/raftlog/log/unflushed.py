@@ -91,11 +91,13 @@ def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) 
 
     Raises:
         NotFound: a segment has gone meanwhile; look again.
+        CorruptData: a sparse entry follows one that is not there.
     """
     refs = segments.refs
     memtable = Memtable(refs[-1].last if refs else -1, max_entries=MAX_INDEX)
     for frame in frames:
         replay(frame, memtable, row, segments.matching)
+    memtable.require_links()
     return memtable if memtable.tables else None
 
 

@@ -236,6 +236,12 @@ class RaftLogStore(Closing):
                     expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
             else:
                 log.replay(logged.frame)
+        # Later frames may take back what an earlier one says, and segments be cut already.
+        for log_id, memory in list(self._memories.items()):
+            try:
+                memory.memtable.require_links()
+            except CorruptData as error:
+                self._set_aside(log_id, error)
         self._refuse_unfounded()
         self._wal = self._begin_wal(found)
         self._flushed_at = self._wal.number
@@ -267,9 +273,14 @@ class RaftLogStore(Closing):
         """A log of which neither segments nor the WAL hold what its snapshot needs stays damaged."""
         for log_id, lost in list(self._without_row.items()):
             if not self._logs[log_id].holds(lost.meta):
-                self._damaged[log_id] = lost.error
-                self._logs.pop(log_id).let_go()
-                del self._memories[log_id], self._without_row[log_id]
+                self._set_aside(log_id, lost.error)
+
+    def _set_aside(self, log_id: str, error: CompactlibError) -> None:
+        """A damaged log keeps no other back."""
+        self._damaged[log_id] = error.with_traceback(None)
+        self._logs.pop(log_id).let_go()
+        del self._memories[log_id]
+        self._without_row.pop(log_id, None)
 
     def _finish_removals(self) -> None:
         try:

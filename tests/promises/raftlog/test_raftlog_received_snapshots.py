@@ -35,6 +35,7 @@ from compactlib.raftlog import (
     open_log,
     receive_snapshot,
     send_snapshot,
+    verify_log,
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
 from compactlib.testing import (
@@ -615,6 +616,47 @@ def test_cancelled_receiver_sees_through_what_it_puts_in_force(tmp_path: Path) -
         asyncio.run(asyncio.wait_for(cancelled(), PATIENCE_SECONDS))
         assert was_renamed
         require_snapshot(*to)
+
+
+# -- the links of sparse entries
+
+
+def test_missing_link_in_the_wal_is_named_at_opening(tmp_path: Path) -> None:
+    """The process ends while live entries have come and their snapshot has not; one of them says that it follows an
+    entry that is not there."""
+    killed = tmp_path / "killed"
+
+    def meet(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "rename" and request.path.endswith(".state"):
+            shutil.copytree(tmp_path / "follower", killed)
+        return act()
+
+    with leader(tmp_path / "leader") as of:
+        with follower(tmp_path / "follower"):
+            pass
+        with member(tmp_path / "follower", FilesInFront(meet)) as to:
+            assert transfer(of, to, chunk_bytes=8).is_well
+    with member(Path(shutil.copytree(killed, tmp_path / "as it was"))) as to:
+        assert [to[0].read(index) for index in LIVE] == [entry(index) for index in LIVE]
+    for file in (killed / "log" / "wal").iterdir():
+        file.write_bytes(with_link(file.read_bytes(), index=41, follows=30))
+    with pytest.raises(CorruptData, match="30"), member(killed):
+        pass
+    assert not verify_log(killed / "log" / "logs" / "log").is_sound
+
+
+def with_link(wal: bytes, *, index: int, follows: int) -> bytes:
+    """A WAL file whose frame of one sparse entry says that it follows another index; its checksum is right."""
+    salt = zlib.crc32(b"salt", zlib.crc32(wal[:60]))
+    place, data = 64, bytearray(wal)
+    while data[place:place + 4] == b"CLWf":
+        kind, first = data[place + 4], int.from_bytes(data[place + 24:place + 32], "little")
+        if (kind, first) == (2, index):
+            data[place + 16:place + 24] = follows.to_bytes(8, "little")
+            data[place + 60:place + 64] = struct.pack("<I", zlib.crc32(data[place:place + 60], salt))
+        body = int.from_bytes(data[place + 48:place + 56], "little")
+        place += 64 + -(-body // 8) * 8
+    return bytes(data)
 
 
 # -- a disk that refuses
