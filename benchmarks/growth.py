@@ -186,13 +186,13 @@ def log_snapshot(n: int, folder: Path, watch: Stopwatch) -> None:
 
 def log_spark_plan(n: int, folder: Path, watch: Stopwatch) -> None:
     try:
-        from compactlib.spark.sources.raftlog import SourceOptions, plan_slices
+        from compactlib.spark.tables import LogTable
     except ImportError:
         return
     with _log_of(n, folder) as log:
         log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
     with watch:
-        plan_slices(SourceOptions.parse({"path": str(folder / "log")}))
+        LogTable({"path": str(folder / "log")}).partitions()
 
 
 def store_append(n: int, folder: Path, watch: Stopwatch) -> None:

@@ -140,7 +140,7 @@ class TqdmObserver(Closing):
                 warnings.simplefilter("ignore")
                 from tqdm.auto import tqdm
         except ImportError:
-            raise MissingDependency(package="tqdm", extra="progress", purpose="a progress bar") from None
+            raise MissingDependency(package="tqdm", extra="observe", purpose="a progress bar") from None
         self._tqdm = tqdm
         self._options = options
         self._bars: dict[str, Any] = {}
@@ -193,7 +193,7 @@ class PrometheusObserver:
         try:
             import prometheus_client
         except ImportError:
-            raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
+            raise MissingDependency(package="prometheus_client", extra="observe", purpose="metrics") from None
         self._client = prometheus_client
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._prefix = prefix

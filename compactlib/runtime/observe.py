@@ -302,26 +302,3 @@ class FourMethods(Observer):
 
     def __repr__(self) -> str:
         return f"FourMethods({self._observer!r})"
-
-
-class OneMethod:
-    """An adapter, the other way round: events become calls of four methods. It ends when the engines are re-drawn.
-
-    Args:
-        observer: of four methods.
-    """
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def event(self, name: str, /, **fields: Any) -> None:
-        """Call the method that the fields are for."""
-        labels = {key: value for key, value in fields.items() if key not in ("add", "sample")}
-        if name == "progress":
-            self._observer.progress(Progress(**fields))
-        elif "add" in fields:
-            self._observer.count(name, fields["add"], labels)
-        elif "sample" in fields:
-            self._observer.measure(name, fields["sample"], labels)
-        else:
-            self._observer.event(name, fields)

@@ -82,8 +82,7 @@ def register(spark: SparkSession) -> None:
     With `payload=false` and `damaged=column` payloads are checked but not passed on.
     """
     require_spark("a data source of compactlib")
-    from compactlib.spark.sources.blobstore import BlobStoreSource
-    from compactlib.spark.sources.raftlog import RaftLogSource
+    from compactlib.spark.tables import BlobTable, LogTable
 
-    for source in (RaftLogSource, BlobStoreSource):
-        spark.dataSource.register(source)
+    for table in (LogTable, BlobTable):
+        spark.dataSource.register(table)

@@ -177,8 +177,8 @@ def test_a_live_index_above_the_snapshot_names_both() -> None:
 
 
 def test_a_missing_dependency_says_what_to_install() -> None:
-    error = MissingDependency(package="tqdm", extra="progress", purpose="a progress bar")
-    assert str(error) == "a progress bar needs the package 'tqdm': pip install 'compactlib[progress]'"
+    error = MissingDependency(package="tqdm", extra="observe", purpose="a progress bar")
+    assert str(error) == "a progress bar needs the package 'tqdm': pip install 'compactlib[observe]'"
 
 
 def test_every_extra_that_a_message_names_can_be_installed() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.observer import EventRecorder
 from compactlib.runtime import Observer, Progress, RecordingObserver
-from compactlib.runtime.observe import FourMethods, Observers, OneMethod, TellingObserver, telling
+from compactlib.runtime.observe import Observers, TellingObserver, telling
 
 
 class Polite(str):
@@ -157,7 +157,7 @@ class TestMeasurements:
 
 def test_observers_of_one_method_and_of_four_understand_each_other() -> None:
     events, calls = EventRecorder(), RecordingObserver()
-    for given in (telling(events), telling(FourMethods(OneMethod(calls)))):
+    for given in (telling(events), telling(calls)):
         given.progress(Progress("work", 1, 2, "groups"))
         given.count("bytes", 3, {"log": "a"})
         given.measure("seconds", 0.5, {"log": "a"})

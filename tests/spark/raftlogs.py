@@ -41,7 +41,8 @@ def expected_rows(folder: Path, first: int = 0, last: int = (1 << 63) - 1) -> li
                     assert not hasattr(entry, "error"), "the log should be sound"
                     offset, length = lengths[entry.index]
                     assert data[offset:offset + length] == entry.payload
-                    rows.append({"segment": ref.number, "index": entry.index, "term": entry.term, "offset": offset,
+                    rows.append({"store": str(folder), "segment": ref.number, "index": entry.index, "term": entry.term,
+                                 "offset": offset,
                                  "length": length, "live": not isinstance(log.read(entry.index), DeadEntry),
                                  "payload": entry.payload})
     return rows

@@ -249,7 +249,7 @@ def test_threads_share_a_prometheus_observer(registry: prometheus_client.Collect
 
 
 @pytest.mark.parametrize(("make", "hidden", "extra"), [
-    (TqdmObserver, "tqdm.auto", "progress"), (PrometheusObserver, "prometheus_client", "prometheus"),
+    (TqdmObserver, "tqdm.auto", "observe"), (PrometheusObserver, "prometheus_client", "observe"),
 ])
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, make: Any, hidden: str,
                                                    extra: str) -> None:

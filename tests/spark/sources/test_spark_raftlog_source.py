@@ -45,7 +45,8 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 def test_rows_columns_and_partitions(load: Load, log: Path) -> None:
     frame = load(log)
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema.fields] == [
-        ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
+        ("store", "string"), ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"),
+        ("length", "bigint"),
         ("live", "boolean"), ("payload", "binary")]
     wanted = expected_rows(log)
     assert rows(frame) == wanted

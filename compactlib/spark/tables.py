@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables `compactlib.raftlog` and `compactlib.blobstore`: entries and records as rows, for `spark.read`.
+
+A query plans once, in one process: which segments of which stores are read, and what is live or valid then. Each part
+is read in any process that sees the folder, through the stores' own readers, which check what they read; a part that
+was compacted since it was planned is `Stale`. Neighbouring segments share a partition up to `partition_bytes`.
+
+Filters are not taken from Spark, on purpose: Spark (4.3.0) reads the next query on the same DataFrame through what a
+filtered one has pushed: after `df.where("index = 7").count()`, `df.count()` gives 1.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import accumulate
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from compactlib.blobstore import BlobReader, SegmentRecords
+from compactlib.blobstore.policy import SegmentName
+from compactlib.clock import SystemClock
+from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
+from compactlib.files import local_path
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import (
+    DamagedEntry,
+    Entry,
+    LogReader,
+    SnapshotFolder,
+    SnapshotMeta,
+    StoredEntry,
+    StoredSegment,
+)
+from compactlib.raftlog.errors import LiveIndexMissing
+
+Row: TypeAlias = tuple[Any, ...]
+"""Values of the columns between `store` and `payload`, then the payload, and the damage or `None`."""
+
+MAX_INDEX = (1 << 64) - 1
+_LARGEST_LONG = (1 << 63) - 1
+_LARGEST_BINARY = (1 << 31) - 1
+_MAX_BATCH_ROWS = 16_384
+_MAX_BATCH_BYTES = 1 << 20
+_ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string()}
+
+
+@attrs.frozen
+class _Option:
+    """An option of `spark.read`: its default, how its text is read, and the values that it takes, in words."""
+
+    default: Any
+    read: Callable[[str], Any]
+    takes: str = ""
+
+
+def _whole(default: int | None, takes: str) -> _Option:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
+            raise ValueError
+        return int(text)
+    return _Option(default, read, takes)
+
+
+def _seconds(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError
+    return float(text)
+
+
+def _segments(text: str) -> tuple[SegmentName, ...]:
+    return tuple(SegmentName.parse(name.strip()) for name in text.split(",") if name.strip())
+
+
+_AN_INDEX = "a log index, 0 to 2**64 - 1"
+_COMMON: dict[str, _Option] = {
+    "path": _Option("", str), "paths": _Option("[]", str),
+    "payload": _Option(True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    "damaged": _Option("fail", lambda text: {"fail": "fail", "column": "column"}[text.lower()], "fail or column"),
+    "partition_bytes": _whole(128 << 20, "a number of bytes"),
+}
+
+
+class _Table(DataSource, DataSourceReader):
+    """A table as PySpark asks for it; each kind of store says what is read, and how."""
+
+    source: ClassVar[str]
+    """What `spark.read.format` takes."""
+    known: ClassVar[Mapping[str, _Option]]
+    """The options of this table."""
+    own: ClassVar[tuple[tuple[str, str], ...]]
+    """Names and Spark SQL types of the columns between `store` and `payload`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        known = {**_COMMON, **self.known}
+        given = {name.lower(): text for name, text in options.items()}
+        if unknown := sorted(given.keys() - known.keys()):
+            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
+        self.asked: dict[str, Any] = {name: option.default for name, option in known.items()}
+        for name, text in given.items():
+            try:
+                self.asked[name] = known[name].read(text)
+            except InvalidInput:
+                raise
+            except (KeyError, ValueError) as error:
+                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {known[name].takes}") from error
+        self._reads = self.asked["payload"] or self.asked["damaged"] == "column"
+        self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self.asked["payload"] else []),
+                         *([("error", "string")] if self.asked["damaged"] == "column" else []))
+        if not self.asked["path"] and self.asked["paths"] == "[]":
+            raise InvalidInput("which store? Give its folder, a list of folders or a pattern: "
+                               "spark.read.format(...).load(folder)")
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.source
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {kind}" for name, kind in self._columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Refuses a schema that was given by `.schema(...)`, if it is not the source's own."""
+        given = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
+        if given != self._columns:
+            raise InvalidInput(f"this source has the columns {self._columns}, found {given}; leave .schema() out, and "
+                               "cast or select afterwards")
+        return self
+
+    def partitions(self) -> list[InputPartition]:
+        groups: list[list[Any]] = []
+        size = 0
+        for folder in self._folders():
+            for part in self.parts(folder):
+                size += part.size_bytes
+                if not groups or size > self.asked["partition_bytes"]:
+                    groups.append([])
+                    size = part.size_bytes
+                groups[-1].append(part)
+        return list(map(InputPartition, groups))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes one partition of `None` when there is nothing to read.
+        for part in partition.value or ():
+            batch: list[Row] = []
+            held = 0
+            length = [name for name, _ in self.own].index("length")
+            for row in self.rows(part):
+                size = row[length] if self._reads else 0
+                if batch and (len(batch) == _MAX_BATCH_ROWS or held + size > _MAX_BATCH_BYTES):
+                    yield self._batch(part.folder, batch)
+                    batch, held = [], 0
+                batch.append(row)
+                held += size
+            if batch:
+                yield self._batch(part.folder, batch)
+
+    def parts(self, folder: str) -> list[Any]:
+        """Plan: the parts of a store to read, in order; each has `folder` and `size_bytes`."""
+        raise NotImplementedError
+
+    def rows(self, part: Any) -> Iterator[Row]:
+        """Read a part, in any process."""
+        raise NotImplementedError
+
+    def _folders(self) -> list[str]:
+        found: list[str] = []
+        for given in [*([self.asked["path"]] if self.asked["path"] else []), *json.loads(self.asked["paths"])]:
+            path = local_path(given)
+            matching = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else [path]
+            if not matching:
+                raise NotFound(f"no folder matches {given!r}")
+            found += matching
+        return found
+
+    def _batch(self, folder: str, rows: list[Row]) -> pa.RecordBatch:
+        schema = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in self._columns])
+        names = (*(name for name, _ in self.own), "payload", "error")
+        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
+        damage = next((error for error in columns["error"] if error is not None), None)
+        if damage is not None and self.asked["damaged"] == "fail":
+            raise damage
+        columns["error"] = [None if error is None else str(error) for error in columns["error"]]
+        columns["store"] = [folder] * len(rows)
+        for name, kind in self._columns:
+            largest = max((value for value in columns[name] if value is not None), default=0) if kind == "bigint" else 0
+            if largest > (_LARGEST_BINARY if name == "length" and self.asked["payload"] else _LARGEST_LONG):
+                raise Unsupported(f"{folder}: a {name} of {largest} is larger than Spark's type holds; read the others "
+                                  f"with payload=false or a range, or this with the store's own reader")
+        return pa.RecordBatch.from_arrays([
+            _binaries(columns[name]) if name == "payload" else pa.array(columns[name], schema.field(name).type)
+            for name in schema.names], schema=schema)
+
+
+def _binaries(values: Sequence[bytes | None]) -> pa.Array[Any]:
+    """Return what `pa.array` makes, which takes five times as long for large values: its buffer grows."""
+    offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
+    mask = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    return pa.Array.from_buffers(pa.binary(), len(values), [mask, pa.py_buffer(offsets), data])
+
+
+# --- raft logs ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class _LogPart:
+    """What is read of one segment, or of the write-ahead log, as it was when planned.
+
+    Attributes:
+        number: of the segment; `None` for entries that are in the write-ahead log only.
+        indexes: the range of the segment to read, or these entries.
+        newest: whether it was the log's newest segment, whose end may still grow, or be taken back.
+        last_term: the term of the last entry that is read; another one was written after the plan. `None` if it is
+            damaged, dead or in a gap, or the segment is not the newest.
+        inode: of the segment's file: the number of a file that is gone is given to another one.
+        snapshot: the one that decides what is live, with the live indexes of this range only.
+    """
+
+    folder: str
+    number: int | None
+    indexes: IndexSet
+    newest: bool
+    last_term: int | None
+    inode: int
+    size_bytes: int
+    snapshot: SnapshotMeta | None
+
+    def stale(self, what: str) -> Stale:
+        return Stale(f"{what} of {self.folder} was compacted away or taken back after this read was planned; load the "
+                     f"log again to see it as it is now")
+
+    def is_superseded(self, now: SnapshotMeta | None) -> bool:
+        return now is not None and (self.snapshot is None or now.index > self.snapshot.index)
+
+
+class LogTable(_Table):
+    """A log's entries; see `register`."""
+
+    source = "compactlib.raftlog"
+    known: ClassVar = {"first": _whole(0, _AN_INDEX), "last": _whole(MAX_INDEX, _AN_INDEX),
+                       "as_of": _whole(None, _AN_INDEX), "snapshots": _Option(None, local_path)}
+    own: ClassVar = (("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"),
+                     ("length", "bigint"), ("live", "boolean"))
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        if self.asked["first"] > self.asked["last"]:
+            raise InvalidInput(f"first is {self.asked['first']}, which lies above last, {self.asked['last']}")
+        if self.asked["snapshots"] is not None and self.asked["as_of"] is None:
+            raise InvalidInput("option 'snapshots' needs option 'as_of', the index of one of them")
+
+    def parts(self, folder: str) -> list[_LogPart]:
+        with LogReader(folder) as log:
+            state, refs, first, as_of = self._state(log, folder), log.refs, self.asked["first"], self.asked["as_of"]
+            last = self.asked["last"] if as_of is None else min(self.asked["last"], as_of)
+            if state is not None:
+                held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
+                if lost := state.live.between(first, last) - held:
+                    raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
+            found: list[_LogPart] = []
+
+            def add(indexes: IndexSet, number: int | None, **named: Any) -> None:
+                low, high, is_last = indexes.first, indexes.last, number is None or number == refs[-1].number
+                [answer] = log.read_many([high]) if is_last else [None]
+                found.append(_LogPart(
+                    folder=folder, number=number, indexes=indexes, newest=is_last,
+                    last_term=answer.term if isinstance(answer, Entry) else None, snapshot=None if state is None else
+                    SnapshotMeta(state.index, live=state.live.between(low, high)), **named))
+
+            for ref in refs:
+                if max(ref.first, first) <= min(ref.last, last):
+                    file = os.stat(log.path_of(ref.number))
+                    add(IndexSet.range(max(ref.first, first), min(ref.last, last)), ref.number, inode=file.st_ino,
+                        size_bytes=file.st_size)
+            if unflushed := log.unflushed.between(first, last):
+                # Reading a part of the write-ahead log reads all of it: it is a partition of its own.
+                add(unflushed, None, inode=0, size_bytes=self.asked["partition_bytes"])
+        return found
+
+    def rows(self, part: _LogPart) -> Iterator[Row]:
+        state = part.snapshot
+        for entry in self._unflushed(part) if part.number is None else self._stored(part, part.number):
+            live = state is None or entry.index > state.index or state.live.holds(entry.index)
+            yield (part.number, entry.index, entry.term, None if part.number is None else entry.offset, entry.length,
+                   live, entry.payload, entry.error)
+
+    def _state(self, log: LogReader, folder: str) -> SnapshotMeta | None:
+        """The snapshot that decides what is live. What was live by a later one than the last is still in the log."""
+        state, wanted, snapshots = log.snapshot, self.asked["as_of"], self.asked["snapshots"]
+        if wanted is None or (state is not None and state.index == wanted):
+            return state
+        listed: list[int] = []
+        if snapshots is not None and (state is None or wanted > state.index):
+            if (found := SnapshotFolder.meta_in(snapshots, wanted)) is not None:
+                return found
+            listed = SnapshotFolder.indexes_in(snapshots)
+        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: its last snapshot is "
+                       f"{None if state is None else state.index}, and above it option 'snapshots' ({snapshots}) has "
+                       f"{listed}; what an earlier snapshot saw may be compacted away")
+
+    def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
+        what = f"segment {number}"
+        try:
+            segment = StoredSegment(part.folder, number, newest=part.newest)
+        except NotFound as error:
+            raise part.stale(what) from error
+        first, last = part.indexes.first, part.indexes.last
+        with segment:
+            is_planned = segment.inode == part.inode and (part.newest or segment.size_bytes == part.size_bytes)
+            if not is_planned and part.is_superseded(segment.snapshot()):
+                raise part.stale(what)
+            if part.last_term is not None and segment.inode == part.inode and segment.term_of(last) != part.last_term:
+                raise part.stale(what)
+            if live := IndexSet() if part.snapshot is None else part.snapshot.live.between(first, last):
+                there = IndexSet.from_sorted(entry.index for entry in segment.entries(first, last, payloads=False))
+                if missing := live - there:
+                    raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
+                                   "are live", missing)
+            yield from segment.entries(first, last, payloads=self._reads)
+
+    def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
+        with LogReader(part.folder) as log:
+            if part.is_superseded(log.snapshot):
+                raise part.stale("the write-ahead log")
+            for answer in log.read_many(list(part.indexes)):
+                if isinstance(answer, DamagedEntry):
+                    raise answer.error
+                if not isinstance(answer, Entry) or (answer.index == part.indexes.last
+                                                     and answer.term != (part.last_term or answer.term)):
+                    # Taken back, or dead by a snapshot, since the plan.
+                    raise part.stale(f"entry {answer.index}")
+                yield StoredEntry(answer.index, answer.term, 0, len(answer.payload), answer.payload, None)
+
+
+def _missing(what: str, lost: IndexSet) -> LiveIndexMissing:
+    return LiveIndexMissing(f"{what}, the first of them {lost.first}; restore the segments from a copy",
+                            missing=len(lost), first=lost.first)
+
+
+# --- blob stores --------------------------------------------------------------------------------------------------
+
+
+class BlobTable(_Table):
+    """A blob store's records; see `register`. Planning says of each record whether a compaction would keep it."""
+
+    source = "compactlib.blobstore"
+    known: ClassVar = {"segments": _Option((), _segments), "now": _Option(None, _seconds, "seconds since the epoch"),
+                       "reference_time": _Option(None, _seconds, "seconds since the epoch")}
+    own: ClassVar = (("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"),
+                     ("length", "bigint"), ("id", "binary"), ("kind", "string"), ("sequence", "bigint"),
+                     ("op_time_ms", "bigint"), ("expires_ms", "bigint"), ("account", "bigint"), ("container", "bigint"),
+                     ("life_version", "int"), ("permanent", "boolean"), ("erased", "boolean"), ("valid", "boolean"))
+
+    def parts(self, folder: str) -> list[SegmentRecords]:
+        asked = self.asked
+        now = SystemClock().now() if asked["now"] is None else asked["now"]
+        with BlobReader(folder) as reader:
+            if reader.damage and asked["damaged"] == "fail":
+                raise reader.damage[0]
+            found = reader.records(reference_time=now if asked["reference_time"] is None else asked["reference_time"],
+                                   now=now)
+            names = {segment.name for segment in reader.snapshot().segments}
+        if missing := set(asked["segments"]) - names:
+            raise InvalidInput(f"the store in {folder} has no segment {min(missing)}; it has "
+                               f"{', '.join(str(each.name) for each in found)}")
+        return [each for each in found if not asked["segments"] or each.name in asked["segments"]]
+
+    def rows(self, part: SegmentRecords) -> Iterator[Row]:
+        for record in part.read(payloads=self._reads):
+            yield (part.name.position, part.name.generation, *record[1:])
