@@ -45,7 +45,7 @@ UNUSED = {
                                                    "compactlib.blobstore.compaction.plan.policies"},
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",
-                                                  "compactlib.staging.compaction.sensor"},
+                                                  "compactlib.staging.sensor"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.transport.node_service", "ssl"},
 }
 # A start of the console script costs what its command needs: a kind of store is imported when a path is of that kind.
