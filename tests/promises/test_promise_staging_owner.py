@@ -43,8 +43,7 @@ class World(ABC):
 
     def files(self) -> set[str]:
         """The ranges and metaranges that are there."""
-        layer = CommittedRanges(self.objects)
-        return {file.id for file in (*layer.list_ranges(), *layer.list_metaranges())}
+        return {info.key for folder in ("ranges/", "metaranges/") for info in self.objects.list(folder)}
 
 
 class InMemory(World):
