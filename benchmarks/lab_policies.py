@@ -84,7 +84,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.policies import Manual
 from compactlib.report import Table
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.staging import AnyOf, DeletesPolicy, ListingCostPolicy
+from compactlib.staging import PressurePolicy
 from compactlib.staging.policy import SensePolicy
 
 
@@ -350,8 +350,9 @@ def raftlog_triggers() -> Table:
 
 def sensor_thresholds() -> Table:
     """Thresholds on a branch of 20,000 keys on which whole folders are deleted, and one operation in five lists."""
-    policies: list[SensePolicy] = [DeletesPolicy(100), DeletesPolicy(1_000), DeletesPolicy(10_000),
-                                   ListingCostPolicy(1_000), ListingCostPolicy(10_000), AnyOf()]
+    policies: list[SensePolicy] = [
+        *(PressurePolicy(deletes=number, tombstones_listed=1 << 40) for number in (100, 1_000, 10_000)),
+        *(PressurePolicy(deletes=1 << 40, tombstones_listed=number) for number in (1_000, 10_000)), PressurePolicy()]
     workload = WithReads(of=Bursts(keys=20_000, writes=60_000, record_bytes=100, every=3_000, burst_keys=300),
                          reads=0.2)
     settings = SensorSettings(base_keys=20_000, base_bytes=100, tombstone_bytes=20, range_keys=500)

@@ -151,10 +151,10 @@ class Service(Protocol):
         After `stop` it begins anew, or raises `Closed` where a service lives only once, which its own docs say.
         """
 
-    def run_pending(self) -> Sequence[Outcome[Any]]:
-        """Do what is due now in the caller's thread, and answer what came of each; for hosts without threads."""
+    def run_pending(self) -> Any:
+        """Do what is due now in the caller's thread; for hosts without threads. Whether, or how much, there was."""
 
-    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+    def stop(self, *, wait_seconds: float = 30.0) -> Any:
         """Begin nothing more, cancel what runs, and wait for its end; `Failed(Busy)` if it did not end in time.
 
         Raises `Busy` if called from within its own work; it ends all the same. Stopping again waits again.

@@ -25,32 +25,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.kv import SqliteStore
 from compactlib.objects import Digest, LocalObjects, ObjectExists
-from compactlib.outcome import Outcome
 from compactlib.report import Table
 from compactlib.staging import (
     AlwaysPolicy,
-    AnyOf,
     Branch,
     CommitId,
-    CommitOutcome,
+    CommitReport,
     CommittedRanges,
-    CompactionOutcome,
     CompactionSensor,
-    DeletesPolicy,
-    ListingCostPolicy,
-    MoveOutcome,
+    PressurePolicy,
     Record,
-    SealedTokensPolicy,
+    StagingCompactionReport,
     StagingOptions,
     StagingPlan,
     StagingWorker,
@@ -115,11 +110,11 @@ class CatalogueBranch:
         return Table.from_dicts([{"what": each.kind, "path": each.key.decode()} for each in self._branch.differences()],
                                 title=f"{self._branch.name}: uncommitted")
 
-    def commit(self, message: str) -> CommitOutcome:
+    def commit(self, message: str) -> CommitReport:
         """Commit everything."""
         return self._branch.commit(message)
 
-    def merge(self, source: str) -> MoveOutcome:
+    def merge(self, source: str) -> CommitReport:
         """Take in what another branch has committed."""
         return self._branch.merge(source, f"merge {source}")
 
@@ -132,7 +127,7 @@ class CatalogueBranch:
         """What a compaction would do and gain; changes nothing."""
         return self._catalogue.repository.plan(branch=self._branch)
 
-    def compact(self) -> CompactionOutcome:
+    def compact(self) -> StagingCompactionReport:
         """Compact now, whatever the window says."""
         return self._catalogue.repository.compact(branch=self._branch, policy=AlwaysPolicy(window_seconds=0))
 
@@ -150,7 +145,7 @@ class Catalogue:
         self._store = SqliteStore(folder / "catalogue.sqlite")
         self._ranges = LocalObjects(folder / "ranges")
         self._data = LocalObjects(folder / "data")
-        self.sensor = CompactionSensor(AnyOf((DeletesPolicy(50), SealedTokensPolicy(8), ListingCostPolicy(1000))))
+        self.sensor = CompactionSensor(PressurePolicy(deletes=50, tombstones_listed=1000))
         self.worker = StagingWorker(self.sensor, clock=self.clock)
         self.repository = self.worker.open(self._store, CommittedRanges(self._ranges), name=REPOSITORY,
                                            options=StagingOptions(owns_ranges=True))
@@ -161,7 +156,7 @@ class Catalogue:
             self.repository.create_branch(name, source)
         return CatalogueBranch(self, self.repository.branch(name))
 
-    def compact_what_is_worth_it(self) -> Sequence[Outcome[Any]]:
+    def compact_what_is_worth_it(self) -> int:
         """Let the worker compact and reclaim what is due; `catalogue.worker.start()` has it done in the background."""
         return self.worker.run_pending()
 
@@ -223,8 +218,7 @@ def main() -> None:
         print(trunk.commit("60 raw files and a summary"))
         trunk.rm(*(f"raw/{number:04}.csv" for number in range(59)))
         print(trunk.plan())
-        for done in catalogue.compact_what_is_worth_it():
-            print(done)
+        print(catalogue.compact_what_is_worth_it(), "pieces of work are done:", catalogue.repository.status())
         print(trunk.ls("raw/"))
         clean = catalogue.branch("clean", "main")
         clean.put("notes.txt", b"cleaned up\n")

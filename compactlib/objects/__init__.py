@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
+    from compactlib.objects.cached import CachedObjects as CachedObjects
     from compactlib.objects.digest import Digest as Digest
     from compactlib.objects.errors import (
         BadDigest as BadDigest,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
 else:
     offer(__name__, {
+        "compactlib.objects.cached": "CachedObjects",
         "compactlib.objects.digest": "Digest",
         "compactlib.objects.errors": "BadDigest BadKey ObjectExists ObjectNotFound ObjectStoreFailed",
         "compactlib.objects.keys": "MAX_KEY_CHARS MAX_SEGMENT_CHARS check_prefix",

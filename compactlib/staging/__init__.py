@@ -11,20 +11,20 @@ A `Repository` offers what every store here does: view, plan, compact, reclaim, 
 >>> main = repository.create_branch("main")
 >>> main.put(b"a", b"1")
 >>> main.put(b"b", b"2")
->>> print(main.commit("two keys").stats.added)
+>>> print(main.commit("two keys").added)
 2
 >>> main.delete(b"a")
 >>> main.list().keys, main.head().list().keys
 ((b'b',), (b'a', b'b'))
 >>> print(repository.plan(branch=main).why)
 1 tombstones, at most 1 in a row, and 0 sealed tokens would go; 1 of 1 ranges would be written anew
->>> print(repository.compact(branch=main).stats.sealed_after)
+>>> print(repository.compact(branch=main).sealed_after)
 0
->>> repository.reclaim().reason.split(";")[1]
-' 2 dropped tokens wait until they are older than grace_seconds=3600.0'
+>>> repository.reclaim().left[0]
+'2 dropped tokens wait until they are older than grace_seconds=3600.0'
 >>> [(one.kind, one.key) for one in main.differences()]
 [('removed', b'a')]
->>> main.commit("one key less").stats.ranges_written
+>>> main.commit("one key less").ranges_written
 0
 """
 
@@ -34,28 +34,9 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.staging.branch import Branch as Branch
-    from compactlib.staging.commit import CommitOutcome as CommitOutcome
     from compactlib.staging.commits import Commit as Commit
     from compactlib.staging.compaction.merge_in_parts import MergeInParts as MergeInParts
-    from compactlib.staging.compaction.outcome import CompactionOutcome as CompactionOutcome
-    from compactlib.staging.compaction.plan import (
-        StagingChoice as StagingChoice,
-        StagingPlan as StagingPlan,
-        StagingView as StagingView,
-    )
-    from compactlib.staging.compaction.policies import (
-        AlwaysPolicy as AlwaysPolicy,
-        StagingPolicy as StagingPolicy,
-        TombstoneCostPolicy as TombstoneCostPolicy,
-    )
     from compactlib.staging.compaction.rewrite import StoresForWorkers as StoresForWorkers
-    from compactlib.staging.compaction.sense_policies import (
-        AnyOf as AnyOf,
-        DeletesPolicy as DeletesPolicy,
-        ListingCostPolicy as ListingCostPolicy,
-        SealedTokensPolicy as SealedTokensPolicy,
-    )
-    from compactlib.staging.compaction.sensor import CompactionSensor as CompactionSensor
     from compactlib.staging.errors import (
         BranchNotFound as BranchNotFound,
         DirtyBranch as DirtyBranch,
@@ -63,9 +44,18 @@ if TYPE_CHECKING:
         PreconditionFailed as PreconditionFailed,
         RecordNotFound as RecordNotFound,
     )
-    from compactlib.staging.head import MoveOutcome as MoveOutcome
     from compactlib.staging.names import CommitId as CommitId, repository_in as repository_in
     from compactlib.staging.options import StagingOptions as StagingOptions
+    from compactlib.staging.plan import (
+        StagingChoice as StagingChoice,
+        StagingPlan as StagingPlan,
+        StagingView as StagingView,
+    )
+    from compactlib.staging.plan_policies import (
+        AlwaysPolicy as AlwaysPolicy,
+        StagingPolicy as StagingPolicy,
+        TombstoneCostPolicy as TombstoneCostPolicy,
+    )
     from compactlib.staging.ranges.committed import CommittedRanges as CommittedRanges
     from compactlib.staging.ranges.parquet import ParquetFormat as ParquetFormat
     from compactlib.staging.ranges.plain import PlainFormat as PlainFormat
@@ -76,6 +66,12 @@ if TYPE_CHECKING:
     )
     from compactlib.staging.ranges.split import SplitRule as SplitRule
     from compactlib.staging.repository import Repository as Repository
+    from compactlib.staging.results import (
+        CommitReport as CommitReport,
+        StagingCompactionReport as StagingCompactionReport,
+    )
+    from compactlib.staging.sense_policies import PressurePolicy as PressurePolicy
+    from compactlib.staging.sensor import CompactionSensor as CompactionSensor
     from compactlib.staging.values import Record as Record
     from compactlib.staging.worker import StagingWorker as StagingWorker
 else:
@@ -86,20 +82,18 @@ else:
         "compactlib.staging.ranges.rows": "ChangeBatch RangeFormat Rows",
         "compactlib.staging.ranges.split": "SplitRule",
         "compactlib.staging.compaction.merge_in_parts": "MergeInParts",
-        "compactlib.staging.compaction.outcome": "CompactionOutcome",
-        "compactlib.staging.compaction.plan": "StagingChoice StagingPlan StagingView",
-        "compactlib.staging.compaction.policies": "AlwaysPolicy StagingPolicy TombstoneCostPolicy",
+        "compactlib.staging.plan": "StagingChoice StagingPlan StagingView",
+        "compactlib.staging.plan_policies": "AlwaysPolicy StagingPolicy TombstoneCostPolicy",
         "compactlib.staging.compaction.rewrite": "StoresForWorkers",
-        "compactlib.staging.compaction.sensor": "CompactionSensor",
-        "compactlib.staging.compaction.sense_policies": "AnyOf DeletesPolicy ListingCostPolicy SealedTokensPolicy",
+        "compactlib.staging.sensor": "CompactionSensor",
+        "compactlib.staging.sense_policies": "PressurePolicy",
         "compactlib.staging.errors": "BranchNotFound DirtyBranch MergeConflict PreconditionFailed RecordNotFound",
         "compactlib.staging.names": "CommitId repository_in",
         "compactlib.staging.values": "Record",
         "compactlib.staging.branch": "Branch",
-        "compactlib.staging.commit": "CommitOutcome",
-        "compactlib.staging.head": "MoveOutcome",
         "compactlib.staging.options": "StagingOptions",
         "compactlib.staging.commits": "Commit",
         "compactlib.staging.repository": "Repository",
+        "compactlib.staging.results": "CommitReport StagingCompactionReport",
         "compactlib.staging.worker": "StagingWorker",
     })

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from compactlib.kv.store import Exists
 from compactlib.runtime.budget import Budget
 from compactlib.staging import commit as commits, head, reads, writes
-from compactlib.staging.commit import CommitOutcome
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.context import StagingContext
-from compactlib.staging.head import HeadBuilder, Move, MoveOutcome, NextHead, ResetOutcome
+from compactlib.staging.head import HeadBuilder, Move, NextHead
 from compactlib.staging.listing import ListRequest
 from compactlib.staging.names import CommitId, branch_key
 from compactlib.staging.pages import DiffPage, Listed, ListPage
 from compactlib.staging.reads import CommittedView
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.refs import commit_of, resolve, resolve_present
+from compactlib.staging.results import CommitReport, ResetReport
 from compactlib.staging.status import BranchStatus
 from compactlib.staging.values import Difference, MergeStrategy, MetaRangeId, Record, check_key
 
@@ -194,8 +194,8 @@ class Branch:
     # --- commits and HEAD
 
     def commit(self, message: str, *, metadata: Mapping[str, str] | None = None, allow_empty: bool = False,
-               budget: Budget | None = None) -> CommitOutcome:
-        """Make everything acknowledged so far the new HEAD: `Done`, `NoChanges` or `AlreadyCommitted`.
+               budget: Budget | None = None) -> CommitReport:
+        """Make everything acknowledged so far the new HEAD; the report is empty if there was nothing to commit.
 
         Raises:
             TooManyTries: others changed the branch under every try; nothing is lost, commit again.
@@ -205,7 +205,7 @@ class Branch:
                               budget=budget)
 
     def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
-              strategy: MergeStrategy = "fail") -> MoveOutcome:
+              strategy: MergeStrategy = "fail") -> CommitReport:
         """Bring what the HEAD of another branch, or a commit, has since the two parted.
 
         Raises:
@@ -220,7 +220,7 @@ class Branch:
         return self._move(builder.merge(resolve(self._context, source)), "merge")
 
     def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
-               strategy: MergeStrategy = "fail") -> MoveOutcome:
+               strategy: MergeStrategy = "fail") -> CommitReport:
         """Undo what a commit changed against its first parent, in a new commit.
 
         Raises:
@@ -231,7 +231,7 @@ class Branch:
         return self._move(builder.replay(commit_of(self._context, commit), backwards=True), "revert")
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
-                    strategy: MergeStrategy = "fail") -> MoveOutcome:
+                    strategy: MergeStrategy = "fail") -> CommitReport:
         """Do again what a commit changed against its first parent, in a new commit.
 
         Raises:
@@ -242,7 +242,7 @@ class Branch:
         return self._move(builder.replay(commit_of(self._context, commit)), "cherry_pick")
 
     def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
-                         metadata: Mapping[str, str] | None = None) -> MoveOutcome:
+                         metadata: Mapping[str, str] | None = None) -> CommitReport:
         """Make a given metarange the new HEAD, in a new commit: an import, or the result of a job.
 
         Raises:
@@ -253,7 +253,7 @@ class Branch:
         builder = HeadBuilder(context=self._context, message=message, metadata=metadata)
         return self._move(builder.metarange(metarange_id), "commit_metarange")
 
-    def hard_reset(self, ref: str, *, discard: bool = False) -> MoveOutcome:
+    def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
         """Make a commit, or the HEAD of a branch, the HEAD of this branch.
 
         Args:
@@ -276,15 +276,15 @@ class Branch:
 
     # --- resets
 
-    def reset(self) -> ResetOutcome:
+    def reset(self) -> ResetReport:
         """Throw away everything uncommitted, in one step."""
         return head.reset(self._context, self._name)
 
-    def reset_key(self, key: bytes) -> ResetOutcome:
+    def reset_key(self, key: bytes) -> ResetReport:
         """Make one key what it is in HEAD."""
         return writes.reset_key(self._context, self._name, key)
 
-    def reset_prefix(self, prefix: bytes) -> ResetOutcome:
+    def reset_prefix(self, prefix: bytes) -> ResetReport:
         """Make all keys that begin so what they are in HEAD, in one step; `b""` is `reset`."""
         return head.reset_prefix(self._context, self._name, prefix)
 
@@ -303,7 +303,7 @@ class Branch:
         history = self._context.commits.history(self.record().commit_id)
         return ((commit_id, copied(commit)) for commit_id, commit in history)
 
-    def _move(self, next_head: NextHead, operation: str) -> MoveOutcome:
+    def _move(self, next_head: NextHead, operation: str) -> CommitReport:
         return head.move_head(self._context, self._name, next_head, operation=operation)
 
     def __repr__(self) -> str:

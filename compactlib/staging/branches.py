@@ -22,6 +22,7 @@ from compactlib.kv.cell import Attempt, Fate, Found, Retries, Swap, swap
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Address, Predicate
 from compactlib.runtime.look import look_until_seen
+from compactlib.staging.activity import Activity
 from compactlib.staging.errors import (
     BeingCollected,
     BranchExists,
@@ -30,7 +31,6 @@ from compactlib.staging.errors import (
     RangeNotFound,
     TooManyTries,
 )
-from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import BRANCHES, branch_key
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
@@ -112,18 +112,18 @@ class BranchStore:
         options: how often to try, and how long to wait in between.
         clock: waits.
         random: draws the waits.
-        events: notified of each record that is written, and of branches that are not there.
+        activity: notes each record that is written, and branches that are not there.
     """
 
     def __init__(self, store: KVStore, partition: bytes, tokens: StagingTokens, options: StagingOptions, clock: Clock,
-                 random: random.Random, events: StagingEvents) -> None:
+                 random: random.Random, activity: Activity) -> None:
         self._store = store
         self._partition = partition
         self._tokens = tokens
         self._options = options
         self._clock = clock
         self._random = random
-        self._events = events
+        self._activity = activity
         self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
 
     def backoff(self) -> Backoff:
@@ -146,7 +146,7 @@ class BranchStore:
     def _found_in(self, branch: str, found: Found) -> FoundBranch:
         cell = self.cell(branch)
         if cell not in found:
-            self._events.branch_deleted(branch)
+            self._activity.missed(branch)
             raise BranchNotFound(branch=branch)
         return FoundBranch(branch, self._decode(cell[1], found[cell].value), found[cell].predicate)
 
@@ -204,7 +204,7 @@ class BranchStore:
                 raise
             if seen.record != record:
                 raise BranchExists(branch=branch) from error
-        self._events.record_written(branch, record)
+        self._activity.wrote(branch, None, record)
 
     def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
         """Write the next record, which drops no token, if the branch is as it was found; returns it. One write.
@@ -215,7 +215,7 @@ class BranchStore:
         """
         record = attrs.evolve(record, version=found.record.version + 1)
         self._store.set_if(*self.cell(found.branch), encode_branch_record(record), found.predicate)
-        self._events.record_written(found.branch, record)
+        self._activity.wrote(found.branch, found.record, record)
         return record
 
     def seen_after(self, branch: str, unknown: OutcomeUnknown) -> FoundBranch | None:
@@ -267,7 +267,7 @@ class BranchStore:
 
         done = self._swap(branch, decide, operation, idempotent=idempotent)
         if done.is_written:
-            self._events.record_written(branch, done.after)
+            self._activity.wrote(branch, done.before, done.after)
         return done
 
     def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> None:
@@ -289,6 +289,7 @@ class BranchStore:
             return self._swap_to(found, None, None, ())
 
         self._swap(branch, decide, "delete", idempotent=False)
+        self._activity.deleted(branch)
 
     def _swap_to(self, found: FoundBranch, after: BranchRecord | None, result: T,
                  also: Iterable[Condition | Put | Delete]) -> Swap[T]:
@@ -361,8 +362,6 @@ class BranchStore:
         fenced = [attrs.evolve(one, record=attrs.evolve(one.record, version=one.record.version + 1)) for one in part]
         self._store.transact([self.unchanged(one) for one in part],
                              [Put(*self.cell(one.branch), encode_branch_record(one.record)) for one in fenced])
-        for one in fenced:
-            self._events.record_written(one.branch, one.record)
         return fenced
 
     def _fence(self, found: FoundBranch) -> FoundBranch | None:

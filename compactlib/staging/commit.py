@@ -15,24 +15,19 @@ piles up. A crash at any step leaves at most a sealed token, a metarange and a c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import attrs
 
-from compactlib.outcome import Done
 from compactlib.runtime.budget import Budget
-from compactlib.staging.compaction.metrics import report_commit
+from compactlib.staging.activity import report_commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.head import is_clear
 from compactlib.staging.names import CommitId
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import AlreadyCommitted, CommitStats, Counts, NoChanges
+from compactlib.staging.results import CommitReport, Counts
 from compactlib.staging.tokens import changes_of
 from compactlib.staging.values import Applied
-
-CommitOutcome: TypeAlias = Done[CommitStats] | NoChanges | AlreadyCommitted
-"""What a commit ends in."""
 
 
 def seal(context: StagingContext, branch: str, *, operation: str) -> BranchRecord:
@@ -51,7 +46,7 @@ def seal(context: StagingContext, branch: str, *, operation: str) -> BranchRecor
 
 
 def commit(context: StagingContext, branch: str, message: str, *, metadata: Mapping[str, str] | None = None,
-           allow_empty: bool = False, budget: Budget | None = None) -> CommitOutcome:
+           allow_empty: bool = False, budget: Budget | None = None) -> CommitReport:
     """Commit everything that was acknowledged before the call (G2); see `Branch.commit`.
 
     Raises:
@@ -59,13 +54,13 @@ def commit(context: StagingContext, branch: str, message: str, *, metadata: Mapp
         BudgetSpent: the budget ran out; HEAD stays, and the next commit has everything.
     """
     began = context.clock.monotonic()
-    name = "error"
+    name: str = "error"
     try:
-        outcome = _CommitAttempt(context, branch, message, metadata or {}, allow_empty, budget).run()
-        name = {Done: "committed", NoChanges: "no_changes", AlreadyCommitted: "already_committed"}[type(outcome)]
+        report = _CommitAttempt(context, branch, message, metadata or {}, allow_empty, budget).run()
+        name = report.outcome
     finally:
         report_commit(context.observer, context.repository, name, context.clock.monotonic() - began)
-    return outcome
+    return report
 
 
 @attrs.frozen(kw_only=True)
@@ -90,27 +85,26 @@ class _CommitAttempt:
     budget: Budget | None
     builds: list[_Built] = attrs.field(factory=list)
 
-    def run(self) -> CommitOutcome:
+    def run(self) -> CommitReport:
         context = self.context
         before = context.branches.read(self.branch).record
         # A token may look empty because a compaction took its entries away, and a cleanup came after it.
         if (not self.allow_empty and is_clear(context, before)
                 and context.branches.read(self.branch).record == before):
-            return NoChanges("nothing was written since HEAD", before.commit_id)
+            return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
         sealed = seal(context, self.branch, operation="commit")
         update = context.branches.update(self.branch, lambda record: self._switched(record, sealed), operation="commit")
-        if update.is_written:
-            context.events.committed(self.branch, update.after)
         head, made = update.after.commit_id, self._made_of(update.after, sealed)
         if made is not None and made.commit_id is not None:
-            return Done(CommitStats(commit_id=made.commit_id, **attrs.asdict(made.counts),
-                                    ranges_written=made.applied.ranges_written,
-                                    ranges_reused=made.applied.ranges_reused, rebuilds=len(self.builds) - 1))
+            return CommitReport(commit_id=made.commit_id, **attrs.asdict(made.counts),
+                                ranges_written=made.applied.ranges_written,
+                                ranges_reused=made.applied.ranges_reused, rebuilds=len(self.builds) - 1)
         if head == sealed.commit_id:
-            return NoChanges("the content is that of HEAD", head)
+            return CommitReport.no_changes("the content is that of HEAD", head)
         if sealed.commit_id is not None and not context.commits.is_ancestor(sealed.commit_id, head):
-            return NoChanges("HEAD was reset meanwhile, which threw away what was uncommitted", head)
-        return AlreadyCommitted("another commit took in everything meanwhile, unless a reset threw it away", head)
+            return CommitReport.no_changes("HEAD was reset meanwhile, which threw away what was uncommitted", head)
+        return CommitReport(outcome="already_committed", commit_id=head,
+                            why="another commit took in everything meanwhile, unless a reset threw it away")
 
     def _switched(self, record: BranchRecord, sealed: BranchRecord) -> BranchRecord | None:
         """Return the record with this commit as HEAD; `None` if the branch is as it should be."""

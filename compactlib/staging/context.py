@@ -4,21 +4,25 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 import attrs
 
 from compactlib.clock import Clock
 from compactlib.kv import KVStore
 from compactlib.runtime.observe import Observer, telling
+from compactlib.staging.activity import Activity
 from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
-from compactlib.staging.events import StagingEvents, telling_events
 from compactlib.staging.names import repository_partition
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.diff_cache import DiffCache
 from compactlib.staging.tokens import StagingTokens
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
 
 
 @attrs.frozen
@@ -37,7 +41,7 @@ class StagingContext:
         options: limits and numbers of tries.
         clock: time.
         rng: randomness; must not repeat in any process.
-        events: notified of what happens.
+        activity: what happens on branches, for the sensor and the observer.
         observer: notified of what an operator may want to know.
     """
 
@@ -52,23 +56,24 @@ class StagingContext:
     options: StagingOptions
     clock: Clock
     rng: Random
-    events: StagingEvents
+    activity: Activity
     observer: Observer
 
     @classmethod
     def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
-             rng: Random, events: StagingEvents, observer: Observer) -> StagingContext:
+             rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
         """The context of a repository over its two stores.
 
         Raises:
             InvalidInput: it is no name of a repository.
         """
         partition = repository_partition(repository)
-        told = telling_events(events)
+        notified = telling(observer)
+        activity = Activity(repository, notified, sensor)
         tokens = StagingTokens(store, partition, rng, clock)
         return cls(repository=repository, store=store, committed=committed, differences=DiffCache(committed),
-                   branches=BranchStore(store, partition, tokens, options, clock, rng, told),
+                   branches=BranchStore(store, partition, tokens, options, clock, rng, activity),
                    commits=CommitStore(store, partition, rng), tokens=tokens,
                    owner=RangeOwner(store, partition, repository, committed, rng, clock),
-                   options=options, clock=clock, rng=rng, events=told,
-                   observer=telling(observer))
+                   options=options, clock=clock, rng=rng, activity=activity,
+                   observer=notified)

@@ -256,6 +256,20 @@ class TooManyKeys(InvalidInput):
         self.limit = limit
 
 
+class LostRace(Busy):
+    """Another writer changed the branch, and the compaction yielded to it. Nothing is lost; the next run starts over.
+
+    Attributes:
+        branch: which branch.
+        step: `"seal"` or `"swap"`, the compare-and-set that was lost.
+    """
+
+    def __init__(self, why: str, *, branch: str, step: str) -> None:
+        super().__init__(f"the compaction of branch {branch!r} yielded: {why}")
+        self.branch = branch
+        self.step = step
+
+
 class OutdatedPlan(Stale):
     """The branch has other layers than the plan was made for; nothing was changed.
 

@@ -26,7 +26,6 @@ import attrs
 from compactlib.errors import Busy
 from compactlib.kv import Condition, Delete, Put
 from compactlib.kv.errors import PredicateFailed
-from compactlib.outcome import Done, Skipped
 from compactlib.staging.branches import BranchUpdate
 from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
@@ -34,15 +33,12 @@ from compactlib.staging.errors import DirtyBranch, TooManyTries
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import CommitStats, Counts, NoChanges, ResetStats
+from compactlib.staging.results import CommitReport, Counts, ResetReport
 from compactlib.staging.staged import Staged
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.uncommitted import first_uncommitted, uncommitted_keys
 from compactlib.staging.values import Applied, MergeStrategy, MetaRangeId
 from compactlib.staging.view import BranchView
-
-MoveOutcome: TypeAlias = Done[CommitStats] | NoChanges
-"""What a move of HEAD ends in."""
 
 _MAX_BATCH_BYTES = 8 << 20
 
@@ -74,7 +70,7 @@ class _Tried:
 
 
 def move_head(context: StagingContext, branch: str, next_head: NextHead, *, operation: str,
-              makes_commits: bool = True) -> MoveOutcome:
+              makes_commits: bool = True) -> CommitReport:
     """Move the HEAD of a branch that has no uncommitted changes.
 
     Args:
@@ -116,7 +112,7 @@ def move_head(context: StagingContext, branch: str, next_head: NextHead, *, oper
     return _outcome(context, branch, update, tried, own)
 
 
-def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) -> MoveOutcome:
+def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) -> CommitReport:
     """Move the HEAD of a branch and throw away everything uncommitted, in one step.
 
     Raises:
@@ -153,24 +149,23 @@ def _counts(context: StagingContext, before: CommitId | None, target: CommitId |
 
 
 def _outcome(context: StagingContext, branch: str, update: BranchUpdate, tried: list[_Tried], own: _Tried | None = None,
-             *, discards: bool = False) -> MoveOutcome:
+             *, discards: bool = False) -> CommitReport:
     """Return what came of a move. Reads nothing: one that happened is not reported as failed.
 
-    One that `discards` and wrote is `Done` also where HEAD stays: what was uncommitted is gone.
+    One that `discards` and wrote is not empty also where HEAD stays: what was uncommitted is gone.
     """
     after = update.after
     if update.is_written:
-        context.events.committed(branch, after)
         own = next(each for each in reversed(tried)
                    if (each.before, each.move.target) == (update.before.commit_id, after.commit_id))
     if own is None or (own.before == own.move.target and (own.before is None or not discards)):
-        return NoChanges("HEAD stays where it is", after.commit_id)
+        return CommitReport.no_changes("HEAD stays where it is", after.commit_id)
     if own.move.target is None:
-        return NoChanges("the branch has no commit now, as the one that it was reset to")
+        return CommitReport.no_changes("the branch has no commit now, as the one that it was reset to", None)
     applied, counts = own.move.applied, own.counts
-    return Done(CommitStats(commit_id=own.move.target, **attrs.asdict(counts),
-                            ranges_written=0 if applied is None else applied.ranges_written,
-                            ranges_reused=0 if applied is None else applied.ranges_reused))
+    return CommitReport(commit_id=own.move.target, **attrs.asdict(counts),
+                        ranges_written=0 if applied is None else applied.ranges_written,
+                        ranges_reused=0 if applied is None else applied.ranges_reused)
 
 
 # ----------------------------------------------------------------------------------------------- commits to move to
@@ -248,11 +243,7 @@ class HeadBuilder:
 
 # ------------------------------------------------------------------------------------------------------------ resets
 
-ResetOutcome: TypeAlias = Done[ResetStats] | Skipped
-"""What a reset ends in."""
-
-
-def reset(context: StagingContext, branch: str) -> ResetOutcome:
+def reset(context: StagingContext, branch: str) -> ResetReport:
     """Throw away everything uncommitted: the branch is HEAD again.
 
     Raises:
@@ -263,12 +254,11 @@ def reset(context: StagingContext, branch: str) -> ResetOutcome:
 
     update = context.branches.update(branch, change, operation="reset", idempotent=False)
     if not update.is_written:
-        return Skipped("nothing was uncommitted")
-    context.events.reset(branch, update.after)
-    return Done(ResetStats(tokens_dropped=len(update.before.tokens)))
+        return ResetReport(why="nothing was uncommitted")
+    return ResetReport(tokens_dropped=len(update.before.tokens))
 
 
-def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetOutcome:
+def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetReport:
     """Make all keys that begin with `prefix` what they are in HEAD, in one step.
 
     Raises:
@@ -276,7 +266,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetOu
     """
     if not prefix:
         return reset(context, branch)
-    prepared: dict[str, tuple[DropMark, ResetStats]] = {}
+    prepared: dict[str, tuple[DropMark, ResetReport]] = {}
 
     def change(record: BranchRecord) -> BranchRecord | None:
         view = BranchView.of(context, branch, record)
@@ -296,7 +286,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetOu
             context.tokens.set_many(token, batch)
             hidden = sum(staged.is_tombstone for staged in batch.values())
             restored, tombstones = restored + len(batch) - hidden, tombstones + hidden
-        prepared[token] = mark, ResetStats(records_restored=restored, tombstones=tombstones)
+        prepared[token] = mark, ResetReport(records_restored=restored, tombstones=tombstones)
         return record.sealed_with(token)
 
     def unmarked(record: BranchRecord) -> Iterable[Condition | Put | Delete]:
@@ -312,11 +302,11 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetOu
             backoff.wait()  # the cleanup has claimed the new token
             continue
         if not update.is_written:
-            return Skipped("nothing was uncommitted under the prefix")
+            return ResetReport(why="nothing was uncommitted under the prefix")
         _, stats = prepared[update.after.staging_token]
         if stats.tombstones:
-            context.events.tombstones_written(branch, update.after, stats.tombstones)
-        return Done(stats)
+            context.activity.wrote_tombstones(branch, update.after, stats.tombstones)
+        return stats
     raise TooManyTries(operation="reset_prefix", branch=branch, tries=context.options.max_update_tries)
 
 

@@ -99,12 +99,11 @@ class OverlaidScan:
         self._next_staged: tuple[bytes, Staged] | None = None
         self._next_base: tuple[bytes, Record] | None = None
         self._is_loaded = False
-        self._base_scanned = 0
 
     @property
     def scanned(self) -> int:
         """How many entries were read so far."""
-        return self._staged.scanned + self._base_scanned
+        return self._staged.scanned + self._base.scanned
 
     def __iter__(self) -> Self:
         return self
@@ -136,7 +135,6 @@ class OverlaidScan:
 
     def _advance_base(self) -> None:
         self._next_base = next(self._base, None)
-        self._base_scanned += self._next_base is not None
 
 
 def list_page(view: BranchView, request: ListRequest) -> ListPage:
@@ -150,25 +148,7 @@ def list_page(view: BranchView, request: ListRequest) -> ListPage:
 
 def list_committed(scan: RangeScan, request: ListRequest) -> ListPage:
     """One page of a metarange whose scan begins at `request.start()`."""
-    return _page(_Counted(scan), request)
-
-
-class _Counted:
-    """A scan of records as a `Layered` one."""
-
-    def __init__(self, scan: RangeScan) -> None:
-        self.scanned: int = 0
-        self._scan = scan
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> tuple[bytes, Record | None]:
-        self.scanned += 1
-        return next(self._scan)
-
-    def seek(self, key: bytes) -> None:
-        self._scan.seek(key)
+    return _page(scan, request)
 
 
 def _page(source: Layered, request: ListRequest) -> ListPage:

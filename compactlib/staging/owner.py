@@ -30,6 +30,7 @@ from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import IDENTITY
 from compactlib.staging.ranges.committed import CommittedRanges
+from compactlib.staging.ranges.files import METARANGES, RANGES
 from compactlib.staging.stored import Fields, frame_of, pack, unpack
 
 _IDENTITY = frame_of(b"CLREPOST")
@@ -250,7 +251,7 @@ class RangeOwner:
         return decode_identity(found.value, place), found.predicate
 
     def _is_unused(self) -> bool:
-        return not any(True for each in (self._committed.list_ranges, self._committed.list_metaranges) for _ in each())
+        return not any(True for folder in (RANGES, METARANGES) for _ in self._committed.files.list(folder))
 
     def _register(self) -> ObjectRegister:
         return ObjectRegister(self._committed.files.objects, self._path, clock=self._clock, rng=self._rng)

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.staging.compaction.policies import AlwaysPolicy, TombstoneCostPolicy
-from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.plan_policies import AlwaysPolicy, TombstoneCostPolicy
+from compactlib.staging.sense_policies import PressurePolicy
 
-__all__ = [
-    "AlwaysPolicy", "AnyOf", "DeletesPolicy", "ListingCostPolicy", "SealedTokensPolicy", "TombstoneCostPolicy",
-]
+__all__ = ["AlwaysPolicy", "PressurePolicy", "TombstoneCostPolicy"]

@@ -64,7 +64,7 @@ def list_branch(context: StagingContext, branch: str, request: ListRequest) -> L
 
     page, view = consistently(context, branch, read)
     if page.tombstones:
-        context.events.tombstones_listed(branch, view.record, page.tombstones)
+        context.activity.listed_tombstones(branch, view.record, page.tombstones)
     return page
 
 

@@ -6,31 +6,29 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
+from typing import TYPE_CHECKING
 
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
-from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound
+from compactlib.guard import Guard, Run
 from compactlib.kv import KVStore
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.observe import Observer, TellingObserver, telling
 from compactlib.staging.audit import audit
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.compaction.look import tombstones_of
-from compactlib.staging.compaction.outcome import CompactionOutcome
-from compactlib.staging.compaction.plan import StagingPlan, StagingView
-from compactlib.staging.compaction.policies import StagingPolicy
+from compactlib.staging.compaction.compact import COMPACTS, Compactor
 from compactlib.staging.compaction.rewrite import RewriteStores
-from compactlib.staging.compaction.run import Compactions
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
-from compactlib.staging.events import StagingEvents
-from compactlib.staging.names import CommitId, StagingToken, branch_key
+from compactlib.staging.names import CommitId, StagingToken, branch_key, repository_in
 from compactlib.staging.options import StagingOptions
+from compactlib.staging.plan import StagingPlan, StagingView
+from compactlib.staging.plan_policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
@@ -39,11 +37,14 @@ from compactlib.staging.reads import CommittedView
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.refs import resolve, resolve_present
+from compactlib.staging.results import StagingCompactionReport
 from compactlib.staging.status import BranchStatus, RepositoryStatus, RepositorySurvey
 from compactlib.staging.verify import verify
 
-_RECLAIM = ""
-"""The name of a reclaim among what is under way; no branch has it."""
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
+
+_RECLAIM = "reclaim"
 _LONG_SECONDS = 10.0
 """What making a branch may take before its commit is looked at once more."""
 
@@ -52,8 +53,8 @@ class Repository(Closing):
     """The branches of one repository, and their compaction. Threads share one.
 
     It offers `contract.Compaction`, one branch at a time. The stores are shared: any number of these objects may be
-    open over them, in any processes, and any number may try to compact one branch: one commits, the others are
-    `Skipped`. It keeps caches, and what it does at the moment; `close` ends that, and the stores stay open.
+    open over them, in any processes, and any number may try to compact one branch: one commits, the others raise
+    `LostRace`. It keeps caches, and what it does at the moment; `close` ends that, and the stores stay open.
 
     With `owns_ranges` it asks at its beginning whose the ranges are, in a few requests, and makes them its own if there
     are none yet; see `adopt_ranges`.
@@ -68,7 +69,7 @@ class Repository(Closing):
         clock: dates commits and tokens, and waits between tries.
         rng: draws tokens, nonces, write ids and waits. Two objects must never draw the same: the default asks the
             operating system; give a seeded one in tests only.
-        events: notified of what happens on branches, such as a sensor of compactions.
+        sensor: counts what makes a branch worth compacting, for a worker.
         observer: notified of what an operator may want to know.
         create: whether it may be a new one. If not, one without a branch is `NotFound`.
 
@@ -80,14 +81,15 @@ class Repository(Closing):
     def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
-                 events: StagingEvents | None = None, observer: Observer | None = None, create: bool = True) -> None:
+                 sensor: CompactionSensor | None = None, observer: Observer | None = None, create: bool = True) -> None:
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
-            rng=rng or SystemRandom(), events=events or StagingEvents(), observer=telling(observer))
+            rng=rng or SystemRandom(), sensor=sensor, observer=telling(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
-            raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; check which store and "
-                           f"name are meant, or open it with create=True to begin one")
-        self._compactions = Compactions(self._context, policy=policy, stores=stores)
+            raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; {_known(store)}check "
+                           f"which store and name are meant, or open it with create=True to begin one")
+        self._guard = Guard(f"the repository {name!r}")
+        self._compactor = Compactor(self._context, self._guard, policy, stores)
         if self._context.options.owns_ranges:
             # While there are no ranges yet, they become this repository's; whoever is refused can see it in the status.
             # A store that is away for now is asked again by each collection.
@@ -107,7 +109,7 @@ class Repository(Closing):
     # --- compaction
 
     def view(self, *, branch: str | Branch = "main", budget: Budget | None = None) -> StagingView:
-        """A branch as a policy sees it now. Reads its staged entries up to `max_scanned`, and ranges they touch.
+        """Return a branch as a policy sees it now. Reads staged entries up to `max_scanned`, and ranges they touch.
 
         Raises:
             BranchNotFound: there is no such branch.
@@ -115,25 +117,27 @@ class Repository(Closing):
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        with self._compactions.reading(budget) as lent:
-            return self._compactions.view(self._name_of(branch), budget=lent)
+        with self._guard.use():
+            self._guard.require_open()
+            return self._compactor.view(self._name_of(branch), budget or Budget())[1]
 
     def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
                    ) -> tuple[BranchRecord, dict[StagingToken, int]]:
-        """The branch's record, and how many tombstones each of its tokens holds. Reads up to `max_scanned` staged
-        entries, and no range: for `CompactionSensor.seed`.
+        """Return the branch's record, and how many tombstones each of its tokens holds. Reads up to `max_scanned`
+        staged entries, and no range: for `CompactionSensor.seed`.
 
         Raises:
             BranchNotFound: there is no such branch.
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        with self._compactions.reading(budget) as lent:
-            return tombstones_of(self._context, self._name_of(branch), lent)
+        with self._guard.use():
+            self._guard.require_open()
+            return self._compactor.tombstones(self._name_of(branch), budget or Budget())
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:
-        """What `compact` would do and gain: a dry run, pure if it is given a view.
+        """Return what `compact` would do and gain: a dry run, pure if it is given a view.
 
         Args:
             policy: default the repository's own.
@@ -144,18 +148,18 @@ class Repository(Closing):
             InvalidInput: the view is of another branch or repository.
             BranchNotFound, TooManyTries, Closed: as for `view`.
         """
-        self._compactions.require_open()
+        self._guard.require_open()
         if view is None:
             view = self.view(branch="main" if branch is None else branch)
         elif branch is not None and self._name_of(branch) != view.branch:
             raise InvalidInput(f"the view is of branch {view.branch!r}, and the branch given is "
                                f"{self._name_of(branch)!r}; give one of them")
-        return self._compactions.plan(policy, view)
+        return self._compactor.plan(policy, view)
 
     def compact(self, plan: StagingPlan | None = None, *, branch: str | Branch | None = None,
                 policy: StagingPolicy | None = None, executor: Executor | None = None,
                 budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> CompactionOutcome:
+                fence: CommitFence | None = None) -> StagingCompactionReport:
         """Compact a branch: what is staged becomes ranges, and reads the same. O(staged entries + ranges they touch).
 
         Args:
@@ -168,25 +172,28 @@ class Repository(Closing):
             fence: entered around the commit, which is one compare-and-set.
 
         Returns:
-            `Done` with the numbers. `Skipped`: there is nothing to do, no room for it, or this process does it
-            already; `LostRace`: another writer changed the branch, and the compaction yielded to it.
-            `Failed(OutdatedPlan)`: the branch has other layers than the plan says. `Failed`: a store, the budget, the
-            fence or the rewrite refused; everything reads as before, and the next call goes on from there.
+            The numbers; an empty report says why nothing was done: the plan is empty, or there is no room for it.
 
         Raises:
-            InvalidInput: the plan is of another branch, repository or store, or came with a policy.
+            Busy: this object compacts the branch already.
+            LostRace: another writer changed the branch, and the compaction yielded to it; a `Busy`.
+            OutdatedPlan: the branch has other layers than the plan says; a `Stale`.
+            InvalidInput: the plan is of another branch or repository, or came with a policy.
             BranchNotFound: there is no such branch.
+            BudgetSpent: the budget ran out; the next call begins anew.
+            CompactionFailed: the fence refused after the commit, which stands.
             Closed: it was closed.
+            CompactlibError: a store, the fence or the rewrite refused; everything reads as before.
         """
         if branch is None:
             branch = "main" if plan is None else plan.view.branch
-        return self._compactions.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
-                                         observer=observer, fence=fence)
+        return self._compactor.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
+                                       observer=observer, fence=fence)
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[StagingReclaimReport] | Skipped | Failed:
+    def reclaim(self, *, budget: Budget | None = None) -> StagingReclaimReport:
         """Free what can no longer be read: entries of tokens that were dropped, and ranges.
 
-        A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
+        A compaction only marks the tokens it has replaced: reads that began before may still scan them, so their
         entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
         say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run
         again, at once, by several processes, and may be killed anywhere.
@@ -195,21 +202,18 @@ class Repository(Closing):
             budget: asked before every 1,000 entries and every 1,000 files.
 
         Returns:
-            `Skipped` if nothing could go yet, and why; `Failed` if a store or the budget refused: what was freed before
-            stays so.
+            What was freed, what was left, and why; a partial report if the budget ended it after something was freed.
 
         Raises:
+            Busy: a reclaim of this object is under way.
+            BudgetSpent: the budget ran out before anything was freed.
             Closed: it was closed.
+            CompactlibError: a store refused; what was freed before stays so.
         """
-        with self._compactions.owner.begin(budget, _RECLAIM) as run:
-            if run is None:
-                self._compactions.require_open()
-                return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
-            try:
-                report = reclaim(self._context, run.budget)
-            except CompactlibError as error:
-                return Failed(error, "partly")
-            return Skipped(report.why) if report.is_empty else Done(report)
+        run = Run(self._guard, budget)
+        with run.held:
+            run.begin(_RECLAIM)
+            return reclaim(self._context, run.budget)
 
     def adopt_ranges(self) -> None:
         """Make the ranges of this object store or prefix this repository's, for `reclaim` to collect. For operators.
@@ -223,7 +227,7 @@ class Repository(Closing):
             Stale: another repository did the same at the same moment.
             Closed: it was closed.
         """
-        self._compactions.require_open()
+        self._guard.require_open()
         self._context.owner.adopt()
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
@@ -233,17 +237,26 @@ class Repository(Closing):
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        with self._compactions.reading(budget) as lent:
-            return verify(self._context, lent)
+        with self._guard.use():
+            self._guard.require_open()
+            return verify(self._context, budget or Budget())
 
     def status(self) -> RepositoryStatus:
-        """What this object is at, from memory; `survey` reads about all branches.
+        """Return what this object is at, from memory; `survey` reads about all branches.
 
         Raises:
             Closed: it was closed.
         """
-        self._compactions.require_open()
-        return self._compactions.status(_RECLAIM)
+        self._guard.require_open()
+        running, compactor, observer = self._guard.running, self._compactor, self._context.observer
+        watched = observer if isinstance(observer, TellingObserver) else None
+        last = compactor.last_error or (None if watched is None else watched.last_error)
+        return RepositoryStatus(
+            repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(compactor.outcomes.items())),
+            compacting=tuple(kind.removeprefix(COMPACTS) for kind in running if kind.startswith(COMPACTS)),
+            last_error="" if last is None else f"{type(last).__name__}: {last}",
+            failures=compactor.failures + (0 if watched is None else watched.failures),
+            ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
         """Check what the repository's records promise each other. Reads all records and commits, not the entries.
@@ -253,18 +266,23 @@ class Repository(Closing):
             CorruptData: a record is damaged.
             Closed: it was closed.
         """
-        self._compactions.require_open()
+        self._guard.require_open()
         audit(self._context)
 
     def close(self) -> None:
-        """Cancel what this object is at (compactions, a reclaim, views), and wait for its end; again does nothing more.
+        """Cancel this object's compactions and its reclaim, and wait for their end and that of views; may be called
+        again.
 
         It owns nothing else: the stores stay open, and so do branches, for reads and writes.
 
         Raises:
-            Busy: called from within its own work: by a policy, a fence, an executor, a task or an observer.
+            Busy: called from within its own work (by a policy, a fence, an executor, a task or an observer), or
+                something has not ended in 30 seconds.
         """
-        self._compactions.owner.close()
+        if self._compactor.is_caller:
+            raise Busy(f"the repository {self.name!r} cannot be closed from within its own compaction; cancel the "
+                       f"compaction's budget, and close when it has returned")
+        self._guard.release()
 
     # --- branches
 
@@ -324,7 +342,6 @@ class Repository(Closing):
             TooManyTries: others changed the branch under every try.
         """
         self._context.branches.delete(name, _expecting(name, expected))
-        self._context.events.branch_deleted(name)
 
     def branches(self, prefix: str = "") -> Iterator[Branch]:
         """Every branch whose name begins so, in order of the names' bytes."""
@@ -402,3 +419,12 @@ def _expecting(name: str, expected: BranchRecord | None) -> Callable[[BranchReco
             raise PreconditionFailed(branch=name, key=b"")
 
     return check
+
+
+def _known(store: KVStore) -> str:
+    """Say which repositories a store has, if it can list its partitions."""
+    partitions = getattr(store, "partitions", None)
+    if partitions is None:
+        return ""
+    names = [name for name in map(repository_in, partitions()) if name is not None]
+    return f"there are {', '.join(map(repr, names))}; " if names else "there are none; "

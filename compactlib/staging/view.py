@@ -70,7 +70,7 @@ class BranchView:
     @classmethod
     def of(cls, context: StagingContext, branch: str, record: BranchRecord) -> BranchView:
         """Return the view of a record. Reads the HEAD commit, if it is not in memory."""
-        context.events.record_seen(branch, record)
+        context.activity.read(branch, record)
         return cls(context, branch, record, context.commits.metarange_of(record.commit_id))
 
     @property

@@ -1,74 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingWorker`: turns the sensor's triggers into compactions, and reclaims now and then; a `contract.Service`.
+"""`StagingWorker`: compacts the branches in the sensor's set, and reclaims now and then; one `PeriodicService`.
 
-Each branch that the sensor names is a piece of work of its own, and pending until it was compacted, or there is nothing
-to compact: what the window holds back is asked again when it ends, what fails after a growing delay; it keeps no other
-branch back. The machinery is `runtime.WorkService`; what is decided here is what the work is.
+Each turn surveys repositories that were added, compacts the branches that the sensor gives, and reclaims what is due.
+What fails, and what a policy does not want now, is put off with a growing delay; it keeps nothing else back.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
-from compactlib.clock import Clock
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import BudgetSpent, Busy, CompactlibError, InvalidInput, NotFound
 from compactlib.kv import KVStore
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.report import Table
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.runtime.services.agenda import Refused, Removed
-from compactlib.runtime.services.service_face import ServiceFace
-from compactlib.runtime.services.work_report import WorkReport
-from compactlib.runtime.services.work_service import Job, WorkService
-from compactlib.staging.compaction.metrics import StagingMetrics
-from compactlib.staging.compaction.outcome import PutOff
-from compactlib.staging.compaction.policies import StagingPolicy
+from compactlib.service import PeriodicService
 from compactlib.staging.compaction.rewrite import RewriteStores
-from compactlib.staging.compaction.sensor import CompactionSensor
 from compactlib.staging.errors import BranchNotFound
-from compactlib.staging.events import StagingEvents
 from compactlib.staging.options import StagingOptions
+from compactlib.staging.plan_policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
+from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
+
+_LOGGER = logging.getLogger("compactlib.services")
 
 DEFAULT_RECLAIM_SECONDS = 600.0
-_SHORTEST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 3600.0
-"""How soon and how late a branch is asked again that was put off, whatever the clocks say."""
-_MAX_LISTED = 1000
-"""How many branches are listed as work; those with which nothing is to be done are forgotten then."""
+_TURN_SECONDS = 1.0
+_FIRST_DELAY_SECONDS, _SHORTEST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 0.1, 3600.0
+_UNWANTED_SECONDS = 300.0
+"""When a branch is looked at again that the repository's policy did not want compacted."""
 
 
-class StagingWorker(ServiceFace):
-    """Compacts the branches that a sensor names, and reclaims. It owns neither the sensor nor the repositories.
+@attrs.define
+class _Upkeep:
+    """A repository that the worker looks after; when its survey and its reclaim are due, by the steady clock."""
+
+    repository: Repository
+    survey_at: float | None
+    reclaim_at: float | None
+    failures: int = 0  # in a row
+
+
+class StagingWorker:
+    """Compacts the branches that a sensor gives, and reclaims. It owns neither the sensor nor the repositories.
 
     `open` makes a repository that is joined to the worker's sensor and observer, and takes it in; one that was made
-    elsewhere (with `events=worker.sensor.events(name)`) is given to `add`. Both may be called at any time.
+    elsewhere (with `sensor=worker.sensor`) is given to `add`. Both may be called at any time.
 
     Without `start`, `run_pending` does in the caller's thread what is due. The work of a worker is done one after the
     other, in one thread.
 
     Args:
-        sensor: names the branches; default one of the worker's own, with the default policy.
-        repositories: whose branches; triggers of other repositories are reported to the observer and dropped.
+        sensor: gives the branches; default one of the worker's own, with the default policy.
+        repositories: whose branches; those of other repositories are left to other workers.
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
         reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
         surveys: whether it begins by showing the sensor what earlier processes left on each branch; see `survey`.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
-        observer: notified of triggers and of work that failed; the repositories' own are notified of compactions. Those
-            that `open` makes have this one.
+        observer: notified of branches that are taken up and of work that failed; the repositories' own are notified of
+            compactions. Those that `open` makes have this one.
 
     Raises:
-        InvalidInput: two repositories have one name, `reclaim_seconds` is not positive, or an argument is not what it
-            should be.
+        InvalidInput: two repositories have one name, or `reclaim_seconds` is not positive.
     """
 
     def __init__(self, sensor: CompactionSensor | None = None, repositories: Iterable[Repository] = (), *,
@@ -77,151 +81,240 @@ class StagingWorker(ServiceFace):
                  clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
-        given = tuple(repositories)
+        self._failures = 0
+        self._last_error: BaseException | None = None
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._sensor = CompactionSensor(clock=clock) if sensor is None else sensor
         self._policy = policy
         self._executor = executor
         self._reclaim_seconds = reclaim_seconds
         self._surveys = surveys
-        self._clock = clock
+        self._budget = budget
+        self._lent: Budget | None = None
+        self._done = 0
+        self._is_working = False
         self._observer = telling(observer)
-        names = ", ".join(repr(repository.name) for repository in given)
-        self._service = WorkService(f"the compaction worker{names and ' of '}{names}", event="staging_worker_failed",
-                                    clock=clock, budget=budget, observer=observer)
-        self._repositories: dict[str, Repository] = {}
-        # Of each branch that is listed as work, whose it is.
-        self._listed: dict[str, str] = {}
-        self._pending: set[str] = set()
-        self._lock = threading.Lock()
-        for repository in given:
+        self._upkeep: dict[str, _Upkeep] = {}
+        self._refused: dict[tuple[str, str], int] = {}  # attempts in a row
+        self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
+                                        clock=self._clock)
+        for repository in repositories:
             self.add(repository)
 
     @property
+    def failures(self) -> int:
+        """How often a piece of work failed."""
+        return self._failures + self._service.failures
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What it failed with last."""
+        return self._last_error or self._service.last_error
+
+    @property
     def sensor(self) -> CompactionSensor:
-        """What names the branches: `events=worker.sensor.events(name)` joins a repository to it."""
+        """What gives the branches: `sensor=worker.sensor` joins a repository to it."""
         return self._sensor
 
     def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
              policy: StagingPolicy | None = None, options: StagingOptions | None = None,
-             stores: RewriteStores | None = None, rng: Random | None = None,
-             events: StagingEvents | None = None) -> Repository:
-        """Make a repository whose branches the sensor counts, the observer is told of, and this worker compacts.
+             stores: RewriteStores | None = None, rng: Random | None = None) -> Repository:
+        """Make a repository whose branches the sensor counts, and that this worker compacts. Close it yourself.
 
-        Arguments and errors are those of `Repository`; its clock is the worker's, its observer too, with the numbers
-        of `StagingMetrics`. Close it yourself.
+        Arguments and errors are those of `Repository`; its clock and observer are the worker's.
 
         Raises:
-            InvalidInput: there is a repository of this name, or an argument is not what it should be.
+            InvalidInput: there is a repository of this name.
         """
-        others = () if events is None else (events,)
-        repository = Repository(
-            store, committed, name=name, policy=policy, options=options, stores=stores, clock=self._clock, rng=rng,
-            events=StagingMetrics(self._observer, name, self._sensor.events(name), *others), observer=self._observer)
+        repository = Repository(store, committed, name=name, policy=policy, options=options, stores=stores,
+                                clock=self._clock, rng=rng, sensor=self._sensor, observer=self._observer)
         self.add(repository)
         return repository
 
     def add(self, repository: Repository) -> None:
-        """Look after a repository from now on: survey it, reclaim, and compact what the sensor names.
-
-        Adding it again does nothing, unless it was about to be removed: then it stays.
+        """Look after a repository from now on: survey it, reclaim, and compact. Adding it again does nothing.
 
         Raises:
             InvalidInput: there is another one of this name.
         """
-        name = repository.name
-        with self._lock:
-            known = self._repositories.get(name)
-            if known is repository:
-                for work in self._works_of(name):
-                    self._service.enable(work)  # A removal that was refused has disabled them.
-                return
-            if known is not None:
-                raise InvalidInput(f"two repositories are named {name!r}; give one of each name, or remove one first")
-            self._repositories[name] = repository
-        if self._surveys:
-            # Owed from the beginning, as what was interrupted is, until it was done once.
-            self._service.add(f"survey {name}", partial(self._survey, repository), resumes=True,
-                              retries=_is_tried_again)
-        if self._reclaim_seconds is not None:
-            self._service.add(f"reclaim {name}", partial(_reclaim, repository), every_seconds=self._reclaim_seconds,
-                              retries=_is_tried_again)
+        now = self._clock.monotonic()
+        known = self._upkeep.setdefault(repository.name, _Upkeep(
+            repository, now if self._surveys else None, None if self._reclaim_seconds is None else now))
+        if known.repository is not repository:
+            raise InvalidInput(f"two repositories are named {repository.name!r}; give one of each name, or remove one "
+                               f"first")
+        self._service.wake()
 
-    def remove(self, name: str) -> Removed | Refused:
-        """Look after a repository no more, before it is closed, say. What is done with it is cancelled, and begins no
-        more.
-
-        Returns:
-            `Refused` while something of it still runs: try again when it has stopped.
+    def remove(self, name: str) -> None:
+        """Look after a repository no more. What is done with it now is its last; closing the repository cancels it.
 
         Raises:
             NotFound: there is no repository of this name.
         """
-        with self._lock:
-            if name not in self._repositories:
-                known = ", ".join(map(repr, self._repositories)) or "none"
-                raise NotFound(f"there is no repository {name!r}; known is {known}")
-            works = self._works_of(name)
-            for work in works:
-                self._service.disable(work)
-            for work in works:
-                answer = self._service.remove(work)
-                if isinstance(answer, Refused):
-                    return answer
-                self._listed.pop(work, None)
-                self._pending.discard(work)
-            del self._repositories[name]
-            return Removed(name)
-
-    def _works_of(self, name: str) -> list[str]:
-        """What is listed as work with a repository."""
-        branches = (work for work, repository in self._listed.items() if repository == name)
-        report = self._service.report()
-        return [work for work in (f"survey {name}", f"reclaim {name}", *branches) if report.row(work) is not None]
+        if self._upkeep.pop(name, None) is None:
+            known = ", ".join(map(repr, self._upkeep)) or "none"
+            raise NotFound(f"there is no repository {name!r}; known is {known}")
 
     def start(self) -> None:
-        """See `Service.start`: in one thread of its own. After `stop` it begins anew."""
+        """Begin, in one thread of its own; starting again does nothing. After `stop` it begins anew."""
         self._service.start()
-        self._sensor.listen(self._take_triggers)
-        self._take_triggers()
-        with self._lock:
-            for name in sorted(self._pending):
-                self._service.request(name)  # A stop forgets what had been requested.
 
-    def run_pending(self) -> Sequence[Outcome[Any]]:
-        """See `Service.run_pending`: reclaim if it is time, and compact each branch that the sensor has named.
+    def run_pending(self) -> int:
+        """Do in the caller's thread what is due; for hosts without threads. Returns how many pieces of work it did."""
+        before = self._done
+        self._service.wake()
+        self._service.run_pending()
+        return self._done - before
 
-        Raises:
-            Closed: it was stopped.
-        """
-        self._take_triggers()
-        return self._service.run_pending()
-
-    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
-        """See `Service.stop`. A compaction that was cancelled has changed nothing that is read.
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end. What was cancelled has changed nothing.
 
         Raises:
-            Busy: called from within its own work: by a policy, an executor, a task or an observer.
+            Busy: it has not ended in time, or called from within its own work; it ends all the same.
         """
-        self._sensor.unlisten(self._take_triggers)
-        return self._service.stop(wait_seconds=wait_seconds)
+        self._service.cancel()
+        if self._lent is not None:
+            self._lent.cancel()
+        self._service.stop(wait_seconds=wait_seconds)
 
     def wait_until_idle(self, seconds: float = 60.0) -> None:
-        """Return when nothing is done and nothing is due; see `WorkService.wait_until_idle`.
+        """Return when nothing is due; what was put off is not waited for.
 
         Raises:
-            Busy: that has not come in `seconds`; or called from within its own work.
-            AuditFailed: its thread has ended.
+            Busy: that has not come in `seconds`.
         """
-        self._service.wait_until_idle(seconds)
+        clock = SystemClock()
+        end = clock.monotonic() + seconds
+        while self._due() or self._is_working:
+            if clock.monotonic() > end:
+                raise Busy(f"the worker has work left after {seconds:g} seconds; wait longer, or see status()")
+            self._service.wake()
+            clock.sleep(0.01)
 
     def survey(self) -> int:
         """Show the sensor what earlier processes left on each branch; returns how many branches there are.
 
         It does so by itself at its start (`surveys`). Reads the staged entries of each, up to `max_scanned`.
         """
-        return sum(self._surveyed(repository, None) for repository in tuple(self._repositories.values()))
+        return sum(self._survey(upkeep.repository, None) for upkeep in tuple(self._upkeep.values()))
 
-    def _surveyed(self, repository: Repository, budget: Budget | None) -> int:
+    def status(self) -> Table:
+        """Return a table with a row for each branch to be compacted, and one for each repository."""
+        now = self._clock.monotonic()
+        rows: list[dict[str, Any]] = [
+            {"repository": each.repository, "branch": each.branch, "why": each.why, "reclaim_in_seconds": None}
+            for each in self._sensor.take() if each.repository in self._upkeep]
+        rows += [{"repository": name, "branch": "", "why": "",
+                  "reclaim_in_seconds": None if each.reclaim_at is None else max(0.0, each.reclaim_at - now)}
+                 for name, each in tuple(self._upkeep.items())]
+        return Table.from_dicts(rows, title=f"{len(self._upkeep)} repositories, {self.failures} failures")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- a turn
+
+    def _turn(self, budget: Budget) -> None:
+        """Do all that is due, one after the other."""
+        self._is_working = True
+        try:
+            for work in self._due():
+                budget.check()
+                self._lent = lent = (budget if self._budget is None else self._budget).child()
+                if budget.cancelled:
+                    return  # stopped just now, before the budget was known
+                try:
+                    work(lent)
+                except BudgetSpent:
+                    if lent.cancelled:
+                        return
+                self._done += 1
+        finally:
+            self._is_working = False
+
+    def _due(self) -> list[Callable[[Budget], object]]:
+        now = self._clock.monotonic()
+        upkeep = list(self._upkeep.values())
+        return [
+            *(partial(self._carry_out_survey, each) for each in upkeep
+              if each.survey_at is not None and each.survey_at <= now),
+            *(partial(self._compact, trigger) for trigger in self._wanted()),
+            *(partial(self._reclaim, each) for each in upkeep
+              if each.reclaim_at is not None and each.reclaim_at <= now),
+        ]
+
+    def _wanted(self) -> list[CompactionTrigger]:
+        try:
+            return [each for each in self._sensor.take() if each.repository in self._upkeep]
+        except Exception as error:
+            self._failed("the sensor's policy", error)
+            return []
+
+    def _compact(self, trigger: CompactionTrigger, budget: Budget) -> None:
+        key = trigger.repository, trigger.branch
+        upkeep = self._upkeep.get(trigger.repository)
+        if upkeep is None:
+            return  # removed meanwhile
+        fields = {"repository": trigger.repository, "branch": trigger.branch}
+        self._observer.event("staging_compaction_triggered", {**fields, "why": trigger.why})
+        wait: float | None = None
+        try:
+            report = upkeep.repository.compact(branch=trigger.branch, policy=self._policy, executor=self._executor,
+                                               budget=budget)
+            if report.again_at is not None:
+                wait = report.again_at - upkeep.repository.context.clock.now()
+            elif report.is_empty:
+                wait = _UNWANTED_SECONDS
+        except BranchNotFound:
+            self._sensor.forget(*key)
+        except (Busy, BudgetSpent) as error:
+            if isinstance(error, BudgetSpent) and budget.cancelled:
+                raise
+            wait = self._delay(key)
+        except Exception as error:
+            self._failed(f"a compaction of branch {trigger.branch!r} of {trigger.repository!r}", error)
+            wait = self._delay(key)
+        if wait is None:
+            self._refused.pop(key, None)
+        else:
+            self._sensor.put_off(*key, min(max(wait, _SHORTEST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
+
+    def _delay(self, key: tuple[str, str]) -> float:
+        number = self._refused[key] = self._refused.get(key, 0) + 1
+        return _growing(number)
+
+    def _reclaim(self, upkeep: _Upkeep, budget: Budget) -> None:
+        assert self._reclaim_seconds is not None
+        wait = self._reclaim_seconds
+        try:
+            upkeep.repository.reclaim(budget=budget)
+            upkeep.failures = 0
+        except (Busy, BudgetSpent):
+            if budget.cancelled:
+                raise
+        except Exception as error:
+            self._failed(f"a reclaim of {upkeep.repository.name!r}", error)
+            upkeep.failures += 1
+            wait = min(wait, _growing(upkeep.failures))
+        upkeep.reclaim_at = self._clock.monotonic() + wait
+
+    def _carry_out_survey(self, upkeep: _Upkeep, budget: Budget) -> None:
+        try:
+            self._survey(upkeep.repository, budget)
+        except BudgetSpent:
+            raise
+        except CompactlibError as error:
+            self._failed(f"a survey of {upkeep.repository.name!r}", error)
+            upkeep.failures += 1
+            upkeep.survey_at = self._clock.monotonic() + _growing(upkeep.failures)
+        else:
+            upkeep.survey_at, upkeep.failures = None, 0
+
+    def _survey(self, repository: Repository, budget: Budget | None) -> int:
         count = 0
         for branch in repository.branches():
             try:
@@ -230,105 +323,15 @@ class StagingWorker(ServiceFace):
                 continue
             count += 1
             self._sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
-            self._take_triggers()  # The sensor holds only so many.
         return count
 
-    def status(self) -> WorkReport:
-        """All its work as it stands now: one row for each branch, and for the reclaim of each repository."""
-        return self._service.report()
-
-    def __repr__(self) -> str:
-        return f"<StagingWorker: {self._service.report()._summary()}>"
-
-    def _take_triggers(self) -> None:
-        """Make the sensor's triggers requests; in the thread that triggered one, or of a caller."""
-        while not self._service.is_stopped and (trigger := self._sensor.take()) is not None:
-            fields = {"repository": trigger.repository, "branch": trigger.branch}
-            if trigger.repository in self._repositories:
-                self._observer.event("staging_compaction_triggered", {**fields, "why": trigger.why})
-                self._request(trigger.repository, trigger.branch)
-            else:
-                self._observer.event("staging_trigger_dropped", {**fields, "reason": "no such repository is given"})
-
-    def _request(self, name: str, branch: str) -> None:
-        work = f"{name}/{branch}"
-        with self._lock:
-            repository = self._repositories.get(name)
-            if repository is None:
-                return  # Removed meanwhile.
-            if work not in self._listed:
-                if len(self._listed) >= _MAX_LISTED:
-                    self._forget_idle()
-                self._listed[work] = name
-                self._service.add(work, partial(self._compact, repository, branch), retries=_is_tried_again)
-            self._pending.add(work)
-            self._service.request(work)
-
-    def _forget_idle(self) -> None:
-        """Drop the work of branches with which nothing is to be done."""
-        for row in self._service.report().rows:
-            if row.work in self._listed and row.work not in self._pending and row.condition == "waiting":
-                self._service.disable(row.work)
-                if isinstance(self._service.remove(row.work), Removed):
-                    del self._listed[row.work]
-                else:
-                    self._service.enable(row.work)  # Its turn has come meanwhile.
-
-    def _compact(self, repository: Repository, branch: str, job: Job) -> Outcome[Any]:
-        name = job.turn.name
-        with self._lock:
-            if name not in self._pending:
-                return Skipped("nothing was triggered since its last compaction")
-            self._pending.remove(name)  # What is triggered from now on is pending anew.
-        is_pending = True
-        try:
-            outcome = repository.compact(branch=branch, policy=self._policy, executor=self._executor, budget=job.budget)
-            is_pending = self._is_pending(outcome, job)
-            if isinstance(outcome, PutOff):
-                left = outcome.again_at - repository.context.clock.now()
-                job.due_in(min(max(left, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
-            return outcome
-        except BranchNotFound as error:
-            is_pending = False
-            return Skipped(str(error))
-        finally:
-            with self._lock:
-                if is_pending and name in self._listed:
-                    self._pending.add(name)
-
-    def _is_pending(self, outcome: Outcome[Any], job: Job) -> bool:
-        """Whether the branch is still to be compacted; with what a policy does not want, it is not."""
-        match outcome:
-            case Done():
-                return False
-            case Skipped():
-                return outcome.is_busy or isinstance(outcome, PutOff)
-            case Failed(error):
-                return job.is_stopped or _is_tried_again(error)
-
-    def _survey(self, repository: Repository, job: Job) -> Outcome[Any]:
-        try:
-            return Done(StagingSurvey(repository.name, self._surveyed(repository, job.budget)))
-        except CompactlibError as error:
-            return Failed(error)
+    def _failed(self, what: str, error: BaseException) -> None:
+        self._last_error = error
+        self._failures += 1
+        _LOGGER.warning("%s failed, and is tried again", what, exc_info=error)
+        self._observer.event("staging_worker_failed", {"work": what, "error": type(error).__name__,
+                                                       "message": str(error), "failures": self.failures})
 
 
-@attrs.frozen
-class StagingSurvey:
-    """What a worker's survey came to.
-
-    Attributes:
-        repository: which one.
-        branches: how many it has; the sensor has been shown what lies on each.
-    """
-
-    repository: str
-    branches: int
-
-
-def _reclaim(repository: Repository, job: Job) -> Outcome[Any]:
-    return repository.reclaim(budget=job.budget)
-
-
-def _is_tried_again(error: CompactlibError) -> bool:
-    return not isinstance(error, BudgetSpent)
+def _growing(number: int) -> float:
+    return min(_FIRST_DELAY_SECONDS * 2.0 ** min(number - 1, 30), _LONGEST_DELAY_SECONDS)

@@ -25,7 +25,6 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.scan import own_bytes
 from compactlib.kv.store import Exists
-from compactlib.outcome import Done, Skipped
 from compactlib.runtime.look import look_until_seen
 from compactlib.staging.branches import FoundBranch
 from compactlib.staging.context import StagingContext
@@ -40,7 +39,7 @@ from compactlib.staging.errors import (
 from compactlib.staging.names import token_partition
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.reads import checked_keys
-from compactlib.staging.results import ResetStats
+from compactlib.staging.results import ResetReport
 from compactlib.staging.staged import Staged, encode_staged
 from compactlib.staging.values import MAX_PART_BYTES, Change, Record, are_same, check_key
 from compactlib.staging.view import BranchView, Found
@@ -131,7 +130,7 @@ class Attempts:
         self._tries += 1
         if self._tries >= self._context.options.max_write_tries:
             raise refused or TooManyTries(operation=self._operation, branch=self._branch, tries=self._tries)
-        self._context.events.write_retried(self._branch, self._operation)
+        self._context.activity.retried(self._operation)
         self._backoff.wait()
         self.found = now or self.reread()
 
@@ -172,7 +171,7 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
                 continue
             now = attempts.confirm()
             if now.record.staging_token == token:
-                context.events.record_seen(branch, now.record)
+                context.activity.read(branch, now.record)
                 return
             attempts.retry(now)
 
@@ -213,12 +212,12 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
             now = attempts.confirm() if hidden else attempts.reread()
             if now.record == found.record or (now.record.staging_token == token and len(hidden) == len(wanted)):
                 if fresh:
-                    context.events.tombstones_written(branch, now.record, fresh)
+                    context.activity.wrote_tombstones(branch, now.record, fresh)
                 return
             attempts.retry(now)
 
 
-def reset_key(context: StagingContext, branch: str, key: bytes) -> Done[ResetStats] | Skipped:
+def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetReport:
     """Make one key what it is in HEAD; see `Branch.reset_key`."""
     check_key(key)
     attempts = Attempts(context, branch, "reset_key")
@@ -240,12 +239,12 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> Done[ResetSta
                 continue
             now = attempts.confirm() if must_write else attempts.reread()
             if not must_write and now.record == record:
-                return Skipped("the key is what it is in HEAD")
+                return ResetReport(why="the key is what it is in HEAD")
             if must_write and (now.record.staging_token, now.record.commit_id) == (
                     record.staging_token, record.commit_id):
                 if head is None and not (place.in_staging_token and place.record is None):
-                    context.events.tombstones_written(branch, now.record, 1)
-                return Done(ResetStats(records_restored=int(head is not None), tombstones=int(head is None)))
+                    context.activity.wrote_tombstones(branch, now.record, 1)
+                return ResetReport(records_restored=int(head is not None), tombstones=int(head is None))
             attempts.retry(now)
 
 
@@ -265,7 +264,7 @@ def write_if(context: StagingContext, branch: str, key: bytes, change: Change, e
     last = _write_conditionally(context, branch, key, decide, staged.write_id,
                                 "delete_if" if change is None else "put_if")
     if change is None:
-        context.events.tombstones_written(branch, last.record, 1)
+        context.activity.wrote_tombstones(branch, last.record, 1)
 
 
 def update(context: StagingContext, branch: str, key: bytes, change: Callable[[Record | None], bytes | None]) -> None:

@@ -91,15 +91,19 @@ def error_from(kind: type[ErrorT], call: Callable[..., object], *args: object, c
 
 
 @contextlib.contextmanager
-def expect(kind: type[BaseException]) -> Iterator[None]:
-    """Require that the block raises `kind`, as `error_from` does of a call."""
+def expect(*kinds: type[BaseException]) -> Iterator[None]:
+    """Require that the block raises one of these kinds, as `error_from` does of a call."""
     try:
         yield
-    except kind:
+    except kinds:
         return
     except BaseException as other:
-        raise Mismatch(f"{type(other).__name__} was raised: {other}", kind.__name__) from other
-    raise Mismatch("nothing was raised", kind.__name__)
+        raise Mismatch(f"{type(other).__name__} was raised: {other}", _named(kinds)) from other
+    raise Mismatch("nothing was raised", _named(kinds))
+
+
+def _named(kinds: tuple[type[BaseException], ...]) -> str:
+    return " or ".join(kind.__name__ for kind in kinds)
 
 
 def shown(value: object) -> str:

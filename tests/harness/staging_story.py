@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from compactlib.errors import CompactlibError
-from compactlib.outcome import Done, Failed, Skipped
 from compactlib.staging import Record
+from compactlib.staging.errors import LostRace
 from tests.harness.faulty_store import FaultyStore
 from tests.harness.staging_world import StagingWorld as World, State, contents, diff, head_contents, record
 
@@ -115,6 +115,8 @@ class Story:
         play: Callable[..., Iterator[str]] = getattr(self, f"_{words[0]}")
         try:
             return list(play(world, *words[1:]))
+        except LostRace:
+            return ["lost the race"]
         except CompactlibError as error:
             return [type(error).__name__]
 
@@ -240,16 +242,13 @@ def _texts(state: dict[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(state.items())) or "empty"
 
 
-def _told(outcome: object) -> str:
-    if isinstance(outcome, Failed):
-        raise outcome.error
-    if isinstance(outcome, Done):
-        stats = outcome.stats
-        if hasattr(stats, "commit_id"):
-            again = f", built {stats.rebuilds + 1} times" if stats.rebuilds else ""
-            return f"committed +{stats.added} ~{stats.changed} -{stats.removed}{again}"
+def _told(report: Any) -> str:
+    if not report.is_empty:
+        if hasattr(report, "commit_id"):
+            again = f", built {report.rebuilds + 1} times" if report.rebuilds else ""
+            return f"committed +{report.added} ~{report.changed} -{report.removed}{again}"
         return "done"
-    if isinstance(outcome, Skipped) and "window_seconds" in outcome.reason:
+    if "window_seconds" in report.why:
         return "throttled"
-    names = {"NoChanges": "no changes", "AlreadyCommitted": "already committed", "LostRace": "lost the race"}
-    return names.get(type(outcome).__name__, "nothing to do")
+    return {"no_changes": "no changes", "already_committed": "already committed"}.get(
+        getattr(report, "outcome", ""), "nothing to do")

@@ -13,10 +13,10 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
 from compactlib.objects import MemoryObjects, ObjectStore
-from compactlib.outcome import Done
 from compactlib.staging import (
     AlwaysPolicy,
     Branch,
+    CommitReport,
     CommittedRanges,
     Record,
     RecordNotFound,
@@ -102,7 +102,7 @@ class StagingWorld:
         if compacted is not None:
             removed: State = dict.fromkeys(head or {})
             self.write(branch, {**removed, **compacted})
-            assert isinstance(self.repo.compact(branch=name, policy=NOW), Done)
+            assert not self.repo.compact(branch=name, policy=NOW).is_empty
             self.clock.advance(301)
         for layer in reversed(sealed):
             self.write(branch, layer)
@@ -183,16 +183,16 @@ def diff(branch: Branch) -> list[str]:
     return found
 
 
-def committed(outcome: object) -> Any:
+def committed(report: Any) -> Any:
     """The numbers of a commit or of a move of HEAD that was made."""
-    assert isinstance(outcome, Done), outcome
-    assert outcome.stats.commit_id
-    return outcome.stats
+    assert not report.is_empty, report
+    assert report.commit_id
+    return report
 
 
-def ended(outcome: object) -> str:
-    """How an operation ended, by the name of its outcome."""
-    return type(outcome).__name__
+def ended(report: CommitReport) -> str:
+    """How a commit or a move of HEAD ended."""
+    return report.outcome
 
 
 def missing(branch: Branch, key: bytes) -> bool:

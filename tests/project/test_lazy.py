@@ -45,7 +45,7 @@ UNUSED = {
                                                    "compactlib.blobstore.compaction.plan.policies"},
     "from compactlib.scheduler import Scheduler": {"compactlib.scheduler.worker", "compactlib.scheduler.http"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",
-                                                  "compactlib.staging.compaction.sensor"},
+                                                  "compactlib.staging.sensor"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.node", "asyncio"},
 }
 # A start of the console script costs what its command needs: a kind of store is imported when a path is of that kind.

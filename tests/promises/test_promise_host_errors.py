@@ -64,8 +64,8 @@ from compactlib.staging import (
     AlwaysPolicy,
     CommittedRanges,
     CompactionSensor,
-    DeletesPolicy,
     PlainFormat,
+    PressurePolicy,
     Repository,
     StagingOptions,
     StagingWorker,
@@ -311,7 +311,8 @@ def repository(**how: Any) -> Repository:
 
 
 def staging_worker(host: Host, **how: Any) -> Seen:
-    with StagingWorker(CompactionSensor(DeletesPolicy(1)), reclaim_seconds=None, surveys=False, **how) as worker:
+    sensor = CompactionSensor(PressurePolicy(deletes=1))
+    with StagingWorker(sensor, reclaim_seconds=None, surveys=False, **how) as worker:
         made = worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat()))
         main = made.create_branch("main")
         main.put_many({b"%d" % number: b"noon" for number in range(10)})
@@ -339,22 +340,14 @@ def staging_worker_observer(host: Host) -> Seen:
 
 
 def staging_sensor_policy(host: Host) -> Seen:
-    sensor = CompactionSensor(MistakenPolicy(host))
-    with repository(events=sensor.events("main")) as made:
-        main = made.create_branch("main")
-        main.put(b"a", b"noon")
-        main.delete(b"a")
-    return sensor.last_error, sensor.failures
-
-
-def staging_sensor_listener(host: Host) -> Seen:
-    sensor = CompactionSensor(DeletesPolicy(1))
-    sensor.listen(host.hosts_mistake)
-    with repository(events=sensor.events("main")) as made:
-        main = made.create_branch("main")
-        main.put(b"a", b"noon")
-        main.delete(b"a")
-    return sensor.last_error, sensor.failures
+    with StagingWorker(CompactionSensor(MistakenPolicy(host)), reclaim_seconds=None, surveys=False) as worker:
+        with worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat())) as made:
+            main = made.create_branch("main")
+            main.put(b"a", b"noon")
+            main.delete(b"a")
+            host.wait()
+            until(lambda: worker.failures)
+        return worker.last_error, worker.failures
 
 
 # ------------------------------------------------------------------------------------------------------- catalog
@@ -490,7 +483,6 @@ ROWS: list[Row] = [
     manager_policy, manager_executor, manager_fence, manager_new_budget, manager_observer,
     log_on_changes, log_worker_policy, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
-    staging_sensor_listener,
     catalog_listener, catalog_watermark_listener, catalog_upkeep_assignments, catalog_upkeep_destroy,
     catalog_node_store]
 HOST_CALLS = ["report", "publish", "assignments", "database publish"]

@@ -11,11 +11,11 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
-from compactlib.outcome import Done
 from compactlib.runtime import Observer
 from compactlib.staging import (
     AlwaysPolicy,
     Branch,
+    CommitReport,
     CommittedRanges,
     Record,
     RecordNotFound,
@@ -23,13 +23,8 @@ from compactlib.staging import (
     SplitRule,
     StagingOptions,
 )
-from compactlib.staging.compaction.outcome import CompactionOutcome
-from compactlib.staging.compaction.run import Compactions
-from compactlib.staging.context import StagingContext
-from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import CommitId
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import CommitStats
 from compactlib.staging.staged import Staged
 from compactlib.staging.values import Change, Difference, MetaRangeId
 from tests.harness.faulty_store import FaultyStore
@@ -40,11 +35,6 @@ State = Mapping[str, str | None]
 
 NOW = AlwaysPolicy(window_seconds=0)
 """Compacts whatever the window says."""
-
-
-def compact_now(context: StagingContext, branch: str = "main") -> CompactionOutcome:
-    """As `Repository.compact`, for those who have a context."""
-    return Compactions(context).compact(branch, policy=NOW)
 
 
 def record(value: str) -> Record:
@@ -64,14 +54,14 @@ class World:
     make_store: Callable[[], KVStore] = staticmethod(MemoryStore)
 
     def __init__(self, store: KVStore | None = None, objects: ObjectStore | None = None, *,
-                 events: StagingEvents | None = None, options: StagingOptions | None = None, seed: int = 1,
+                 options: StagingOptions | None = None, seed: int = 1,
                  rule: SplitRule | None = None, observer: Observer | None = None) -> None:
         self.clock = ManualClock(1_000_000.0)
         self.store = FaultyStore(type(self).make_store() if store is None else store)
         self.objects = MemoryObjects(clock=self.clock) if objects is None else objects
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
         self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed),
-                               events=events, options=options, observer=observer)
+                               options=options, observer=observer)
         self.context = self.repo.context
 
     def another_repo(self, options: StagingOptions | None = None) -> Repository:
@@ -141,10 +131,9 @@ def diff(branch: Branch) -> list[str]:
     return [told(difference) for difference in branch.differences()]
 
 
-def committed(outcome: object) -> CommitStats:
-    assert isinstance(outcome, Done), outcome
-    assert isinstance(outcome.stats, CommitStats)
-    return outcome.stats
+def committed(report: CommitReport) -> CommitReport:
+    assert not report.is_empty, report
+    return report
 
 
 def missing(branch: Branch, key: bytes) -> bool:

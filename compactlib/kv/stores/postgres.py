@@ -59,6 +59,8 @@ class PostgresStore(KVStore):
             the role needs the right to create.
         busy_seconds: how long a statement waits for another's lock before it raises `SlowDown`.
         page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
+        prepare_threshold: after so many uses a statement is prepared on its connection. `None`: never, as behind
+            PgBouncer in transaction mode.
 
     Raises:
         ConnectFailed: the server cannot be reached, or refuses these credentials.
@@ -69,7 +71,7 @@ class PostgresStore(KVStore):
     """
 
     def __init__(self, conninfo: str, *, table: str = "compactlib_kv", busy_seconds: float = 10.0,
-                 page_size: int = 1000) -> None:
+                 page_size: int = 1000, prepare_threshold: int | None = 5) -> None:
         try:
             import psycopg
         except ImportError:
@@ -82,6 +84,7 @@ class PostgresStore(KVStore):
         self._conninfo = conninfo
         self._table = table
         self._busy_seconds = busy_seconds
+        self._prepare_threshold = prepare_threshold
         self._sql = _Statements.of(table)
         super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
         self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
@@ -181,11 +184,15 @@ class PostgresStore(KVStore):
                     answers = self._try_commit(connection, batch)
                 except OutcomeUnknown:
                     raise
-                except StoreFailed:
-                    # As for a read: it broke before the commit, so nothing of it was carried out.
-                    if fresh or not connection.broken:
+                except StoreFailed as error:
+                    # As for a read: it broke before the commit, so nothing of it was carried out. Or the server became
+                    # a replica: the others of its connections are given up, too.
+                    is_demoted = isinstance(error.__cause__, self._psycopg.errors.ReadOnlySqlTransaction)
+                    if fresh or not (connection.broken or is_demoted):
                         raise
                     fresh = True
+                    if is_demoted:
+                        connection.close()
                     continue
             if answers is not None:
                 return answers
@@ -245,7 +252,8 @@ class PostgresStore(KVStore):
 
     def _connect(self) -> psycopg.Connection[Any]:
         try:
-            connection: psycopg.Connection[Any] = self._psycopg.connect(self._conninfo, autocommit=True)
+            connection: psycopg.Connection[Any] = self._psycopg.connect(
+                self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
         except self._psycopg.Error as error:
             raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
         # PostgreSQL takes 0 ms for no bound at all.
@@ -275,10 +283,14 @@ class PostgresStore(KVStore):
         return self._is_usable(connection)
 
     def _set_up(self) -> None:
+        """Make the table in one transaction, so that a pooler may give each transaction another server connection."""
+        levels = self._psycopg.IsolationLevel
         with self._connections.lent() as connection, self._named("set up"):
-            # One at a time: "if not exists" alone lets two concurrent sessions collide.
-            connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (self._table,))
-            try:
+            # Each statement sees what was committed before it, while this one waited for the lock.
+            connection.isolation_level = levels.READ_COMMITTED
+            with connection.transaction():
+                # One at a time: "if not exists" alone lets two concurrent sessions collide.
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table,))
                 # What is there needs no right to make it.
                 there = connection.execute(self._sql.there).fetchone()
                 if there is None or None in there:
@@ -287,9 +299,7 @@ class PostgresStore(KVStore):
                 row = connection.execute(self._sql.get, (b"", b"schema")).fetchone()
                 if row is None:
                     row = connection.execute(self._sql.mark, (b"%d" % _SCHEMA_VERSION,)).fetchone()
-            finally:
-                if not connection.broken:
-                    connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", (self._table,))
+            connection.isolation_level = levels.SERIALIZABLE
         found = bytes(row[0]) if row is not None else b""
         if found != b"%d" % _SCHEMA_VERSION:
             raise Unsupported(f"table {self._table} has schema version {found!r}; this release knows "

@@ -159,7 +159,6 @@ class SensorBranch:
         self.now_ms: int = 0
         self._clock = ManualClock()
         self.sensor: CompactionSensor = CompactionSensor(policy, clock=self._clock)
-        self._events = self.sensor.events(_REPOSITORY)
         self._settings = settings
         self._record = BranchRecord(staging_token=StagingToken("token-0"))
         self._compactions = 0
@@ -226,7 +225,7 @@ class SensorBranch:
         self._peak_tombstones = max(self._peak_tombstones, len(self._tombstones))
         self._clock.set_now(self.now_ms / 1000)
         if is_fresh:
-            self._events.tombstones_written(_BRANCH, self._record, 1)
+            self.sensor.wrote_tombstones(_REPOSITORY, _BRANCH, self._record, 1)
 
     def _stage(self, key: int, size: int | None) -> None:
         tombstone = self._settings.tombstone_bytes
@@ -258,13 +257,13 @@ class SensorBranch:
         self._counts["passed_tombstones"] += passed
         if passed:
             self._clock.set_now(self.now_ms / 1000)
-            self._events.tombstones_listed(_BRANCH, self._record, passed)
+            self.sensor.listed_tombstones(_REPOSITORY, _BRANCH, self._record, passed)
 
     # --------------------------------------------------------------------------------------------------- compactions
 
     def compact_when_due(self) -> str | None:
         """Compact if there was a trigger, and the window lets it; gives the reason of the trigger, if there is one."""
-        trigger = self.sensor.take()
+        trigger = next(iter(self.sensor.take()), None) if self._pending is None else None
         if trigger is not None:
             self._pending = trigger.why
             self._counts["asked"] += 1
@@ -308,7 +307,7 @@ class SensorBranch:
         self._compactions += 1
         token = StagingToken(f"token-{self._compactions}")
         self._record = attrs.evolve(self._record, version=self._record.version + 1, staging_token=token)
-        self._events.compacted(_BRANCH, self._record)
+        self.sensor.saw(_REPOSITORY, _BRANCH, self._record)
 
     def _dead_with(self, key: int) -> int:
         """Bytes of a key that a compaction gives back: what the base has, and a tombstone."""

@@ -4,27 +4,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.lru import CacheStats
 from compactlib.runtime.observe import Observer
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.ranges.cursor import RangeLookup, RangeScan
 from compactlib.staging.ranges.diff import RangeDiff
-from compactlib.staging.ranges.files import METARANGES, RANGES, RangeFiles
+from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.merge import merge_metaranges
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.ranges.tier import RangeTier
 from compactlib.staging.ranges.verify import RangeVerifier
 from compactlib.staging.values import (
     Applied,
@@ -35,7 +33,6 @@ from compactlib.staging.values import (
     MetaRangeId,
     RangeEntry,
     Record,
-    StoredFile,
 )
 
 if TYPE_CHECKING:
@@ -64,23 +61,17 @@ class CommittedRanges:
             caller's thread; the result is the same. The host starts it and shuts it down.
         clock: for the ages of files in `collect`.
         new_name: names the marks that keep writers and `collect` apart; for tests that need names to repeat.
-        near: keeps the files that reads have fetched, so that a restart does not fetch them again: most often
-            `LocalObjects` in a folder of this process's own, in front of a remote store. Nothing depends on it: what is
-            missing or damaged there is fetched. It stays open.
-        near_bytes: how much they may take there together; the least recently used ones are deleted.
     """
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
-                 clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
-                 near: ObjectStore | None = None, near_bytes: int = 10 << 30) -> None:
+                 clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self._rule: SplitRule = SplitRule() if rule is None else rule
         self._background: Executor | None = background
         self._clock: Clock = SystemClock() if clock is None else clock
         chosen: RangeFormat = PlainFormat() if range_format is None else range_format
         self._files: RangeFiles = RangeFiles(objects, prefix=prefix, range_format=chosen, cache_bytes=cache_bytes,
-                                             new_name=new_name,
-                                             tier=None if near is None else RangeTier(near, near_bytes))
+                                             new_name=new_name)
 
     @property
     def rule(self) -> SplitRule:
@@ -189,14 +180,6 @@ class CommittedRanges:
         """How much room there is for more ranges now; `None` where it is unknown."""
         return self._files.objects.available_bytes()
 
-    def list_ranges(self) -> Iterator[StoredFile]:
-        """Every range file of the store, reachable or not."""
-        return self._files.list(RANGES)
-
-    def list_metaranges(self) -> Iterator[StoredFile]:
-        """Every metarange file of the store, reachable or not."""
-        return self._files.list(METARANGES)
-
     def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float, budget: Budget | None = None,
                 require_owner: Callable[[], object] = lambda: None) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
@@ -235,19 +218,6 @@ class CommittedRanges:
             verifier.verify(metarange_id, is_history=True)
         return VerifyReport(findings=tuple(verifier.findings), records=verifier.records,
                             bytes_read=verifier.bytes_read)
-
-    def cache_stats(self) -> CacheStats:
-        """How well the cache did."""
-        return self._files.cache.stats()
-
-    def audit(self) -> None:
-        """Check the books of the caches.
-
-        Raises:
-            CompactlibError: they are wrong; the message has the numbers.
-        """
-        if self._files.tier is not None:
-            self._files.tier.audit()
 
     def _metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
         return self._files.read_metarange(metarange_id, self._rule)

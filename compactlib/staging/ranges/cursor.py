@@ -71,9 +71,14 @@ class RangeCursor:
 
 
 class RangeScan:
-    """Records of a metarange in ascending order of their keys, from a position that can be moved. For one thread."""
+    """Records of a metarange in ascending order of their keys, from a position that can be moved. For one thread.
+
+    Attributes:
+        scanned: how many records were read so far.
+    """
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
+        self.scanned: int = 0
         self._cursor = RangeCursor(files, metarange, start)
 
     def __iter__(self) -> Self:
@@ -87,6 +92,7 @@ class RangeScan:
             cursor.open()
         found = cursor.current
         cursor.advance()
+        self.scanned += 1
         return found
 
     def seek(self, key: bytes) -> None:

@@ -12,7 +12,7 @@ from compactlib.staging.values import Difference
 
 
 class RangeDiff:
-    """Differences in ascending order of their keys, from a position that can be moved. For one thread.
+    """Differences in ascending order of their keys, for one thread.
 
     Args:
         files: where ranges are read.
@@ -42,11 +42,6 @@ class RangeDiff:
             found = self._step()
             if found is not None:
                 return found
-
-    def seek(self, key: bytes) -> None:
-        """Go on with the first difference of a key >= `key`, forwards or backwards, also after the end."""
-        self._left.seek(key)
-        self._right.seek(key)
 
     def _step(self) -> Difference | None:
         """Compare what the lower of the two stands on; the other, if unopened, begins above it."""

@@ -17,20 +17,17 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.objects import CachedObjects, ObjectExists, ObjectNotFound, ObjectStore
 from compactlib.runtime.lru import Lru
 from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows, check_id
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.ranges.tier import RangeTier
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId, StoredFile
-
-_T = TypeVar("_T")
 
 RANGES: Final = "ranges/"
 METARANGES: Final = "metaranges/"
@@ -53,11 +50,10 @@ class RangeFiles:
         range_format: how new ranges are written, and the rows of all of them look in memory.
         cache_bytes: logical bytes of ranges and metaranges to keep in memory.
         new_name: gives each mark its name.
-        tier: keeps files that were read near by; `None`: nothing does.
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex, tier: RangeTier | None = None) -> None:
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         if prefix and not prefix.endswith("/"):
             raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
         self.objects: ObjectStore = objects
@@ -65,7 +61,6 @@ class RangeFiles:
         self.range_format: RangeFormat = range_format
         self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
         self.new_name: Callable[[], str] = new_name
-        self.tier: RangeTier | None = tier
         self.collections: frozenset[str] | None = None
         """The collections that `confirm` has seen traces of; `None` before the first time."""
 
@@ -85,12 +80,7 @@ class RangeFiles:
         if held is not None and not isinstance(held, MetaRange):
             return held
         path = self.path_of_range(entry.range_id)
-        rows = self._near(RANGES + entry.range_id, lambda data: self._rows_of(entry, data, path))
-        if rows is None:
-            data = self._fetched(entry, path)
-            rows = self._rows_of(entry, data, path)
-            if keep and self.tier is not None:
-                self.tier.put(RANGES + entry.range_id, data)
+        rows = self._rows_of(entry, self._fetched(entry, path), path)
         if keep:
             self.cache.put(entry.range_id, rows, entry.size_bytes)
         return rows
@@ -102,23 +92,12 @@ class RangeFiles:
                                found=f"{len(rows)} records, or other first and last keys")
         return rows
 
-    def _near(self, name: str, decoded: Callable[[bytes], _T]) -> _T | None:
-        """What a file says that is kept near by; `None` if none is, or it is damaged there."""
-        data = None if self.tier is None else self.tier.get(name)
-        if data is None or self.tier is None:
-            return None
-        try:
-            return decoded(data)
-        except (CorruptData, Unsupported) as error:
-            self.tier.drop(name, error)
-            return None
-
     def forget(self, id_: str) -> None:
         """Read a range or metarange from the store itself when it is asked for next."""
         self.cache.drop(id_)
-        if self.tier is not None:
-            self.tier.drop(RANGES + id_)
-            self.tier.drop(METARANGES + id_)
+        if isinstance(self.objects, CachedObjects):
+            self.objects.forget(self.path_of_range(RangeId(id_)))
+            self.objects.forget(self.path_of_metarange(MetaRangeId(id_)))
 
     def _decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
         own, found = self.range_format, self._format_of(data, path)
@@ -170,18 +149,12 @@ class RangeFiles:
             return held
         check_id(metarange_id)
         path = self.path_of_metarange(metarange_id)
-        name = METARANGES + metarange_id
-        near = self._near(name, lambda data: (MetaRange.decode(data, metarange_id, path), len(data)))
-        if near is None:
-            try:
-                data = self.objects.get(path)
-            except ObjectNotFound:
-                raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
-            near = MetaRange.decode(data, metarange_id, path), len(data)
-            if self.tier is not None:
-                self.tier.put(name, data)
-        found, size_bytes = near
-        self.cache.put(metarange_id, found, size_bytes)
+        try:
+            data = self.objects.get(path)
+        except ObjectNotFound:
+            raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
+        found = MetaRange.decode(data, metarange_id, path)
+        self.cache.put(metarange_id, found, len(data))
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> bool:

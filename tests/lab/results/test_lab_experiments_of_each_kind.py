@@ -31,7 +31,7 @@ from compactlib.lab.traces.workloads import AppendMostly, Bursts
 from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, LogPolicy, SeedPolicy, SegmentLimits
 from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.staging import AnyOf, DeletesPolicy
+from compactlib.staging import PressurePolicy
 
 RAFTLOG = RaftLogSettings(limits=SegmentLimits(max_entries=32), snapshot_every=100)
 LOAD = SchedulerLoad(blocks=120, workers=2)
@@ -65,7 +65,7 @@ def schedulers() -> tuple[Experiment, ...]:
 
 
 def sensors() -> tuple[Experiment, ...]:
-    return sweep(DeletesPolicy, {"threshold": [5, 20, 80]},
+    return sweep(PressurePolicy, {"deletes": [5, 20, 80]},
                  Bursts(keys=400, writes=600, every=100, burst_keys=40), SENSOR)
 
 
@@ -140,7 +140,7 @@ def test_several_setups_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_sweep_of_a_sensor_trades_copies_for_reads(tmp_path: Path) -> None:
     rows = run_experiments(sensors(), tmp_path, skip=0.0).to_dicts()
-    assert [row["threshold"] for row in rows] == [5, 20, 80]
+    assert [row["deletes"] for row in rows] == [5, 20, 80]
     copies = [row["write_amplification"] for row in rows]
     waits = [row["seconds_to_reclaim"] for row in rows]
     assert copies == sorted(copies, reverse=True)
@@ -151,7 +151,7 @@ def test_workloads_of_every_kind_meet_policies_of_every_kind(tmp_path: Path) -> 
     """What arrives at a branch is what arrives at a log."""
     workloads = [AppendMostly(keys=50, writes=200, deletes=0.3), Bursts(keys=100, writes=200, every=50, burst_keys=10)]
     experiments = [*compare([SeedPolicy()], workloads, attrs.evolve(RAFTLOG, trigger=EveryNMinors(1))),
-                   *compare([AnyOf((DeletesPolicy(5),))], workloads, SENSOR)]
+                   *compare([PressurePolicy(deletes=5)], workloads, SENSOR)]
     table = run_experiments(experiments, tmp_path)
     assert set(table.figures) == {*COMMON, "read_amplification"}
     assert {row["policy"] for row in table.to_dicts()} >= {"seed"}

@@ -16,13 +16,10 @@ from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer
 from compactlib.staging import (
     AlwaysPolicy,
-    AnyOf,
     CommittedRanges,
     CompactionSensor,
-    DeletesPolicy,
-    ListingCostPolicy,
+    PressurePolicy,
     Repository,
-    SealedTokensPolicy,
     SplitRule,
     StagingChoice,
     StagingOptions,
@@ -122,8 +119,8 @@ class _Hooked:
 
 class Workers(ServiceFactory):
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> StagingWorker:
-        sensor = CompactionSensor(DeletesPolicy(1))
-        self.repository = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), events=sensor.events("main"))
+        sensor = CompactionSensor(PressurePolicy(deletes=1))
+        self.repository = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), sensor=sensor)
         self.branch = self.repository.create_branch("main")
         self.deleted = 0
         hooked = _Hooked(hooks)
@@ -142,7 +139,7 @@ class Workers(ServiceFactory):
 
 COMPACTIONS = (Repositories(), RepositoriesOnDisk())
 SERVICES = (Workers(),)
-SENSE = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy(), AnyOf())
+SENSE = (PressurePolicy(), PressurePolicy(deletes=1, sealed_tokens=1, tombstones_listed=1))
 PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(),
         TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
 POLICIES = (*((policy, branch_pressures()) for policy in SENSE), *((policy, branch_views()) for policy in PLAN))

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 from compactlib.clock import ManualClock
-from compactlib.outcome import Done
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "staging_catalogue.py"
 
@@ -31,8 +30,7 @@ def test_it_runs_as_a_script(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     told = result.stdout
     assert "59 tombstones, at most 59 in a row" in told
-    assert "Done(stats=CompactionStats(branch='main'" in told
-    assert "removed=59" in told
+    assert "compacted" in told
     assert "raw/0059.csv" in told
     assert "merge clean" in told
     assert "notes.txt" in told
@@ -51,7 +49,7 @@ def test_a_catalogue_can_be_driven_by_hand_and_opened_again(tmp_path: Path) -> N
         assert main.get("tables/c.csv") == b"7"
         assert [row["what"] for row in main.diff().to_dicts()] == ["removed", "added"]
         assert not main.plan().is_empty
-        assert isinstance(main.compact(), Done)
+        assert not main.compact().is_empty
         assert "<table" in main.ls("tables/")._repr_html_()
         # Needed by the compacted state alone, or by a commit alone: not garbage.
         assert not list(catalogue.unneeded_contents())

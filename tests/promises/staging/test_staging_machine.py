@@ -24,7 +24,6 @@ from hypothesis.stateful import (
 )
 
 from compactlib.kv import EXISTS, KVStore, MemoryStore
-from compactlib.outcome import Done, Skipped
 from compactlib.staging import (
     Branch,
     DirtyBranch,
@@ -254,12 +253,12 @@ class BranchMachine(RuleBasedStateMachine):
         changed = differences(model.head, model.now)
         outcome = branch.commit("commit", allow_empty=allow_empty)
         if not changed and not allow_empty:
-            assert type(outcome).__name__ == "NoChanges"
+            assert outcome.outcome == "no_changes"
             return
-        assert isinstance(outcome, Done)
-        assert [outcome.stats.added, outcome.stats.changed, outcome.stats.removed] == [
+        assert not outcome.is_empty
+        assert [outcome.added, outcome.changed, outcome.removed] == [
             sum(one[1] == kind for one in changed) for kind in ("added", "changed", "removed")]
-        self.moved(model, outcome.stats.commit_id, model.now, *filter(None, [model.commit_id]))
+        self.moved(model, outcome.commit_id, model.now, *filter(None, [model.commit_id]))
 
     @rule(name=names, other=names, strategy=st.sampled_from(["fail", "source_wins", "destination_wins"]))
     def merge(self, name: str, other: str, strategy: Any) -> None:
@@ -305,21 +304,21 @@ class BranchMachine(RuleBasedStateMachine):
         branch.hard_reset(other if other in self.models else min(self.models), discard=discard)
         model.commit_id, model.head, model.now = target.commit_id, dict(target.head), dict(target.head)
 
-    def move(self, model: Model, move: Callable[[], object], result: Contents | None, *, no_changes: bool,
+    def move(self, model: Model, move: Callable[[], Any], result: Contents | None, *, no_changes: bool,
              parent: str | None = None) -> None:
         """Carry out a move of HEAD and check how it ended."""
         if model.is_dirty:
             with pytest.raises(DirtyBranch):
                 move()
         elif no_changes:
-            assert type(move()).__name__ == "NoChanges"
+            assert move().outcome == "no_changes"
         elif result is None:
             with pytest.raises(MergeConflict):
                 move()
         else:
             outcome = move()
-            assert isinstance(outcome, Done), outcome
-            self.moved(model, outcome.stats.commit_id, result, *filter(None, [model.commit_id, parent]))
+            assert not outcome.is_empty, outcome
+            self.moved(model, outcome.commit_id, result, *filter(None, [model.commit_id, parent]))
 
     def moved(self, model: Model, commit_id: Any, contents: Contents, *parents: str) -> None:
         commit = self.world.repo.commit(commit_id)
@@ -333,8 +332,7 @@ class BranchMachine(RuleBasedStateMachine):
     def reset(self, name: str) -> None:
         branch, model = self.pick(name)
         outcome = branch.reset()
-        assert isinstance(outcome, Done | Skipped)
-        assert isinstance(outcome, Done) or not model.is_dirty
+        assert not (outcome.is_empty and model.is_dirty)
         model.now = dict(model.head)
 
     @rule(name=names, key=keys)

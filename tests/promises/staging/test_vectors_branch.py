@@ -120,7 +120,7 @@ def test_commits_without_changes_leave_nothing_behind(backend: str, staged: dict
     main = world.branch({"a": "1"}, staged=staged)
     head = main.status().commit_id
     for _ in range(100 if backend == "memory" else 5):
-        assert ended(main.commit("nothing")) == "NoChanges"
+        assert ended(main.commit("nothing")) == "no_changes"
         assert main.status().sealed_tokens <= 1
     assert main.status().commit_id == head
     assert main.status().sealed_tokens == 0
@@ -136,7 +136,7 @@ def test_an_empty_commit_if_asked_for() -> None:
 
 def test_only_ineffective_tombstones_are_no_changes() -> None:
     main = World().branch({"a": "1"}, staged={"z": None}, sealed=[{"y": None}])
-    assert ended(main.commit("nothing")) == "NoChanges"
+    assert ended(main.commit("nothing")) == "no_changes"
     assert main.status().sealed_tokens == 0
 
 

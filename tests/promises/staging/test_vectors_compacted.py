@@ -12,7 +12,6 @@ from collections.abc import Callable
 import pytest
 
 from compactlib.kv import MemoryStore
-from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, Record, SplitRule
 from tests.harness.staging_world import (
     StagingWorld as World,
@@ -163,7 +162,7 @@ def test_moves_of_head_clear_a_compaction_that_changes_nothing(name: str) -> Non
 
 def test_a_reset_over_a_compaction() -> None:
     world, main = sigma()
-    assert isinstance(main.reset(), Done)
+    assert not main.reset().is_empty
     assert (diff(main), main.status().compacted_metarange_id) == ([], None)
     assert contents(main) == {"a": "1", "b": "2"}
     world.repo.audit()
@@ -202,14 +201,14 @@ def test_callers_give_no_identities() -> None:
 
 def test_a_compaction_that_equals_head_is_no_change_and_is_let_go_of() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "1"})
-    assert ended(main.commit("nothing")) == "NoChanges"
+    assert ended(main.commit("nothing")) == "no_changes"
     assert main.status().compacted_metarange_id is None
 
 
 def test_staged_changes_that_take_back_what_was_compacted_are_no_change() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "2", "b": "3"}, staged={"a": "1", "b": None})
     assert diff(main) == []
-    assert ended(main.commit("nothing")) == "NoChanges"
+    assert ended(main.commit("nothing")) == "no_changes"
     assert (main.status().compacted_metarange_id, main.status().sealed_tokens) == (None, 0)
     assert contents(main) == {"a": "1"}
 
@@ -223,7 +222,7 @@ def test_the_loser_of_two_commits_is_told_that_its_changes_are_committed() -> No
     other.hooks.before_create = lambda: winner.append(main.commit("first"))
     outcome = other.repo.branch("main").commit("second")
     first = committed(winner[0])
-    assert ended(outcome) == "AlreadyCommitted"
+    assert ended(outcome) == "already_committed"
     assert first.commit_id == main.status().commit_id
     assert len(list(main.log())) == 2
 
@@ -238,7 +237,7 @@ def test_a_commit_that_a_hard_reset_came_before_does_not_say_that_all_is_committ
     main.put(b"c", b"3")
     other = World(world.store, world.objects, seed=9)
     world.hooks.before_create = lambda: committed(other.repo.branch("main").hard_reset(first, discard=True))
-    assert ended(main.commit("third")) == "NoChanges"
+    assert ended(main.commit("third")) == "no_changes"
     assert main.status().commit_id == first
     assert contents(main) == {"a": "1"}
 

@@ -24,7 +24,7 @@ from compactlib.lab import (
 from compactlib.raftlog import DeadRatio, SeedPolicy
 from compactlib.scheduler import SchedulerConfig
 from compactlib.spark import SparkExecutor
-from compactlib.staging import DeletesPolicy
+from compactlib.staging import PressurePolicy
 
 
 @pytest.mark.spark
@@ -34,7 +34,7 @@ def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: 
     experiments = [
         *compare(policies, workloads, BlobSettings.of_slots(40, 16), seeds=(1, 2)),
         *compare([SeedPolicy()], workloads, RaftLogSettings(snapshot_every=200, trigger=DeadRatio(1.0))),
-        *compare([DeletesPolicy(10)], workloads, SensorSettings(base_keys=300)),
+        *compare([PressurePolicy(deletes=10)], workloads, SensorSettings(base_keys=300)),
         *sweep(SchedulerConfig, {"lease_seconds": [10.0, 20.0]}, SchedulerLoad(blocks=50, hang_rate=0.3),
                SchedulerSettings())]
     here = run_experiments(experiments, tmp_path)

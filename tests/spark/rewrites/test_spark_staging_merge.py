@@ -159,7 +159,7 @@ def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp
         StagingMerge(spark, committed, open_objects).apply(base, [(damaged.min_key, None)])
     assert caught.value.path == f"ranges/{damaged.range_id}"
     assert not list(open_objects().list("incoming/"))
-    assert [file.id for file in committed.list_metaranges()] == [base]
+    assert [file.id for file in committed.files.list("metaranges/")] == [base]
 
 
 _folders = itertools.count()

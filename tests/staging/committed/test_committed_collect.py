@@ -155,7 +155,7 @@ def test_a_collection_without_a_grace_at_every_step_of_a_writer_takes_nothing_th
         except BeingCollected:
             refused += 1
         else:
-            if made in {file.id for file in world.layer().list_metaranges()}:
+            if made in {file.id for file in world.layer().files.list("metaranges/")}:
                 assert len(list(world.layer().scan(made))) == 20
         if seen[0] <= step:
             break

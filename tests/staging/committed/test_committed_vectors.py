@@ -143,7 +143,7 @@ def test_unsorted_keys_are_refused_and_nothing_is_published() -> None:
         with pytest.raises(UnsortedKeys) as caught:
             layer.apply(None, pairs)
         assert (caught.value.previous, caught.value.found) == (pairs[0][0], pairs[1][0])
-        assert not list(layer.list_metaranges())
+        assert not list(layer.files.list("metaranges/"))
 
 
 @pytest.mark.parametrize("record", [Record(None, b"data"), Record(b"identity", None), Record(bytearray(b"i"), b"")])  # type: ignore[arg-type]

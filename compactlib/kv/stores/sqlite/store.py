@@ -36,9 +36,12 @@ _PAGE_BYTES = 4 << 20
 _HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
 _WAL_BYTES = 16 << 20
-"""Of the `-wal`, from which on a writer waits for readers. SQLite folds 4 MB into the file, but only begins the `-wal`
+"""Of the `-wal`, from which on a writer gives it back. SQLite folds 4 MB into the file, but only begins the `-wal`
 anew in a moment in which nobody reads it."""
 _FOLD_MILLISECONDS = 200
+"""How long writers wait for that: readers who never pause leave no moment by themselves."""
+_FOLD_SECONDS = 60.0
+"""When it is tried again beside a reader that goes on."""
 _FOLD_EVERY = 32
 """Transactions from one look at its size to the next."""
 _SETTLED_SECONDS = 0.1
@@ -104,7 +107,7 @@ class SqliteStore(KVStore):
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._folder = os.path.dirname(self._path)
-        self._fold_bytes, self._fold_in = _WAL_BYTES, _FOLD_EVERY
+        self._fold_bytes, self._fold_at, self._fold_in = _WAL_BYTES, 0.0, _FOLD_EVERY
         # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
         super().__init__(f"the store {self._path}", _LIMITS, page_size=page_size)
         self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
@@ -283,15 +286,18 @@ class SqliteStore(KVStore):
             raise named(error, "commit", self._path) from error
 
     def _fold(self, connection: FileConnection) -> None:
-        """Begin a large `-wal` anew: who begins to read meanwhile finds all in the file. Where somebody reads for long,
-        that is tried again once it has doubled."""
+        """Give a large `-wal` back, and wait for readers no longer than others can wait for this.
+
+        Beside a reader that goes on it is tried again once the file has doubled, or a minute later.
+        """
         self._fold_in -= 1
         if self._fold_in > 0:
             return
         self._fold_in = _FOLD_EVERY
         try:
             size = os.path.getsize(f"{self._path}-wal")
-            if size < self._fold_bytes:
+            now = self._clock.monotonic()
+            if size < _WAL_BYTES or (size < self._fold_bytes and now < self._fold_at):
                 return
             wait = int(1000 * self._busy_seconds)
             connection.execute(f"PRAGMA busy_timeout = {min(wait, _FOLD_MILLISECONDS)}")
@@ -300,6 +306,7 @@ class SqliteStore(KVStore):
             finally:
                 connection.execute(f"PRAGMA busy_timeout = {wait}")
             self._fold_bytes = 2 * size if is_busy else _WAL_BYTES
+            self._fold_at = now + _FOLD_SECONDS
         except (OSError, sqlite3.Error):
             # What was committed is durable all the same, and the next writer tries it again.
             return

@@ -10,7 +10,7 @@ import attrs
 from compactlib._arguments import is_whole
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.plan import CLEAN, StagingChoice, StagingView
+from compactlib.staging.plan import CLEAN, StagingChoice, StagingView
 
 StagingPolicy: TypeAlias = Policy[StagingView, StagingChoice]
 """Decides, from what lies on a branch, whether it is compacted."""

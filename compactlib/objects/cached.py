@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CachedObjects`: an object store in front of a remote one, which keeps what was read, so that a restart fetches less.
+
+Objects never change, so a copy cannot be outdated; one that was deleted behind is still read here until it is evicted
+or `forget` is called. Copies lie in an object store of the process's own, a folder say, under `cached/`, each behind
+its digest. Nothing depends on them: what cannot be kept or read there is fetched, and what is damaged is deleted and
+fetched.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from compactlib._closing import Closing
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.objects.digest import DIGEST_BYTES, Digest
+from compactlib.objects.errors import ObjectExists
+from compactlib.objects.keys import check_range, checked_deletes
+from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore, delete_many
+
+_LOGGER = logging.getLogger("compactlib.objects")
+_CACHED = "cached/"
+
+
+class CachedObjects(Closing):
+    """An `ObjectStore`: reads of whole objects go through a cache; all else goes to the store behind. Threads share it.
+
+    Args:
+        store: where the objects are; closed with this one.
+        near: where copies are kept, most often `LocalObjects`; listed once. It stays open.
+        max_bytes: how much the copies may take together; the least recently used ones are deleted.
+
+    Attributes:
+        failures: how often `near` refused something, or had a damaged copy.
+        last_error: the last of these.
+
+    Raises:
+        InvalidInput: `max_bytes` is below 0.
+        StorageError, ObjectStoreFailed: `near` cannot be listed.
+    """
+
+    def __init__(self, store: ObjectStore, near: ObjectStore, *, max_bytes: int = 10 << 30) -> None:
+        if max_bytes < 0:
+            raise InvalidInput(f"max_bytes is {max_bytes}; give 0 or more")
+        self.failures: int = 0
+        self.last_error: CompactlibError | None = None
+        self._store = store
+        self._near = near
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict(
+            (info.key.removeprefix(_CACHED), info.size_bytes)
+            for info in sorted(near.list(_CACHED), key=lambda info: info.modified_at))
+        self._total = sum(self._sizes.values())
+        self._evict()
+
+    def get(self, key: str) -> bytes:
+        kept = self._kept(key)
+        if kept is not None:
+            return kept
+        data = self._store.get(key)
+        if DIGEST_BYTES + len(data) <= self._max_bytes:
+            self._keep(key, data)
+        return data
+
+    def forget(self, key: str) -> None:
+        """Read an object from the store behind when it is asked for next."""
+        with self._lock:
+            size_bytes = self._sizes.pop(key, None)
+            self._total -= size_bytes or 0
+        if size_bytes is not None:
+            try:
+                self._near.delete(_CACHED + key)
+            except CompactlibError as error:
+                self._note(error)
+
+    def _kept(self, key: str) -> bytes | None:
+        with self._lock:
+            if key not in self._sizes:
+                return None
+            self._sizes.move_to_end(key)
+        try:
+            stored = self._near.get(_CACHED + key)
+        except CompactlibError as error:  # Another process has made room, say.
+            self._note(error)
+        else:
+            data = stored[DIGEST_BYTES:]
+            if Digest.of(data).value == stored[:DIGEST_BYTES]:
+                return data
+            self._note(InvalidInput(f"the copy of {key!r} in {self._near!r} is damaged; it is fetched"))
+        self.forget(key)
+        return None
+
+    def _keep(self, key: str, data: bytes) -> None:
+        try:
+            self._near.create(_CACHED + key, Digest.of(data).value + data)
+        except ObjectExists:
+            pass
+        except CompactlibError as error:
+            self._note(error)
+            return
+        with self._lock:
+            self._total += DIGEST_BYTES + len(data) - self._sizes.pop(key, 0)
+            self._sizes[key] = DIGEST_BYTES + len(data)
+        self._evict()
+
+    def _evict(self) -> None:
+        while self._total > self._max_bytes:
+            self.forget(next(iter(self._sizes)))
+
+    def _note(self, error: CompactlibError) -> None:
+        self.failures += 1
+        self.last_error = error
+        if self.failures & (self.failures - 1) == 0:
+            _LOGGER.warning("copies of objects in %r: %r (failure %d); they are fetched", self._near, error,
+                            self.failures)
+
+    # --- the store behind
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        return self._store.create(key, data)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_range(start, length)
+        kept = self._kept(key)
+        return self._store.get_range(key, start, length) if kept is None else kept[start:start + length]
+
+    def info(self, key: str) -> ObjectInfo:
+        return self._store.info(key)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        return self._store.list(prefix, after=after)
+
+    def delete(self, key: str) -> None:
+        self.delete_many([key])
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        checked = checked_deletes(keys)
+        try:
+            delete_many(self._store, checked)
+        finally:
+            for key in checked:
+                self.forget(key)
+
+    def available_bytes(self) -> int | None:
+        return self._store.available_bytes()
+
+    def audit(self) -> None:
+        self._store.audit()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __repr__(self) -> str:
+        return f"CachedObjects({self._store!r}, {len(self._sizes)} copies of {self._total:,} bytes)"

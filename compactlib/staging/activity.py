@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Activity`: what happens on the branches of a repository, for its sensor and its observer.
+
+| name | labels | says |
+|---|---|---|
+| `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
+| `staging_commit_seconds` | `repository`, `outcome` | time they took |
+| `staging_ranges_read`, `_reused`, `_written` | `repository` | ranges that compactions touched |
+| `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
+| `staging_write_retries` | `repository`, `operation` | writes retried because a branch changed under them |
+| `staging_tokens_cleaned`, `staging_entries_cleaned` | `repository` | cleanup |
+| `staging_ranges_collected`, `staging_metaranges_collected` | `repository` | garbage |
+
+Compactions, seconds and bytes have the names that they have for every store: `compactlib.runtime.store_numbers`.
+
+Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch; `None` when it is
+deleted) and `staging_cleanup_backlog` (dropped tokens that still wait). Each garbage collection reports
+`staging_garbage`, with how many files are `live`, how many unneeded ones are still too `young` to go, and how many of
+the history are `gone`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compactlib.errors import CompactlibError
+from compactlib.runtime.observe import Observer
+from compactlib.runtime.store_numbers import Moved, StoreNumbers
+from compactlib.staging.errors import LostRace
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.results import StagingCompactionReport
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
+
+
+class Activity:
+    """Notes what operations of this process come across. Called after the fact, outside of locks; never blocks.
+
+    Args:
+        repository: its name, the label.
+        observer: notified of the numbers.
+        sensor: counts what makes a branch worth compacting.
+    """
+
+    def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor | None) -> None:
+        self._repository = repository
+        self._observer = observer
+        self._sensor = sensor
+        self._labels = {"repository": repository}
+
+    def read(self, branch: str, record: BranchRecord) -> None:
+        """An operation came across this state of the branch."""
+        if self._sensor is not None:
+            self._sensor.saw(self._repository, branch, record)
+
+    def wrote(self, branch: str, before: BranchRecord | None, record: BranchRecord) -> None:
+        """This process wrote this state of the branch, in the place of another one."""
+        self.read(branch, record)
+        if len(record.sealed_tokens) != (0 if before is None else len(before.sealed_tokens)):
+            self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch,
+                                                           "value": len(record.sealed_tokens)})
+
+    def deleted(self, branch: str) -> None:
+        """This process deleted the branch."""
+        self.missed(branch)
+        self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": None})
+
+    def missed(self, branch: str) -> None:
+        """The branch was not found."""
+        if self._sensor is not None:
+            self._sensor.forget(self._repository, branch)
+
+    def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
+        """Deletes or resets wrote tombstones into `record.staging_token`, and were acknowledged."""
+        self._observer.count("staging_tombstones_written", count, self._labels)
+        if self._sensor is not None:
+            self._sensor.wrote_tombstones(self._repository, branch, record, count)
+
+    def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
+        """A page of a listing had to pass over so many tombstones."""
+        self._observer.count("staging_tombstones_listed", count, self._labels)
+        if self._sensor is not None:
+            self._sensor.listed_tombstones(self._repository, branch, record, count)
+
+    def retried(self, operation: str) -> None:
+        """A write had to be retried, because the branch changed under it."""
+        self._observer.count("staging_write_retries", 1, {**self._labels, "operation": operation})
+
+
+def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:
+    """Report how a commit went."""
+    labels = {"repository": repository, "outcome": outcome}
+    observer.count("staging_commits", 1, labels)
+    observer.measure("staging_commit_seconds", seconds, labels)
+
+
+def report_compaction(observer: Observer, repository: str, branch: str,
+                      ended: StagingCompactionReport | CompactlibError, seconds: float, policy: str) -> str:
+    """Report how a compaction went, and return it as a label; what it replaced is freed only when it is collected."""
+    moved = Moved()
+    fields: dict[str, object] = {"repository": repository, "branch": branch, "seconds": seconds}
+    if isinstance(ended, LostRace):
+        name, outcome, reason = "lost_race", "skipped", "busy"
+        fields["reason"] = str(ended)
+    elif isinstance(ended, CompactlibError):
+        name, outcome, reason = "error", "failed", type(ended).__name__
+        fields["error"] = str(ended)
+    elif ended.applied is None:
+        name, outcome, reason = "skipped", "skipped", "nothing"
+        fields["reason"] = ended.why
+    else:
+        name, outcome, reason = "compacted", "done", policy
+        applied = ended.applied
+        moved = Moved(read=applied.bytes_read, copied=applied.bytes_written)
+        for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
+                               ("written", applied.ranges_written)):
+            observer.count(f"staging_ranges_{counter}", value, {"repository": repository})
+        fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
+                   "added": applied.added, "changed": applied.changed, "removed": applied.removed}
+    StoreNumbers("staging", repository).ended(observer, outcome, reason, seconds, moved)
+    observer.event("staging_compaction", {**fields, "outcome": name})
+    return name
