@@ -113,9 +113,8 @@ coverage: setup
 # The systems that the benchmarks measure beside ours, into the same environment.
 peers: setup
 	$(call step,peers,uv pip install --quiet --python $(BIN)/python --constraints requirements.lock --group bench)
-	@command -v redis-server > /dev/null && command -v escript > /dev/null || \
-	  echo 'make peers: Redis and Ra come from the system; on Debian: apt-get install --no-install-recommends' \
-	       'redis-server rabbitmq-server'
+	@command -v escript > /dev/null || \
+	  echo 'make peers: Ra comes from the system; on Debian: apt-get install --no-install-recommends rabbitmq-server'
 
 # docs/benchmarks.md shows what it measured; on a busy machine that is worth nothing.
 bench: peers

@@ -32,27 +32,25 @@ from compactlib.budget import Budget
 from compactlib.catalog import CatalogService, HybridClock, PutObject, Schema, UpdateLog
 from compactlib.catalog.check import reclaim, recover_history
 from compactlib.clock import SystemClock
-from compactlib.hosting.http.status import SchedulerStatus
+from compactlib.commandlog import Command, KVLog
 from compactlib.indexset import IndexSet
-from compactlib.kv import MemoryStore, SqliteStore
+from compactlib.kv import MemoryStore, SnapshotStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
-from compactlib.runtime import Observer
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    Command,
+    CompactedBlocks,
     JobStatus,
+    NoOutput,
     PollRequest,
+    Scheduler,
     SchedulerConfig,
-    SchedulerService,
+    SchedulerMachine,
     StatusUpdate,
-    StoredScheduler,
 )
-from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.scheduler.service.numbers import levels_of
 from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule, StagingOptions
 
 MOST_RISE = 1.25
@@ -289,13 +287,13 @@ def index_set_algebra(n: int, folder: Path, watch: Stopwatch) -> None:
             len(found)
 
 
-def _jobs_of(n: int) -> SchedulerService:
-    service = SchedulerService(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19), index=None)
+def _jobs_of(n: int) -> SchedulerMachine:
+    machine = SchedulerMachine(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19))
     blocks = [BlockMeta(id=f"{number:012}", tenant="", shard=number % 16, level=0) for number in range(n)]
     for start in range(0, n, 100):
-        service.apply(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))
-    service.poll(Command(n, 1, 1000.0), PollRequest((), n))
-    return service
+        machine.carry_out(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))
+    machine.poll(Command(n, 1, 1000.0), PollRequest((), n))
+    return machine
 
 
 def scheduler_jobs(n: int, folder: Path, watch: Stopwatch) -> None:
@@ -304,36 +302,38 @@ def scheduler_jobs(n: int, folder: Path, watch: Stopwatch) -> None:
 
 
 def scheduler_cycle(n: int, folder: Path, watch: Stopwatch) -> None:
-    service = _jobs_of(n)
+    machine = _jobs_of(n)
     index, done = n, tuple[StatusUpdate, ...]()
     with watch:
         while done or index == n:
             index += 1
-            given = service.poll(Command(index, 1, 1001.0), PollRequest(done, 32))
-            done = tuple(StatusUpdate(lease.name, lease.token, JobStatus.SUCCESS) for lease in given.assignments)
-    if len(service.state.jobs):
-        raise SystemExit(f"nothing was measured: {len(service.state.jobs)} jobs are left")
+            given = machine.poll(Command(index, 1, 1001.0), PollRequest(done, 32))
+            tokens = {lease.name: lease.token for lease in given.assignments}
+            done = tuple(StatusUpdate(plan.name, tokens[plan.name], JobStatus.SUCCESS, CompactedBlocks(
+                tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, no_output=NoOutput.EMPTY))
+                for plan in given.compaction_jobs)
+    if len(machine.state.jobs):
+        raise SystemExit(f"nothing was measured: {len(machine.state.jobs)} jobs are left")
 
 
 def scheduler_dump(n: int, folder: Path, watch: Stopwatch) -> None:
-    service = _jobs_of(n)
+    machine = _jobs_of(n)
     with watch:
-        list(dump_rows(service.state))
+        machine.dump()
 
 
 def scheduler_stored(n: int, folder: Path, watch: Stopwatch) -> None:
-    scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(max_queue_size=0))
-    with watch:
+    store = MemoryStore()
+    with Scheduler(KVLog(store), SnapshotStore(store), SchedulerConfig(max_queue_size=0)) as scheduler, watch:
         for number in range(n):
             scheduler.add_blocks([BlockMeta(id=f"{number:012}", tenant="", shard=number % 16, level=0)])
 
 
-def scheduler_scrapes(n: int, folder: Path, watch: Stopwatch) -> None:
-    service = _jobs_of(n)
+def scheduler_looks(n: int, folder: Path, watch: Stopwatch) -> None:
+    machine = _jobs_of(n)
     with watch:
         for _ in range(n // 10):
-            SchedulerStatus.of(service, 1001.0).tell(Observer())
-            levels_of(service.state)
+            machine.stats(1001.0)
 
 
 # ------------------------------------------------------------------------------------------------ many logs; a catalog
@@ -463,7 +463,7 @@ STEPS: dict[str, tuple[Step, int, str]] = {
     "index sets": (index_set_algebra, 20_000, "indexes"), "scheduler: jobs": (scheduler_jobs, 1000, "blocks"),
     "scheduler: cycle": (scheduler_cycle, 1000, "blocks"), "scheduler: dump": (scheduler_dump, 1000, "blocks"),
     "scheduler: stored commands": (scheduler_stored, 2000, "blocks"),
-    "scheduler: a tenth as many scrapes": (scheduler_scrapes, 1000, "blocks"),
+    "scheduler: a tenth as many looks": (scheduler_looks, 1000, "blocks"),
     "raft log store: logs": (store_of_logs, 32, "logs"),
     "catalog: execute": (catalog_execute, 250, "versions"), "catalog: open": (catalog_open, 500, "versions"),
     "catalog: cut": (catalog_cut, 500, "versions"),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the compaction scheduler does with many blocks and jobs, and beside Redis Streams and procrastinate.
+"""How the compaction scheduler does with many blocks and jobs, and beside procrastinate.
 
     python benchmarks/scheduler.py [--quick] [--only queue|cycle|http] [--json FILE] [--folder FOLDER]
 
-`make peers` installs the clients; redis-server must be on the path, PostgreSQL comes from a wheel. A peer that is not
-there is left out with a line that says so. `docs/benchmarks.md` has the last figures.
+`make peers` installs procrastinate; PostgreSQL comes from a wheel. Without them the comparison is left out with a line
+that says so. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations
@@ -28,35 +28,33 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import attrs
 from measure import Figure, alternate, report
 
 from compactlib.clock import ManualClock
-from compactlib.kv import MemoryStore
+from compactlib.commandlog import Command
+from compactlib.kv import MemoryStore, SnapshotStore
+from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    Command,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     LevelConfig,
     PollRequest,
     PollResponse,
+    Scheduler,
+    SchedulerApplication,
+    SchedulerClient,
     SchedulerConfig,
-    SchedulerService,
+    SchedulerMachine,
     StatusUpdate,
-    StoredScheduler,
     Tick,
     Verdict,
 )
-from compactlib.scheduler.model.values import JobState
-from compactlib.scheduler.queue.metadata_index import MetadataIndex
-
-if TYPE_CHECKING:
-    from compactlib.hosting import SchedulerHost
+from compactlib.scheduler.values import JobState
 
 SHARDS = 64
 BLOCKS_A_JOB = 20
@@ -79,10 +77,10 @@ def measure_push(count: int) -> tuple[list[float], list[float], list[float], lis
               for number, name in enumerate(block_ids(count))]
     pushed, listed, planned, sliced = [], [], [], []
     for _ in range(3):
-        service = SchedulerService(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19), index=None)
+        machine = SchedulerMachine(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19))
         began = time.perf_counter()
         for start in range(0, count, 100):
-            service.apply(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))
+            machine.carry_out(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))
         pushed.append(time.perf_counter() - began)
         began = time.perf_counter()
         lists: dict[int, list[BlockMeta]] = {}
@@ -90,36 +88,36 @@ def measure_push(count: int) -> tuple[list[float], list[float], list[float], lis
             lists.setdefault(block.shard, []).append(block)
         listed.append(time.perf_counter() - began)
         began = time.perf_counter()
-        service.poll(Command(count, 1, 1000.0), PollRequest((), count))
+        machine.poll(Command(count, 1, 1000.0), PollRequest((), count))
         planned.append(time.perf_counter() - began)
         began = time.perf_counter()
         jobs = [tuple(group[start:start + BLOCKS_A_JOB]) for group in lists.values()
                 for start in range(0, len(group) - BLOCKS_A_JOB + 1, BLOCKS_A_JOB)]
         sliced.append(time.perf_counter() - began)
-        assert len(service.state.jobs) == len(jobs) == count // SHARDS // BLOCKS_A_JOB * SHARDS
+        assert len(machine.state.jobs) == len(jobs) == count // SHARDS // BLOCKS_A_JOB * SHARDS
     return pushed, listed, planned, sliced
 
 
-def queued(count: int, names: Sequence[str]) -> SchedulerService:
-    """A service with so many jobs of 20 blocks; their ids are made anew, as they would be."""
-    service = SchedulerService(SchedulerConfig(max_queue_size=0), index=None)
+def queued(count: int, names: Sequence[str]) -> SchedulerMachine:
+    """A scheduler with so many jobs of 20 blocks; their ids are made anew, as they would be."""
+    machine = SchedulerMachine(SchedulerConfig(max_queue_size=0))
     for number in range(count):
         name = f"{number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:x}-T-S{number % SHARDS}-L0"
         sources = tuple(f"{source[:17]}{number:09}" for source in names[:BLOCKS_A_JOB])
         plan = JobPlan(name=name, tenant="", shard=number % SHARDS, compaction_level=0, source_blocks=sources)
         state = JobState(name=name, compaction_level=0, token=1, added_at=1000.0, sequence=(1 << 20) + number)
-        service.state.jobs.add(state, plan)
-    service.apply(Command(1, 1, 1000.0), Tick())
-    return service
+        machine.state.jobs.add(plan, state)
+    machine.carry_out(Command(1, 1, 1000.0), Tick())
+    return machine
 
 
-def assignment_seconds(service: SchedulerService, capacity: int, polls: int) -> float:
+def assignment_seconds(machine: SchedulerMachine, capacity: int, polls: int) -> float:
     """The median of the time that a poll takes for each job that it assigns."""
-    index = service.state.applied_index
+    index = machine.state.applied_index
     times = []
     for number in range(polls):
         began = time.perf_counter()
-        response = service.poll(Command(index + number + 1, 1, 1001.0), PollRequest((), capacity))
+        response = machine.poll(Command(index + number + 1, 1, 1001.0), PollRequest((), capacity))
         times.append((time.perf_counter() - began) / capacity)
         assert len(response.compaction_jobs) == capacity
     return statistics.median(times)
@@ -141,34 +139,34 @@ def queue_figures(quick: bool) -> list[Figure]:
     for size in sizes:
         gc.collect()
         tracemalloc.start()
-        service = queued(size, names) if size <= 100_000 else None
+        machine = queued(size, names) if size <= 100_000 else None
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        if service is None:
-            service = queued(size, names)
+        if machine is None:
+            machine = queued(size, names)
         else:
             figures.append(Figure(figure=f"scheduler_bytes_a_job_{size}", unit="bytes", values=(used / size,),
                                   reference="limit", reference_values=(1536.0,), goal="<= 1"))
         gc.collect()
         gc.freeze()
-        times = [assignment_seconds(service, 10, polls) * 1e6 for _ in range(rounds)]
+        times = [assignment_seconds(machine, 10, polls) * 1e6 for _ in range(rounds)]
         small = small or times
         figures.append(Figure(figure=f"scheduler_assign_{size}", unit="us a job", values=tuple(times),
                               reference="with 1,000 queued", reference_values=tuple(small), goal="<= 2"))
         if size == 100_000:
-            figures.append(copy_figure(service))
+            figures.append(copy_figure(machine))
         gc.unfreeze()
-        del service
+        del machine
     return figures
 
 
-def copy_figure(service: SchedulerService) -> Figure:
+def copy_figure(machine: SchedulerMachine) -> Figure:
     """A poll that assigns 10 of 100,000, beside one shallow copy of the queue."""
-    polls = [assignment_seconds(service, 10, 20) * 10 * 1e6 for _ in range(3)]
+    polls = [assignment_seconds(machine, 10, 20) * 10 * 1e6 for _ in range(3)]
     copies = []
     for _ in range(3):
         began = time.perf_counter()
-        copied = list(service.state.jobs)
+        copied = list(machine.state.jobs)
         copies.append((time.perf_counter() - began) * 1e6)
         del copied
     return Figure(figure="scheduler_poll_10_of_100000", unit="us", values=tuple(polls),
@@ -242,62 +240,18 @@ def our_cycle(poll: Poll, later: Callable[[], object], jobs: int, abandoned: int
     return wrong
 
 
-class InMemory:
-    """Our service, called directly."""
-
-    def __init__(self, jobs: int, config: SchedulerConfig, index: MetadataIndex | None) -> None:
-        self._service = SchedulerService(config, index=index)
-        self._index = 0
-        self._now = 1000.0
-        self._service.apply(self._next(), AddBlocks(blocks_of(jobs)))
-        self.poll(PollRequest((), jobs))
-
-    def _next(self) -> Command:
-        self._index += 1
-        return Command(self._index, 1, self._now)
-
-    def poll(self, request: PollRequest) -> PollResponse:
-        return self._service.poll(self._next(), request)
-
-    def later(self) -> None:
-        self._now += 100.0
-
-
 def blocks_of(jobs: int) -> tuple[BlockMeta, ...]:
     return tuple(BlockMeta(id=name, tenant="", shard=number % SHARDS, level=0, min_time=1.0, max_time=1.0)
                  for number, name in enumerate(block_ids(jobs)))
 
 
-def our_rate(jobs: int, abandoned: int, kind: str, wrong: list[int], cpu: list[float]) -> float:
-    """Jobs a second in memory; collects late completions that were accepted, and microseconds of CPU a job.
-
-    Args:
-        jobs: how many there are.
-        abandoned: how many of them a worker takes and forgets.
-        kind: `"results"`: sources become a tombstone, outputs wait at the next level; `"index"`: and the metadata index
-            is kept.
-        wrong: collects how many late completions were accepted.
-        cpu: collects the CPU time.
-    """
-    service = InMemory(jobs, COMMANDS, MetadataIndex() if kind == "index" else None)
-    gc.collect()
-    began, used = time.perf_counter(), time.process_time()
-    wrong.append(our_cycle(service.poll, service.later, jobs, abandoned))
-    seconds = time.perf_counter() - began
-    cpu.append((time.process_time() - used) / jobs * 1e6)
-    return jobs / seconds
-
-
 @contextlib.contextmanager
-def durable(folder: Path, jobs: int) -> Iterator[tuple[SchedulerHost, Callable[[], object]]]:
+def durable(folder: Path, jobs: int) -> Iterator[tuple[Scheduler, Callable[[], object]]]:
     """A scheduler on the durable local log with so many jobs queued, and what makes it later."""
-    from compactlib.hosting import LocalLog, SchedulerHost
-    from compactlib.raftlog import LogOptions
-
     shutil.rmtree(folder / "log", ignore_errors=True)
     clock = ManualClock(1000.0)
     log = LocalLog(folder / "log", LogOptions(clock=clock))
-    with contextlib.closing(SchedulerHost(log, MemoryStore(), COMMANDS, snapshot_every=0)) as host:
+    with contextlib.closing(Scheduler(log, SnapshotStore(MemoryStore()), COMMANDS, snapshot_every=0)) as host:
         host.add_blocks(blocks_of(jobs))
         host.poll(PollRequest((), jobs))
         yield host, lambda: clock.advance(100.0)
@@ -315,11 +269,9 @@ def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) 
 
 
 @contextlib.contextmanager
-def over_http(host: SchedulerHost | StoredScheduler, *, compact: bool) -> Iterator[Poll]:
+def over_http(host: Scheduler) -> Iterator[Poll]:
     """Polls that go over a socket to uvicorn in a thread of this process, and back."""
     import uvicorn
-
-    from compactlib.hosting import SchedulerApplication, SchedulerClient
 
     opened: Future[tuple[str, Callable[[], object]]] = Future()
 
@@ -337,7 +289,7 @@ def over_http(host: SchedulerHost | StoredScheduler, *, compact: bool) -> Iterat
     thread.start()
     url, end = opened.result()
     try:
-        with SchedulerClient([url], compact=compact) as client:
+        with SchedulerClient([url]) as client:
             yield client.poll
     finally:
         end()
@@ -348,28 +300,24 @@ def http_figures(quick: bool, folder: Path) -> list[Figure]:
     """The cycle over HTTP, beside the same host called directly: CPU time of client and server, and jobs a second."""
     jobs, abandoned, runs = (400, 40, 3) if quick else (5000, 500, 3)
 
-    def measured(kind: str, rates: list[float]) -> float:
+    def measured(remote: bool, rates: list[float]) -> float:
         with durable(folder, jobs) as (host, later), contextlib.ExitStack() as stack:
-            poll = host.poll if kind == "directly" else stack.enter_context(over_http(host, compact=kind == "compact"))
+            poll = stack.enter_context(over_http(host)) if remote else host.poll
             began, cpu = time.perf_counter(), time.process_time()
             assert our_cycle(poll, later, jobs, abandoned) == 0
             rates.append(jobs / (time.perf_counter() - began))
             return (time.process_time() - cpu) / jobs * 1e3
 
-    figures: list[Figure] = []
-    for kind in ("json", "compact"):
-        rates: list[float] = []
-        direct: list[float] = []
-        ours, theirs = alternate(runs, partial(measured, kind, rates), partial(measured, "directly", direct))
-        figures += [
-            Figure(figure=f"scheduler_http_cpu_{kind}", unit="ms CPU a job, both sides", values=tuple(ours),
-                   reference="the same host called directly", reference_values=tuple(theirs), goal="printed"),
-            Figure(figure=f"scheduler_http_cycle_{kind}", unit="jobs/s", values=tuple(rates[-runs:]),
-                   reference="1,000 jobs/s", reference_values=(1000.0,) * runs, goal=">= 1")]
-    return figures
+    rates: list[float] = []
+    ours, theirs = alternate(runs, partial(measured, True, rates), partial(measured, False, []))
+    return [
+        Figure(figure="scheduler_http_cpu", unit="ms CPU a job, both sides", values=tuple(ours),
+               reference="the same host called directly", reference_values=tuple(theirs), goal="printed"),
+        Figure(figure="scheduler_http_cycle", unit="jobs/s", values=tuple(rates[-runs:]),
+               reference="1,000 jobs/s", reference_values=(1000.0,) * runs, goal=">= 1")]
 
 
-# ----------------------------------------------------------------------------------------------------------- Redis
+# ----------------------------------------------------------------------------------------------------- procrastinate
 
 
 @contextlib.contextmanager
@@ -386,152 +334,6 @@ def awake() -> Iterator[None]:
         for each in spinning:
             each.kill()
             each.wait()
-
-
-def cpu_of(process: int) -> float:
-    """CPU seconds of a process so far, user and system."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@attrs.frozen
-class RedisServer:
-    """A server in memory, and a client of it over a Unix socket, whose answers hiredis parses."""
-
-    client: Any
-    process: int
-
-
-@contextlib.contextmanager
-def redis_server() -> Iterator[RedisServer | None]:
-    """A fresh one; `None` if there is no server or no client."""
-    try:
-        import hiredis  # noqa: F401
-        import redis
-    except ImportError:
-        yield None
-        return
-    if shutil.which("redis-server") is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="compactlib-redis-") as folder:
-        server = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", f"{folder}/socket", "--save", "",
-                                   "--appendonly", "no", "--dir", folder], stdout=subprocess.DEVNULL)
-        client = redis.Redis(unix_socket_path=f"{folder}/socket")
-        try:
-            for _ in range(200):
-                with contextlib.suppress(redis.ConnectionError):
-                    client.ping()
-                    break
-                time.sleep(0.05)
-            yield RedisServer(client, server.pid)
-        finally:
-            client.close()
-            server.terminate()
-            server.wait()
-
-
-def redis_rate(server: RedisServer, jobs: int, abandoned: int, at_once: bool, wrong: list[int],
-               cpu: list[float]) -> float:
-    """The same cycle on a stream: XREADGROUP, XCLAIM of one's own, XACK; XAUTOCLAIM for what was abandoned.
-
-    Args:
-        server: which.
-        jobs: how many there are.
-        abandoned: how many of them a worker takes and forgets.
-        at_once: a worker's turn, to renew, to say what is done and to take more, is one pipeline and so one round trip;
-            else two, as ours is two polls: a worker renews while it works.
-        wrong: collects how many late completions were accepted.
-        cpu: collects microseconds of CPU a job, of client and server.
-    """
-    client = server.client
-    client.flushall()
-    client.xgroup_create("jobs", "group", id="0", mkstream=True)
-    with client.pipeline(transaction=False) as pipe:
-        for block in blocks_of(jobs):
-            pipe.xadd("jobs", {"source": block.id, "shard": block.shard})
-        pipe.execute()
-
-    def messages_of(found: list[Any]) -> list[Any]:
-        return [message for message, _ in found[0][1]] if found else []
-
-    def take(worker: str) -> list[Any]:
-        return messages_of(client.xreadgroup("group", worker, {"jobs": ">"}, count=AT_ONCE))
-
-    gc.collect()
-    began, used = time.perf_counter(), time.process_time() + cpu_of(server.process)
-    lost = [take(f"lost{number}") for number in range(abandoned // AT_ONCE)]
-    held = {f"worker{number}": take(f"worker{number}") for number in range(WORKERS)}
-    done = 0
-    while any(held.values()):
-        for worker, messages in held.items():
-            if messages:
-                with client.pipeline(transaction=False) as pipe:
-                    renew = pipe if at_once else client
-                    renew.xclaim("jobs", "group", worker, 0, messages, justid=True)
-                    pipe.xack("jobs", "group", *messages)
-                    pipe.xreadgroup("group", worker, {"jobs": ">"}, count=AT_ONCE)
-                    *_, acknowledged, found = pipe.execute()
-                done += acknowledged
-                held[worker] = messages_of(found)
-    accepted = 0
-    cursor: Any = "0-0"
-    for late in lost:
-        cursor, messages, _ = client.xautoclaim("jobs", "group", "worker0", 0, cursor, count=AT_ONCE)
-        with client.pipeline(transaction=False) as pipe:
-            pipe.xack("jobs", "group", *late)
-            pipe.xack("jobs", "group", *(message for message, _ in messages))
-            late_ones, in_time = pipe.execute()
-        accepted += late_ones
-        done += in_time
-    rate = jobs / (time.perf_counter() - began)
-    cpu.append((time.process_time() + cpu_of(server.process) - used) / jobs * 1e6)
-    wrong.append(accepted)
-    assert done + accepted == jobs, (done, accepted)
-    return rate
-
-
-_ONE = "Redis Streams, hiredis, one pipeline a turn"
-_TWO = "Redis Streams, hiredis, two round trips a turn"
-
-
-def redis_figures(server: RedisServer, quick: bool) -> Iterator[Figure]:
-    """Ours in the process, and behind HTTP; Redis is always behind its socket."""
-    jobs, abandoned, runs = (1000, 100, 3) if quick else (5000, 500, 5)
-    ours: list[int] = []
-    theirs: list[int] = []
-    for kind, at_once, goal in (("results", True, "printed"), ("results", False, "printed"),
-                                ("index", True, "printed")):
-        cpu: list[float] = []
-        redis_cpu: list[float] = []
-        values, others = alternate(runs, partial(our_rate, jobs, abandoned, kind, ours, cpu),
-                                   partial(redis_rate, server, jobs, abandoned, at_once, theirs, redis_cpu))
-        name, peer = (kind, _ONE) if at_once else (f"{kind}_two_trips", _TWO)
-        yield Figure(figure=f"scheduler_cycle_memory_{name}", unit="jobs/s, in process", values=tuple(values),
-                     reference=peer, reference_values=tuple(others), goal=goal)
-        yield Figure(figure=f"scheduler_cycle_cpu_{name}", unit="us CPU a job, in process", values=tuple(cpu[-runs:]),
-                     reference=f"{peer}, client and server", reference_values=tuple(redis_cpu[-runs:]), goal="printed")
-        if name == "results":
-            yield Figure(figure="scheduler_cycle_cpu_results_goal", unit="us CPU a job", values=tuple(cpu[-runs:]),
-                         reference="15 us", reference_values=(15.0,) * runs, goal="<= 1")
-
-    def behind_http() -> float:
-        clock = ManualClock(1000.0)
-        host = StoredScheduler(MemoryStore(), COMMANDS, clock=clock, checkpoint_every=1 << 40)
-        host.add_blocks(blocks_of(jobs))
-        host.poll(PollRequest((), jobs))
-        with contextlib.closing(host), over_http(host, compact=True) as poll:
-            began = time.perf_counter()
-            ours.append(our_cycle(poll, lambda: clock.advance(100.0), jobs, abandoned))
-            return jobs / (time.perf_counter() - began)
-
-    values, others = alternate(runs, behind_http, partial(redis_rate, server, jobs, abandoned, True, theirs, []))
-    yield Figure(figure="scheduler_cycle_memory_http", unit="jobs/s, behind HTTP, with results", values=tuple(values),
-                 reference=_ONE, reference_values=tuple(others), goal="printed")
-    yield late_figure("scheduler_late_accepted_redis", ours, "Redis Streams", theirs, abandoned)
-
-
-# ----------------------------------------------------------------------------------------------------- procrastinate
 
 
 @contextlib.contextmanager
@@ -631,11 +433,6 @@ def procrastinate_figures(uri: str, quick: bool, folder: Path) -> Iterator[Figur
 
 def cycle_figures(quick: bool, folder: Path) -> list[Figure]:
     figures: list[Figure] = []
-    with redis_server() as server, awake():
-        if server is None:
-            print("Redis is left out: install redis-server and `make peers`", file=sys.stderr)
-        else:
-            figures += redis_figures(server, quick)
     with postgres_server() as uri, awake():
         if uri is None:
             print("procrastinate is left out: `make peers` installs it", file=sys.stderr)

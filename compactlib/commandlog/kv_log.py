@@ -203,6 +203,7 @@ class KVLog(Closing):
         key = _key(unsure.command.index)
         while True:
             try:
+                # The key must be free, too: a client of the store that sends a refused write once more does no harm.
                 self._store.transact([self._owned, Condition(self._partition, key, None)],
                                      [Put(self._partition, key, unsure.record)])
                 break

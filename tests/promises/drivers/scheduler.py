@@ -239,7 +239,7 @@ class SchedulerDriver:
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         index, tombstones, unaccounted = store.host.look(lambda service: (
-            list(service.state.index.blocks() if service.state.index is not None else ()),
+            list(service.state.index.blocks()),
             [entry.tombstone for entry in service.state.tombstones],
             [block.id for block in service.state.unaccounted_blocks()]))
         ledger = Ledger(journal)

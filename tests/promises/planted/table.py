@@ -91,12 +91,6 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[catalog-retaken-paused_owners]",),
         "A pin that was renewed while expired ones are forgotten is forgotten too."),
     Mistake(
-        "scheduler-entry-before-opening-removed", "compactlib/scheduler/service/store.py",
-        "                if last and not (opens and entry.key == _key_after(last)):\n",
-        "                if last:\n",
-        (SCRIPTS + "[scheduler-takeover-paused_owners]",),
-        "A former owner that wakes up late writes an entry of its own in the place of one that was removed."),
-    Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
         "            self._may_lack_seal = True\n"
         "            self._out.sync()\n",
@@ -268,19 +262,6 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "The log's row names a snapshot that is a checkpoint again after a power failure."),
     Mistake(
-        "local-log-not-synced", "compactlib/hosting/local_log.py",
-        "for one in pending)\n"
-        "                    self._log.sync()\n",
-        "for one in pending)\n",
-        ("local_log-crashes",),
-        "Commands whose answers were given are gone after a power failure."),
-    Mistake(
-        "local-log-last-term-dropped", "compactlib/hosting/local_log.py",
-        "live=[index])",
-        "live=[])",
-        ("local_log-kills",),
-        "A compacted log without later commands begins a term that it had before."),
-    Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
         "            self.writer.sync()\n",
@@ -401,12 +382,6 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_interleavings.py",),
         "A cleanup empties the token of a reset that is then acknowledged."),
     Mistake(
-        "snapshots-switched-without-condition", "compactlib/kv/snapshots.py",
-        "            self._kv.set_if(self._partition, HEAD_KEY, head.encode(), self._predicate)\n",
-        "            self._kv.set(self._partition, HEAD_KEY, head.encode())\n",
-        ("scheduler_host-lost_answers", "stored_scheduler-paused_owners"),
-        "A late snapshot takes the place of a newer one, whose commands are gone."),
-    Mistake(
         "kv-any-version-fits", "compactlib/kv/store.py",
         "(type(predicate) is type(version) and predicate == version)",
         "type(predicate) is type(version)",
@@ -451,33 +426,49 @@ MISTAKES: Sequence[Mistake] = (
         (KILLED + "[local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
-        "scheduler-entry-unconditional", "compactlib/scheduler/service/store.py",
-        "        self._unsure[record] = command, operation\n"
-        "        try:\n"
-        "            self._kv.set_if(self._partition, key, record, None)\n",
-        "        self._unsure[record] = command, operation\n"
-        "        try:\n"
-        "            self._kv.set(self._partition, key, record)\n",
-        ("stored_scheduler-paused_owners",),
-        "A former owner overwrites a command that its successor has acknowledged."),
+        "local-log-not-synced", "compactlib/raftlog/local_log.py",
+        "for one in pending])\n"
+        "            self._log.sync()\n",
+        "for one in pending])\n",
+        ("local_log-crashes",),
+        "Commands whose answers were given are gone after a power failure."),
     Mistake(
-        "scheduler-journal-removed-too-far", "compactlib/scheduler/service/store.py",
-        "                if entry.key > _entry_key(self._machine.applied_index):\n"
-        "                    return\n",
-        "",
+        "local-log-last-term-dropped", "compactlib/raftlog/local_log.py",
+        "live=[index])",
+        "live=[])",
+        ("tests/promises/scheduler/test_scheduler_openings.py",),
+        "A compacted log without later commands begins a term that it had before."),
+    Mistake(
+        "snapshots-of-former-owners", "compactlib/kv/snapshots.py",
+        "        def raised(before: SnapshotHead | None) -> SnapshotHead:\n"
+        "            self._require_higher(before, head)\n",
+        "        def raised(before: SnapshotHead | None) -> SnapshotHead:\n",
+        ("scheduler_in_store-paused_owners",),
+        "A late snapshot takes the place of a newer one, whose commands are gone."),
+    Mistake(
+        "kv-log-append-of-a-former-owner", "compactlib/commandlog/kv_log.py",
+        "self._store.transact([self._owned, Condition(self._partition, key, None)],",
+        "self._store.transact([Condition(self._partition, key, None)],",
         (SCRIPTS + "[scheduler-takeover-paused_owners]",),
-        "A former owner that writes a late checkpoint removes commands of its successor."),
+        "A former owner adds a command to a log that its successor has read."),
     Mistake(
-        "scheduler-deleted-block-added", "compactlib/scheduler/queue/metadata_index.py",
-        "or tombstones.covers(block)):",
-        "or False):",
-        ("stored_scheduler-kills", "scheduler_host-kills"),
+        "kv-log-unanswered-command-forgotten", "compactlib/commandlog/kv_log.py",
+        "            except (OutcomeUnknown, TakenOver):\n"
+        "                raise\n",
+        "",
+        ("scheduler_in_store-lost_answers",),
+        "A command that was written without an answer is carried out after a restart, and not before."),
+    Mistake(
+        "scheduler-deleted-block-added", "compactlib/scheduler/block_index.py",
+        "or tombstones.covers(block)",
+        "or False",
+        ("scheduler_in_store-kills", "scheduler_in_folder-kills"),
         "A block whose file is to be deleted is in the index again."),
     Mistake(
-        "scheduler-host-forgets-too-much", "compactlib/hosting/scheduler_host.py",
-        "            compacted = self.log.compact(index)\n",
-        "            compacted = self.log.compact(self.log.last_index)\n",
-        ("scheduler_host-threads",),
+        "scheduler-forgets-too-much", "compactlib/scheduler/scheduler.py",
+        "lambda: self._log.compact(index)",
+        "lambda: self._log.compact(self._log.last_index)",
+        ("scheduler_in_folder-threads",),
         "The log forgets commands that the snapshot does not hold."),
     Mistake(
         "fence-floor-after-records", "compactlib/fences/file_fence.py",

@@ -87,6 +87,16 @@ def test_a_log_that_was_cut_is_refused_without_its_snapshot(logs: Callable[..., 
         Scheduler(logs())
 
 
+def test_terms_rise_over_a_log_that_was_cut_to_its_end(logs: Callable[..., CommandLog]) -> None:
+    snapshots, terms = SnapshotStore(MemoryStore()), []
+    for name in "abc":
+        with Scheduler(logs(), snapshots) as scheduler:
+            scheduler.add_blocks(blocks(name))
+            scheduler.snapshot()
+            terms.append(scheduler.term)
+    assert terms == [1, 2, 3]
+
+
 def keys(store: KVStore) -> list[bytes]:
     return [entry.key for partition in (b"commands", b"snapshots") for entry in store.scan(partition)]
 
