@@ -230,7 +230,7 @@ async def _asked(call: Awaitable[T], seconds: float, what: str, node: NodeId) ->
             return await call
     except TimeoutError:
         return f"did not answer within {seconds:g} seconds"
-    except CompactlibError as error:
+    except (CompactlibError, OSError) as error:  # a node that is away, for instance
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         _LOGGER.warning("the host's %s of node %s raised %r; the node counts as silent", what, node, error,
