@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of three processes that share a catalog, one of which is killed."""
+"""The examples of a cluster: three processes, one of which is killed; and a time on its way to the replicas."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.catalog_nodes import run
+from examples.catalog_published import main
 
 
 @pytest.mark.cluster
@@ -17,3 +18,7 @@ def test_history_is_held_by_a_dead_node_until_it_is_taken_out(tmp_path: Path) ->
     silent, freed = stations["n3 is silent"], stations["n3 was taken out"]
     assert silent[0] < silent[1] - 5
     assert freed[0] > silent[1]
+
+
+def test_history_is_cut_when_every_replica_has_flushed() -> None:
+    assert main() == [0, 0, 5]
