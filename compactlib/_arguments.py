@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from itertools import islice
 from sys import float_info
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import attrs
 
@@ -143,24 +142,6 @@ def is_above(limit: float, *, or_none: bool = False) -> Callable[[object, Any, A
                                + ", or None" * or_none)
 
     return check
-
-
-def require_fields(one: attrs.AttrsInstance) -> None:
-    """Return if every field of a value is of the type that is annotated.
-
-    Raises:
-        InvalidInput: one is not; it is named.
-    """
-    for name, hint in _fields_of(type(one)):
-        if not _fits(getattr(one, name), hint):
-            raise InvalidInput(f"{name} of a {type(one).__name__} is {getattr(one, name)!r:.100}; give "
-                               f"{type(one).__annotations__[name]}")
-
-
-@cache
-def _fields_of(kind: type[attrs.AttrsInstance]) -> Sequence[tuple[str, Any]]:
-    hints = get_type_hints(kind)
-    return [(field.name, hints[field.name]) for field in attrs.fields(kind)]
 
 
 def _has_what_it_seems(value: Any, kind: type) -> bool:

@@ -53,14 +53,19 @@ class Read:
     problem: Damage | None = None
 
 
-def read_versions(log: UpdateLog, state: LogState) -> Iterator[Read]:
+def read_versions(log: UpdateLog, state: LogState, above: Catalog = EMPTY) -> Iterator[Read]:
     """Return every version from the earliest to the latest, and those above that should not be there.
+
+    Args:
+        log: is read.
+        state: what its marks say.
+        above: where to begin: after this version, unless the log begins above it by now.
 
     Raises:
         CorruptData: a key among them is no update's.
     """
-    expected = state.earliest or 1
-    growing: Catalog | None = None if state.earliest else EMPTY.copy()
+    expected = max(above.version + 1, state.earliest)
+    growing: Catalog | None = above.copy()
     for version, key, record in log.entries(expected):
         for missing in range(expected, min(version, state.latest + 1)):
             growing = None

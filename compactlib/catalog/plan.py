@@ -203,8 +203,8 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
         raise InvalidInput(f"the policy {policy.name} chose {choice.target!r:.100}; versions {history.earliest} to "
                            f"{history.latest} are retained")
     if choice.target > decision.target:
-        raise UnsafeCompaction(target=choice.target, detail=f"the policy {policy.name} chose it; "
-                               f"{plan_text(decision)}")
+        raise UnsafeCompaction(target=choice.target, detail=f"the policy {policy.name} chose it, and version "
+                               f"{decision.target} is the highest that is safe: {decision.reason()}")
     # The choice itself may be forbidden, by an index build below what is safe, for instance.
     found = decision if choice.target == decision.target else decide(view, at_most=choice.target)
     limits = {limit.factor: limit for limit in (*found.limits, *decision.limits)}
@@ -214,11 +214,6 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
                                       f"lower one can be the earliest: {found.reason()}")
     return attrs.evolve(plan, target=found.target, why=choice.why,
                         commits=(*plan.commits, (found.target, history.catalog(found.target).commit)))
-
-
-def plan_text(decision: Decision) -> str:
-    """Return what a decision allows, in one sentence."""
-    return f"version {decision.target} is the highest that is safe: {decision.reason()}"
 
 
 @attrs.frozen(kw_only=True)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from compactlib.catalog.check import recover_history
+from compactlib.catalog.check import read_versions, recover_history
 from compactlib.catalog.errors import RecordMissing
 from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.keys import update_key
 from compactlib.catalog.schema import Catalog
 from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.clock import Clock
@@ -98,18 +97,17 @@ class CatalogReplica:
             raise Busy(f"the catalog's log was cut {_MAX_READS} times while it was followed; call again")
 
     def _catch_up(self, state: LogState) -> None:
-        first = max(self.history.latest + 1, state.earliest)
-        for version, key, record in self._log.between(first, state.latest):
-            found = self._log.decode(version, key, record)
-            if isinstance(found, Catalog):
-                self._register(found, self.history.beginning_with(found))
-                continue
-            latest = self.history.catalog(self.history.latest)
-            update, payload = found
-            if update.version != latest.version + 1 or update.activation <= latest.activation:
-                raise CorruptData(path=update_key(version).decode(), offset=12, expected=f"one after {latest!r}",
-                                  found=f"version {update.version}, active at {update.activation}")
-            self.add(latest.updated(update), payload)
+        if state.latest > self.history.latest:
+            for read in read_versions(self._log, state, self.history.catalog(self.history.latest)):
+                if read.problem is not None or read.catalog is None:
+                    raise read.problem or AssertionError(f"version {read.version} has no catalog")
+                made = read.catalog.copy()
+                if read.payload is None:
+                    self._register(made, self.history.beginning_with(made))
+                else:
+                    self.add(made, read.payload)
+                if read.version == state.latest:
+                    break  # what lies above was appended since
         if self.history.earliest < state.earliest <= self.history.latest:
             first_one = self.history.catalog(state.earliest)
             self._register(first_one, self.history.beginning_with(first_one))

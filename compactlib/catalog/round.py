@@ -35,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -151,10 +152,9 @@ async def run_round(peers: Peers, service: CatalogService, membership: Membershi
     basis = await _in_thread(service.basis, seconds, "reading pins and term")
     topology, conditions = await _in_thread(membership.read, seconds, "reading the membership")
     nodes = sorted(topology.nodes)
-    answers = dict(zip(nodes, await asyncio.gather(*(_asked(peers.report(node), seconds, "report", node)
-                                                     for node in nodes)), strict=True))
+    answers = await asyncio.gather(*(_asked(partial(peers.report, node), seconds, "report", node) for node in nodes))
     reports, missing = [], {}
-    for node, answer in answers.items():
+    for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, NodeReport) and answer.node == node:
             reports.append(answer)
         else:
@@ -213,7 +213,8 @@ async def _replicas_update(peers: Peers, membership: Membership, topology: Topol
         raise Stale("the membership has changed since the nodes were asked, so their lowest time is published to none; "
                     "the next round asks the others, too")
     nodes = sorted(topology.nodes)
-    answers = await asyncio.gather(*(_asked(peers.publish(node, time), seconds, "publish", node) for node in nodes))
+    answers = await asyncio.gather(*(_asked(partial(peers.publish, node, time), seconds, "publish", node)
+                                     for node in nodes))
     done, failed = {}, {}
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, Published):
@@ -223,14 +224,14 @@ async def _replicas_update(peers: Peers, membership: Membership, topology: Topol
     return time, done, failed
 
 
-async def _asked(call: Awaitable[T], seconds: float, what: str, node: NodeId) -> T | str:
+async def _asked(call: Callable[[], Awaitable[T]], seconds: float, what: str, node: NodeId) -> T | str:
     """Return what a node answers, or why it does not."""
     try:
         async with asyncio.timeout(seconds):
-            return await call
+            return await call()
     except TimeoutError:
         return f"did not answer within {seconds:g} seconds"
-    except CompactlibError as error:
+    except (CompactlibError, OSError) as error:  # a node that is away, for instance
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         _LOGGER.warning("the host's %s of node %s raised %r; the node counts as silent", what, node, error,

@@ -25,7 +25,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import islice
 
 import attrs
 
@@ -182,25 +181,6 @@ class UpdateLog:
                     raise CorruptData(path=entry.key.decode("ascii", "backslashreplace"), offset=0,
                                       expected="an update's key", found="another name")
                 yield found, entry.key, entry.value
-
-    def between(self, first: int, last: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """Return the records of these versions in order, all of them.
-
-        Raises:
-            RecordMissing: a version is not there. After a cut in the meantime, that is no damage: see `state`.
-            CorruptData: as `entries`.
-        """
-        expected = first
-        if first > last:
-            return
-        for version, key, record in islice(self.entries(first, few=last - first < _FEW), last - first + 1):
-            if version != expected:
-                break
-            yield version, key, record
-            expected += 1
-        if expected <= last:
-            raise RecordMissing(key=keys.update_key(expected).decode(), version=expected,
-                                expected=f"versions {first} to {last} without a gap")
 
     def decode(self, version: int, key: bytes, record: bytes) -> Catalog | tuple[Update, bytes]:
         """Return what a version's record says: a snapshot, whose pieces are read; or an update, and its payload.

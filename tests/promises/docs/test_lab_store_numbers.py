@@ -30,7 +30,6 @@ from compactlib.commandlog import KVLog
 from compactlib.errors import BudgetSpent
 from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.objects import LocalObjects
-from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a decision allows: nothing that a limit forbids, and whatever no limit does; its reasons name the same gate."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from compactlib.catalog import (
+    Assignments,
+    CatalogService,
+    CatalogTable,
+    Cut,
+    DropObject,
+    Factor,
+    Floor,
+    HybridClock,
+    Index,
+    IndexStatus,
+    NodeId,
+    NodeReport,
+    PublishedTimes,
+    PutObject,
+    Schema,
+    Topology,
+    UpdateLog,
+    Zone,
+    ZoneAssignments,
+)
+from compactlib.catalog.errors import CatalogMoved, CatalogVersionNotFound, UnsafeCompaction
+from compactlib.catalog.policy import CatalogView, limits_of
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
+from compactlib.kv import MemoryStore
+
+NAMES = ("A", "B", "C")
+
+
+def service() -> tuple[CatalogService, ManualClock]:
+    clock = ManualClock(1000.0)
+    made = CatalogService(UpdateLog(MemoryStore(), rng=Random(1), clock=clock), HybridClock(clock), delay_seconds=0.0)
+    made.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2))], wait=False)
+    return made, clock
+
+
+def some_view(rng: Random) -> CatalogView:
+    """A cluster of up to three nodes, some tables and indexes, and reports of which some lack something."""
+    catalog, clock = service()
+    tables = list[str]()
+    for number in range(rng.randint(2, 12)):
+        clock.advance(1.0)
+        kinds: list[Any] = [PutObject(Schema(f"S{number}"))]
+        if tables:
+            kinds += [DropObject("table", rng.choice(tables), schema="S"),
+                      PutObject(Index(f"I{number}", rng.choice(list(IndexStatus))), schema="S",
+                                table=rng.choice(tables))]
+        kinds += [PutObject(CatalogTable(f"T{number}"), schema="S", zone="Z")] * 2
+        command = rng.choice(kinds)
+        catalog.execute([command], wait=False)
+        if isinstance(command, DropObject):
+            tables.remove(command.name)
+        elif isinstance(command.object, CatalogTable):
+            tables.append(command.object.name)
+    history = catalog.history
+    clock.advance(rng.choice([0.0, 100.0]))
+
+    def time() -> int:
+        return history.activation(rng.randint(max(history.latest - 3, 0), history.latest))
+
+    ids = {table.id for version in history for table in version.tables.values()}
+    reports = [NodeReport(node=NodeId(name), transactions_from=max(time(), 1),
+                          floors=(Floor(Factor.RAFT_RECOVERY, time()), Floor(Factor.LOW_WATERMARK, time())),
+                          hosted={each: 3 if rng.random() < 0.95 else 1 for each in ids})
+               for name in NAMES if rng.random() < 0.97]
+    hosts = ZoneAssignments.of([[name for name in NAMES if rng.random() < 0.95] for _ in range(2)])
+    return catalog.view(reports=reports, topology=Topology.of(*NAMES), low_watermark=time(),
+                        assignments=Assignments({1: hosts}))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_decision_takes_the_highest_version_without_limits(seed: int) -> None:
+    view = some_view(Random(seed))
+    history, decision = view.history, view.decision
+    in_force = history.version_at(view.now)
+    free = [version for version in range(2, in_force + 1) if not limits_of(view, version)]
+    assert decision.target == max(free, default=None), decision
+    if decision.target != in_force and in_force > 1:
+        assert decision.limits
+        # The reason names the gate that is named first, with whoever holds it.
+        assert decision.reason().startswith(str(decision.limits[0]))
+
+
+def test_why_names_the_node_that_explain_names() -> None:
+    """Also where the log begins with its first version, below which nothing lies."""
+    catalog, clock = service()
+    catalog.execute([PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
+    for number in range(5):
+        clock.advance(1.0)
+        catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    now = catalog.history.activation(catalog.history.latest)
+    reports = [NodeReport(node=NodeId(name), transactions_from=now, hosted={2: 3}) for name in "AB"]
+    for topology, hosts, named in ((Topology.of("A", "B", "C"), "AB", "node C, did not answer"),
+                                   (Topology.of("A", "B"), "ABC", "node C, zone 1, table 2, partitions 0, 1")):
+        plan = catalog.plan(view=catalog.view(
+            reports=reports, topology=topology, low_watermark=now,
+            assignments=Assignments({1: ZoneAssignments.everywhere(list(hosts), 2)})))
+        assert plan.is_empty
+        assert named in plan.why
+        assert named in plan.explain()
+
+
+def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
+    """A's report is from before its replica became a copy of C's, which has moved on since."""
+    catalog, clock = service()
+    catalog.execute([PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
+    for number in range(8):
+        clock.advance(1.0)
+        catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    history, store = catalog.history, MemoryStore()
+    times = {name: PublishedTimes(store, name) for name in "AC"}
+    for each in times.values():
+        each.register(2, 0, incarnation=1, created_at=history.activation(2))
+    times["C"].register(2, 1, incarnation=1, created_at=history.activation(9))
+    times["A"].publish(2, 0, 1, history.activation(9))
+    times["C"].publish(2, 0, 1, history.activation(4))
+    inherited = times["C"].published(2, 0)
+    assert inherited is not None
+    basis = catalog.basis()
+    now = history.activation(history.latest)
+    old = NodeReport(node=NodeId("A"), transactions_from=now, hosted=times["A"].needs_and_hosted()[1],
+                     floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
+    times["A"].remove(2, 0, 1)
+    times["A"].register(2, 0, incarnation=2, created_at=history.activation(2), inherited=inherited,
+                        pins=catalog.pins, history=history)
+    times["C"].publish(2, 0, 1, history.activation(9))
+    new = NodeReport(node=NodeId("C"), transactions_from=now, hosted=times["C"].needs_and_hosted()[1],
+                     floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
+    view = catalog.view(basis=basis, reports=[old, new], topology=Topology.of("A", "C"), low_watermark=now,
+                        assignments=Assignments({1: ZoneAssignments(2, {"A": 1, "C": 3})}))
+    plan = catalog.plan(view=view)
+    assert plan.target == 9
+    with pytest.raises(CatalogMoved):
+        catalog.compact(plan)
+    assert catalog.history.earliest == 0
+
+
+def test_copy_of_what_was_cut_is_refused() -> None:
+    catalog, clock = service()
+    for number in range(5):
+        clock.advance(1.0)
+        catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    before, now = catalog.history, catalog.history.activation(5)
+    catalog.compact(catalog.plan(view=catalog.view(
+        reports=[NodeReport(node=NodeId("A"), transactions_from=now)], topology=Topology.of("A"), low_watermark=now)))
+    times = PublishedTimes(MemoryStore(), "A")
+    with pytest.raises(CatalogVersionNotFound):
+        times.register(2, 0, incarnation=1, created_at=1, inherited=before.activation(3), pins=catalog.pins,
+                       history=before)
+    assert times.published(2, 0) is None
+
+
+def test_choice_above_what_is_safe_is_refused() -> None:
+    catalog, clock = service()
+    for number in range(5):
+        clock.advance(1.0)
+        catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    time = catalog.history.activation(3)
+    view = catalog.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
+                        low_watermark=time)
+
+    class TooHigh:
+        name = "too_high"
+        target: Any = 5
+
+        def choose(self, view: CatalogView, now: float) -> Cut:
+            return Cut(self.target, "more than is safe")
+
+    with pytest.raises(UnsafeCompaction):
+        catalog.plan(TooHigh(), view=view)
+    TooHigh.target = 77
+    with pytest.raises(InvalidInput):
+        catalog.plan(TooHigh(), view=view)
+    plan = catalog.plan(view=view)
+    catalog.execute([PutObject(Schema("X"))])
+    assert catalog.compact(plan).earliest == 3
+    with pytest.raises(CatalogMoved):
+        catalog.compact(plan)
