@@ -36,7 +36,7 @@ from compactlib.hosting.http.status import SchedulerStatus
 from compactlib.indexset import IndexSet
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.outcome import Done
+from compactlib.outcome import is_empty, raised
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
 from compactlib.runtime import Observer
@@ -92,7 +92,7 @@ Step = Callable[[int, Path, Stopwatch], None]
 
 
 def _require_done(outcome: object) -> None:
-    if not isinstance(outcome, Done):
+    if is_empty(raised(outcome)):
         raise SystemExit(f"nothing was measured: {outcome}")
 
 

@@ -76,9 +76,9 @@ class BlobStoreAt(StoreAt):
         config = BlobStoreConfig(deleted_retention_seconds=asked.retention)
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
         with progress_bar("compact") as observer, \
-                BlobStore(self.path, config, policy=self.policy_of(_POLICIES), observer=observer) as store:
-            with started_executor(asked) as executor:
-                return raised(store.compact(executor=executor, budget=budget))
+                BlobStore(self.path, config, policy=self.policy_of(_POLICIES), observer=observer) as store, \
+                started_executor(asked) as executor:
+            return raised(store.compact(executor=executor, budget=budget))
 
     def verified(self) -> VerifyReport:
         """Every record of every segment."""

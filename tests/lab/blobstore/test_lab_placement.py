@@ -11,10 +11,8 @@ import pytest
 
 from benchmarks.fixed_number import FixedNumber
 from compactlib.blobstore import BlobChoice, BlobPolicy, CostBenefit, Greedy
-from compactlib.lab.blobstore.policies.declining_cost import DecliningCost
-from compactlib.blobstore.view import CopyOrder, in_copy_order
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.lab.blobstore.survivors import ByEnd
+from compactlib.blobstore.view import CopyOrder, in_copy_order
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
 from compactlib.lab.blobstore.contents import Contents
@@ -23,7 +21,9 @@ from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
+from compactlib.lab.blobstore.policies.declining_cost import DecliningCost
 from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.blobstore.survivors import ByEnd
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 from compactlib.lab.traces.workloads import Bursts, Expiring, Workload
 from tests.harness.effort import Effort

@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore, SegmentRecords
-from compactlib.blobstore.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
-from tests.blobstore.blob_logs import kept_offsets
 from tests.harness.blob_stores import (
     EVERYTHING,
     START,
-    compact_all,
     fill,
     flip,
     garbage_store,
     open_store,
     plan_of,
+    snapshot_of,
 )
 
 
@@ -58,7 +56,7 @@ def store(tmp_path: Path, clock: ManualClock) -> BlobStore:
 def test_rows_are_the_records(store: BlobStore) -> None:
     folder = Path(store.folder)
     found = rows(options(folder))
-    snapshot = store.snapshot()
+    snapshot = snapshot_of(store)
     entries = [entry for info in snapshot.segments for entry in snapshot.entries_of(info.name)]
     assert [(row["segment"], row["offset"], row["size"], row["id"], row["sequence"]) for row in found] == [
         (str(entry.segment), entry.offset, entry.size, entry.id, entry.sequence) for entry in entries]
@@ -81,32 +79,15 @@ def test_without_payload(store: BlobStore) -> None:
     assert rows(options(folder, payload="false")) == wanted
 
 
-@pytest.mark.parametrize(("now", "reference"), [(0.0, 0.0), (12.0, 8.0), (30.0, 12.0), (500.0, 500.0)])
-def test_valid_bytes_are_those_of_the_statistics(store: BlobStore, now: float, reference: float) -> None:
-    given = options(Path(store.folder), payload="false", now=str(START + now), reference_time=str(START + reference))
-    found = dict.fromkeys((str(info.name) for info in store.snapshot().segments), 0)
-    for row in rows(given):
+@pytest.mark.parametrize("late", [0.0, 3.0, 30.0, 500.0])
+def test_valid_bytes_are_those_of_the_view(store: BlobStore, clock: ManualClock, late: float) -> None:
+    clock.advance(late)
+    view = store.view()
+    found = {str(segment.name): 0 for segment in view.segments}
+    for row in rows(options(Path(store.folder), payload="false", now=str(clock.now()),
+                            reference_time=str(view.reference_time))):
         found[row["segment"]] += row["size"] * row["valid"]
-    told = log_statistics(store.snapshot(), START + reference, START + now)
-    assert found == {str(name): size for name, size in told.valid_bytes.items()}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_kept_offsets_of_random_stores(tmp_path: Path, clock: ManualClock, seed: int) -> None:
-    rng = random.Random(seed)
-    with open_store(tmp_path / "store", clock) as store:
-        for number in range(40):
-            store.put(f"b{number}", rng.randbytes(rng.randrange(200)), ttl_seconds=rng.choice([None, 3.0, 30.0]))
-            clock.advance(rng.random())
-            if rng.random() < 0.5:
-                store.delete(f"b{number}")
-                if rng.random() < 0.3:
-                    store.undelete(f"b{number}")
-        for late in (0.0, 10.0, 100.0):
-            snapshot, now = store.snapshot(), clock.now() + late
-            kept = kept_offsets(snapshot, now - 5, now)
-            assert {name: sum(entry.size for entry in snapshot.entries_of(name) if entry.offset in offsets)
-                    for name, offsets in kept.items()} == log_statistics(snapshot, now - 5, now).valid_bytes
+    assert found == {str(segment.name): segment.valid_bytes for segment in view.segments}
 
 
 def test_chosen_segments(store: BlobStore) -> None:
@@ -117,7 +98,7 @@ def test_chosen_segments(store: BlobStore) -> None:
 
 
 def test_batches_end_where_reads_do(tmp_path: Path, clock: ManualClock) -> None:
-    big: dict[str, Any] = {"capacity_bytes": 40 << 20, "segment_bytes": 20 << 20, "index_max_entries": 10_000}
+    big: dict[str, Any] = {"capacity_bytes": 40 << 20, "segment_bytes": 20 << 20}
     with open_store(tmp_path / "store", clock, **big) as store:
         store.put("large", bytes(3 << 20))
         fill(store, 10_000, random.Random(1), largest=300)
@@ -131,7 +112,7 @@ def test_batches_end_where_reads_do(tmp_path: Path, clock: ManualClock) -> None:
 
 class TestDamage:
     def test_it_ends_the_read_or_comes_in_its_column(self, store: BlobStore) -> None:
-        entry = next(store.snapshot().entries_of(store.snapshot().segments[0].name))
+        entry = next(snapshot_of(store).entries_of(snapshot_of(store).segments[0].name))
         flip(Path(store.folder) / entry.segment.log_file, entry.end - 6)
         with pytest.raises(CorruptData) as caught:
             rows(options(Path(store.folder)))
@@ -142,7 +123,7 @@ class TestDamage:
         assert "record CRC" in bad["error"]
 
     def test_unread_payloads_are_unchecked(self, store: BlobStore) -> None:
-        entry = next(store.snapshot().entries_of(store.snapshot().segments[0].name))
+        entry = next(snapshot_of(store).entries_of(snapshot_of(store).segments[0].name))
         flip(Path(store.folder) / entry.segment.log_file, entry.end - 6)
         assert len(rows(options(Path(store.folder), payload="false"))) > 40
 
@@ -151,7 +132,7 @@ class TestWhileTheStoreIsUsed:
     def test_a_torn_end_is_not_there_yet(self, store: BlobStore) -> None:
         folder = Path(store.folder)
         before = rows(options(folder, now="0"))
-        active = store.snapshot().segments[-1].name
+        active = snapshot_of(store).segments[-1].name
         with (folder / active.log_file).open("ab") as out:
             out.write(b"CLBR" + bytes(30))
         assert rows(options(folder, now="0")) == before
@@ -168,7 +149,7 @@ class TestWhileTheStoreIsUsed:
     def test_a_segment_compacted_away_is_stale(self, store: BlobStore) -> None:
         wanted = options(Path(store.folder))
         planned = plan_slices(wanted)
-        compact_all(store)
+        store.compact(plan_of(store))
         with pytest.raises(Stale, match="load the store again"):
             rows(wanted, planned)
         assert rows(wanted)
@@ -201,14 +182,6 @@ class TestWhileTheStoreIsUsed:
         store.compact(plan_of(store), fence=Looking())
         assert len(valid) > 2
         assert all({row["id"] for row in found} <= {row["id"] for row in valid[0]} for found in valid)
-
-    def test_two_generations_of_which_nothing_says_which_counts_are_damage(self, store: BlobStore) -> None:
-        folder = Path(store.folder)
-        name = store.snapshot().segments[0].name
-        other = name._replace(generation=name.generation + 1)
-        (folder / other.log_file).write_bytes((folder / name.log_file).read_bytes())
-        with pytest.raises(CorruptData, match="one generation of each position"):
-            plan_slices(options(folder))
 
 
 class TestBadInput:
