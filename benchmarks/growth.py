@@ -36,7 +36,7 @@ from compactlib.commandlog import Command, KVLog
 from compactlib.indexset import IndexSet
 from compactlib.kv import MemoryStore, SnapshotStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.outcome import Done
+from compactlib.outcome import is_empty, raised
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
 from compactlib.scheduler import (
@@ -90,7 +90,7 @@ Step = Callable[[int, Path, Stopwatch], None]
 
 
 def _require_done(outcome: object) -> None:
-    if not isinstance(outcome, Done):
+    if is_empty(raised(outcome)):
         raise SystemExit(f"nothing was measured: {outcome}")
 
 

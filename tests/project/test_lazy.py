@@ -42,7 +42,7 @@ UNUSED = {
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.stores.postgres",
                                               "compactlib.kv.stores.dynamodb.store"},
     "from compactlib.blobstore import BlobStore": {"compactlib.runtime.services.manager",
-                                                   "compactlib.blobstore.compaction.plan.policies"},
+                                                   "compactlib.blobstore.reader"},
     "from compactlib.scheduler import Scheduler": {"compactlib.scheduler.worker", "compactlib.scheduler.http"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",
                                                   "compactlib.staging.sensor"},

@@ -83,8 +83,7 @@ def execute(job: RunningJob, kind: str, folder: Path, fence: LockingFence) -> Co
     with opened_when_free(job, kind, folder) as store:
         if kind == "raftlog":
             return RaftlogExecute({job.plan.tenant: store}, fence)(job)
-        outcome = store.resume(fence=TokenFence(fence, job.plan.name, job.token))
-        assert isinstance(outcome, Done), outcome
+        store.compact(fence=TokenFence(fence, job.plan.name, job.token))
         return one_block(job)
 
 

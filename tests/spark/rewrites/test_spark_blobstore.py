@@ -13,14 +13,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobStore, compact_many
+from compactlib.blobstore import BlobCompactionReport, BlobStore, compact_many
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError
+from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.executors import Executor, LocalExecutor
-from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor
-from tests.harness.blob_stores import START, answers, flip, garbage_store, open_store, plan_of, strays
+from tests.harness.blob_stores import START, answers, flip, garbage_store, open_store, plan_of, snapshot_of, strays
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +33,7 @@ def built(base: Path, count: int) -> list[BlobStore]:
 def compacted(stores: list[BlobStore], executor: Executor) -> None:
     found = compact_many([(store, plan_of(store)) for store in stores], executor=executor,
                          budget=Budget())
-    assert all(isinstance(outcome, Done) for outcome in found.values()), found
+    assert all(isinstance(report, BlobCompactionReport) for report in found.values()), found
 
 
 def contents(store: BlobStore) -> dict[str, bytes]:
@@ -58,16 +57,13 @@ def test_the_same_bytes_for_many_stores_in_one_job(spark: SparkSession, tmp_path
 
 def test_a_damaged_store_does_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:
     stores = built(tmp_path / "spark", 3)
-    damaged = stores[1].snapshot()
+    damaged = snapshot_of(stores[1])
     entry = next(entry for entry in damaged.entries_of(damaged.segments[0].name) if entry.id == b"b0")
     flip(Path(stores[1].folder) / entry.segment.log_file, entry.end - 5)
     found = compact_many([(store, plan_of(store)) for store in stores], executor=SparkExecutor(spark),
                          budget=Budget())
-    outcome = found[stores[1].folder]
-    assert not isinstance(outcome, Failed), outcome
-    assert isinstance(outcome, Done)
-    assert [str(name) for name in outcome.stats.left_out] == [str(entry.segment)]
-    assert not any(isinstance(found[store.folder], Failed) for store in stores)
+    reports = [report for report in found.values() if isinstance(report, BlobCompactionReport)]
+    assert [[str(name) for name in report.left_out] for report in reports] == [[], [str(entry.segment)], []]
     for store in stores:
         store.close()
 
@@ -77,13 +73,13 @@ def test_what_spark_could_not_finish_is_finished_here(spark: SparkSession, tmp_p
     is used again."""
     (store,) = built(tmp_path / "spark", 1)
     plain = answers(store, 30)
-    outcome = store.compact(plan_of(store), executor=SparkExecutor(spark), budget=Budget(total_bytes=100))
-    assert isinstance(outcome, Failed)
+    with pytest.raises(BudgetSpent):
+        store.compact(plan_of(store), executor=SparkExecutor(spark), budget=Budget(total_bytes=100))
     assert answers(store, 30) == plain
     folder = Path(store.folder)
     store.close()
     with open_store(folder, ManualClock(START + 50)) as again:
-        assert isinstance(again.resume(budget=Budget()), Done)
+        assert not again.compact(plan_of(again)).is_partial
         assert answers(again, 30) == plain
     assert strays(folder) == []
 
@@ -115,8 +111,8 @@ def told(store: BlobStore, clock: ManualClock, steps: Sequence[Step]) -> None:
 
 
 def outcome_of(outcome: Any) -> Any:
-    """What an outcome says, without times."""
-    return (outcome.stats.copied_bytes, outcome.stats.left_out) if isinstance(outcome, Done) else outcome
+    """What a report says, without times."""
+    return (outcome.copied_bytes, outcome.left_out) if isinstance(outcome, BlobCompactionReport) else outcome
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -139,7 +135,7 @@ def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
                                capacity_bytes=40 * segment)
             told(store, clock, steps)
             opened.append(store)
-        planned = [(store, plan_of(store)) for store in opened if store.snapshot().eligible()]
+        planned = [(store, plan_of(store)) for store in opened if snapshot_of(store).eligible()]
         done = compact_many(planned, executor=executor, budget=Budget())
         outcomes.append([outcome_of(done.get(store.folder)) for store in opened])
         found.append(opened)
