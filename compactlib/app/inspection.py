@@ -46,7 +46,7 @@ class Inspection:
                 Table.from_dicts([attrs.asdict(other) for other in self.others], title="Other names"))
 
     def _rows(self) -> list[dict[str, Any]]:
-        return [{"segment": stats.number, "format": stats.format, "first": stats.ref.first, "last": stats.ref.last,
+        return [{"segment": stats.number, "first": stats.ref.first, "last": stats.ref.last,
                  "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
                  "payload_bytes": stats.data_bytes, "live_bytes": stats.live_bytes, "file_bytes": size}
                 for stats, size in zip(self.view.segments, self.file_bytes, strict=True)]

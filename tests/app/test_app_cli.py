@@ -30,8 +30,6 @@ from tests.app.log_folders import (
     wait_for_match,
 )
 
-RA_SEGMENTS = ROOT.parent / "shared" / "data" / "ra-segments"
-
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
@@ -65,9 +63,9 @@ def test_inspect_shows_every_segment(tmp_path: Path, capsys: pytest.CaptureFixtu
     title, header, _, *lines = out.splitlines()
     assert title.startswith(f"{folder}: 8 segments, 75 entries (20 live), ")
     assert title.endswith("snapshot at 72 with 17 live indexes")
-    assert header.split() == ["segment", "format", "first", "last", "entries", "live", "dead", "payload_bytes",
-                              "live_bytes", "file_bytes"]
-    assert lines[0].split()[:9] == ["1", "native", "1", "10", "10", "2", "8", "1,000", "200"]
+    assert header.split() == ["segment", "first", "last", "entries", "live", "dead", "payload_bytes", "live_bytes",
+                              "file_bytes"]
+    assert lines[0].split()[:8] == ["1", "1", "10", "10", "2", "8", "1,000", "200"]
     assert len(lines) == 8
 
 
@@ -335,17 +333,6 @@ def test_verify_lists_live_entries_that_are_gone(tmp_path: Path, capsys: pytest.
     assert code == 1
     assert [(row["kind"], row["place"].rpartition(" ")[2]) for row in json.loads(out)] == [
         ("missing", "3)"), ("missing", "7)")]
-
-
-# -- a log that RabbitMQ Ra wrote
-
-
-@pytest.mark.skipif(not RA_SEGMENTS.exists(), reason="the shared data is not on this machine")
-@pytest.mark.parametrize("command", ["inspect", "plan", "verify"])
-def test_segments_of_ra_are_read_where_nothing_can_be_written(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    before = contents(RA_SEGMENTS)
-    assert answer(capsys, command, RA_SEGMENTS)[0] == 0
-    assert contents(RA_SEGMENTS) == before
 
 
 # -- what is refused
