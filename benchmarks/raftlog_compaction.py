@@ -30,8 +30,7 @@ from measure import Figure, alternate, report
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
-from compactlib.raftlog.compaction import rewrite
-from compactlib.raftlog.compaction.copier import Copier
+from compactlib.raftlog.compaction import copier
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome
@@ -190,13 +189,13 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
 @contextlib.contextmanager
 def without_numpy() -> Iterator[None]:
     """Copy as where NumPy is not installed."""
-    fastest, rewrite.new_copier = rewrite.new_copier, Copier
-    rewrite._IDLE.clear()
+    fastest, copier._numpy = copier._numpy, lambda: None
+    copier._IDLE.clear()
     try:
         yield
     finally:
-        rewrite.new_copier = fastest
-        rewrite._IDLE.clear()
+        copier._numpy = fastest
+        copier._IDLE.clear()
 
 
 def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int, goals: Goals, *,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
+    from compactlib.raftlog.compaction.options import LogOptions as LogOptions
     from compactlib.raftlog.compaction.plan.plan import LogPlan as LogPlan
     from compactlib.raftlog.compaction.plan.policies.cost import CostPolicy as CostPolicy
     from compactlib.raftlog.compaction.plan.policies.drop import DropDead as DropDead
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
         MissingEntry as MissingEntry,
         SegmentLimits as SegmentLimits,
     )
-    from compactlib.raftlog.options import LogOptions as LogOptions
+    from compactlib.raftlog.ra_import import import_ra as import_ra
     from compactlib.raftlog.replication.conversation import TransferReport as TransferReport
     from compactlib.raftlog.replication.streams import (
         receive_snapshot as receive_snapshot,
@@ -69,12 +70,9 @@ if TYPE_CHECKING:
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
     from compactlib.raftlog.snapshots.model import SnapshotManifest as SnapshotManifest
     from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
+    from compactlib.raftlog.store.options import StoreOptions as StoreOptions
     from compactlib.raftlog.store.raft_log import RaftLog as RaftLog
-    from compactlib.raftlog.store.store import (
-        RaftLogStore as RaftLogStore,
-        StoreOptions as StoreOptions,
-        open_log as open_log,
-    )
+    from compactlib.raftlog.store.store import RaftLogStore as RaftLogStore, open_log as open_log
 else:
     offer(__name__, {
         "compactlib.raftlog.compaction.plan.plan": "LogPlan",
@@ -98,13 +96,15 @@ else:
         "compactlib.raftlog.model.snapshot_meta": "SnapshotMeta",
         "compactlib.raftlog.model.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
-        "compactlib.raftlog.options": "LogOptions",
+        "compactlib.raftlog.compaction.options": "LogOptions",
+        "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.replication.conversation": "TransferReport",
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots.folder": "SnapshotFolder",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.model": "SnapshotManifest",
         "compactlib.raftlog.snapshots.state_reader": "StateReader",
+        "compactlib.raftlog.store.options": "StoreOptions",
         "compactlib.raftlog.store.raft_log": "RaftLog",
-        "compactlib.raftlog.store.store": "RaftLogStore StoreOptions open_log",
+        "compactlib.raftlog.store.store": "RaftLogStore open_log",
     })

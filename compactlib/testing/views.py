@@ -85,7 +85,7 @@ def _segment(draw: st.DrawFn, ref: SegmentRef, min_live: int) -> SegmentStats:
         # All the weight on one side: the many live entries tiny, or the dead ones.
         live_bytes, dead_bytes = (live, dead_bytes) if draw(st.booleans()) else (live_bytes, entries - live)
     return SegmentStats(ref=ref, entries=entries, data_bytes=live_bytes + dead_bytes, live_entries=live,
-                        live_bytes=live_bytes, format=draw(st.sampled_from(["native", "ra2"])))
+                        live_bytes=live_bytes)
 
 
 @st.composite

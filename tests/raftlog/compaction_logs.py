@@ -6,8 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -190,30 +188,6 @@ def overwritten(folder: Path) -> Expected:
         log.record_snapshot(80, [3, 28, 30, 54, 55, 80])
     written = [*entries_of(1, 27), *entries_of(28, 54, 2), *entries_of(55, 81, 3)]
     return Expected.of(written, 80, [3, 28, 30, 54, 55, 80])
-
-
-def ra_segment(entries: Iterable[Entry], *, max_count: int = 16, version: int = 2) -> bytes:
-    """A segment file as RabbitMQ Ra writes it."""
-    record = struct.Struct(">QQIII" if version == 1 else ">QQQII")
-    listed = list(entries)
-    offset = 8 + max_count * record.size
-    records, payloads = b"", b""
-    for entry in listed:
-        crc = zlib.crc32(entry.payload)
-        records += record.pack(entry.index, entry.term, offset + len(payloads), len(entry.payload), crc)
-        payloads += entry.payload
-    head = struct.pack(">4sHH", b"RASG", version, max_count)
-    return head + records.ljust(max_count * record.size, b"\0") + payloads
-
-
-def ra_log(folder: Path) -> Expected:
-    """Two segments by Ra, one in each version, a third by us, and a newest one."""
-    (folder / segment_name(1)).write_bytes(ra_segment(entries_of(1, 16)))
-    (folder / segment_name(2)).write_bytes(ra_segment(entries_of(17, 32), version=1))
-    with SegmentLog(folder, options()) as log:
-        log.extend(entries_of(33, 49))
-        log.record_snapshot(48, [1, 2, 20, 40])
-    return Expected.of(entries_of(1, 49), 48, [1, 2, 20, 40])
 
 
 def sources_of(folder: Path, members: Iterable[int], live: Iterable[int]) -> tuple[SegmentSource, ...]:

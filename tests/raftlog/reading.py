@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from struct import pack
 
-import pytest
-
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.raftlog import MissingEntry, SegmentLimits
@@ -18,10 +16,6 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.harness.plain_log import Told, told
-
-RA_FOLDER = Path(__file__).parents[2].parent / "shared" / "data" / "ra-segments"
-needs_ra_files = pytest.mark.skipif(
-    not RA_FOLDER.is_dir(), reason=f"segments written by RabbitMQ Ra itself are not at {RA_FOLDER} (../shared/data)")
 
 
 def write_segment(folder: Path, number: int, entries: Iterable[tuple[int, int, bytes]], *, max_entries: int = 16,

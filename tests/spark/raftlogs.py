@@ -10,8 +10,6 @@ from typing import Any
 from compactlib.raftlog import DeadEntry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 
-RA_SEGMENTS = Path(__file__).parents[3] / "shared" / "data" / "ra-segments"
-
 
 def build_log(folder: Path, *, entries: int = 180, max_entries: int = 50, snapshot: int | None = 100,
               seed: int = 1) -> Path:

@@ -43,6 +43,7 @@ from compactlib.raftlog.compaction.commit import (
     recover_folder,
     remove_private_folder,
 )
+from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, PlannedGroup, plan_for, require_fitting
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -55,7 +56,6 @@ from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.segment.segment_list import between
 from compactlib.raftlog.segment.segments import Segments

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import attrs
@@ -19,14 +19,11 @@ from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.compaction.copier import Copier, Part
+from compactlib.raftlog.compaction.copier import Copier, Part, idle_copier
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Progress
-
-_IDLE: list[Copier] = []
-"""One that no task uses now: to make its 2 MiB of buffers takes a tenth of a task."""
 
 
 @attrs.frozen
@@ -76,7 +73,7 @@ class CompactSegments:
         with contextlib.ExitStack() as stack:
             turn = stack.enter_context(contextlib.ExitStack())
             turn.enter_context(attempt.turn)
-            copier = turn.enter_context(_copier())
+            copier = stack.enter_context(idle_copier())
             parts = [copier.part(stack, source.path, source.live, source.ref) for source in self.sources]
             out = self.files.create(path)
             try:
@@ -113,24 +110,3 @@ class CompactSegments:
         # Durable as a whole or not at all, so that both seals may say the same.
         out.write_at(0, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records])
         return RewrittenFile(out.path, end, count, seal.index_crc), bytes_read
-
-
-@contextlib.contextmanager
-def _copier() -> Iterator[Copier]:
-    """The fastest that is installed; no byte depends on which one. Its buffers serve one task after the other."""
-    try:
-        copier = _IDLE.pop()
-    except IndexError:
-        copier = new_copier()
-    yield copier
-    if not _IDLE:
-        _IDLE.append(copier)
-
-
-def new_copier() -> Copier:
-    """A copier of the fastest kind that is installed."""
-    try:
-        from compactlib.raftlog.compaction.array_copier import ArrayCopier
-    except ImportError:
-        return Copier()
-    return ArrayCopier()

@@ -19,6 +19,7 @@ from compactlib.guard import Guard
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Compactor
+from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
@@ -28,7 +29,6 @@ from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.liveness import require_live
 from compactlib.raftlog.segment.segment_list import Lease
 from compactlib.raftlog.segment.segments import Segments

@@ -130,7 +130,6 @@ class SegmentStats:
         data_bytes: payload bytes in the file, those behind a cut included.
         live_entries: entries that a compaction would keep.
         live_bytes: their payload bytes.
-        format: `"native"`, `"ra1"` or `"ra2"`.
         file_bytes: the size of the file; if it is not given, that of a native segment with no room for more entries.
     """
 
@@ -139,7 +138,6 @@ class SegmentStats:
     data_bytes: int
     live_entries: int
     live_bytes: int
-    format: str = "native"
     file_bytes: int = attrs.field(
         default=attrs.Factory(lambda self: segment_bytes(self.entries, self.data_bytes), takes_self=True))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import compress, islice
+from itertools import islice
 from operator import itemgetter, lt
 
 import attrs
@@ -23,41 +23,33 @@ class SegmentIndex:
 
     Attributes:
         columns: the records, ascending by index.
-        entries: records in the file. Ra's may include some that a later one has overwritten.
         data_bytes: payload bytes in the file, those behind a cut included.
-        zero_means_unchecked: a CRC of 0 says that none was computed (Ra), instead of being one (native).
     """
 
     columns: Columns
-    entries: int
     data_bytes: int
-    zero_means_unchecked: bool = False
+
+    @property
+    def entries(self) -> int:
+        """How many records there are."""
+        return len(self.columns.indexes)
 
     @classmethod
     def empty(cls) -> SegmentIndex:
         """The index of a segment that holds nothing yet."""
-        return cls(Columns(array("Q"), array("Q"), array("Q"), array("I"), array("I"), array("I")), 0, 0)
+        return cls(Columns(array("Q"), array("Q"), array("Q"), array("I"), array("I"), array("I")), 0)
 
     @classmethod
     def from_records(cls, records: Columns) -> SegmentIndex:
         """The index of ascending `records`, all of the file."""
         lengths = records.lengths
         total = len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths)
-        return cls(records, len(records), total)
-
-    @classmethod
-    def from_ra(cls, records: Columns) -> SegmentIndex:
-        """The index of a file of Ra: a record takes back those before it with the same or a higher index."""
-        found = cls.from_records(records)
-        if not is_ascending(records.indexes):
-            found.columns = _selected(records, _winners(records.indexes))
-        found.zero_means_unchecked = True
-        return found
+        return cls(records, total)
 
     def head(self, count: int) -> SegmentIndex:
         """A copy of the first `count` records."""
         kept = Columns(*(column[:count] for column in attrs.astuple(self.columns, recurse=False)))
-        return SegmentIndex(kept, count, sum(kept.lengths), self.zero_means_unchecked)
+        return SegmentIndex(kept, sum(kept.lengths))
 
     def append(self, index: int, term: int, offset: int, length: int, head: int, crc: int) -> None:
         """Take one more record, above all those before. O(1)."""
@@ -68,7 +60,6 @@ class SegmentIndex:
         columns.heads.append(head)
         columns.crcs.append(crc)
         columns.indexes.append(index)
-        self.entries += 1
         self.data_bytes += length
 
     def extend(self, records: Columns) -> None:
@@ -77,7 +68,6 @@ class SegmentIndex:
         # The indexes last: a reader that finds an index finds the rest.
         for name in ("terms", "offsets", "lengths", "heads", "crcs", "indexes"):
             getattr(columns, name).extend(getattr(records, name))
-        self.entries += len(records)
         self.data_bytes += sum(records.lengths)
 
     def __len__(self) -> int:
@@ -149,23 +139,3 @@ def is_uniform(column: array[int]) -> bool:
 def is_dense(indexes: array[int], positions: range) -> bool:
     """Whether the ascending `indexes` at consecutive `positions` have no gap; not for no positions at all."""
     return len(positions) > 0 and indexes[positions[-1]] - indexes[positions[0]] + 1 == len(positions)
-
-
-def _winners(indexes: Sequence[int]) -> list[int]:
-    kept: list[int] = []
-    values: list[int] = []
-    for position, index in enumerate(indexes):
-        if values and index <= values[-1]:
-            keep = bisect_left(values, index)
-            del kept[keep:], values[keep:]
-        kept.append(position)
-        values.append(index)
-    return kept
-
-
-def _selected(records: Columns, positions: Sequence[int]) -> Columns:
-    mask = bytearray(len(records))
-    for position in positions:
-        mask[position] = 1
-    return Columns(*(array(column.typecode, compress(column, mask))
-                     for column in attrs.astuple(records, recurse=False)))

@@ -9,13 +9,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from compactlib.errors import CompactlibError
 from compactlib.files.disk import StrPath, look_at
 from compactlib.raftlog.model.names import compacting_members, segment_name
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.format import RECORD_BYTES, decode_records
-from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
-from compactlib.raftlog.segment.load import SegmentFormat, sealed_records
+from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 
 
@@ -27,57 +24,25 @@ class KnownSegment:
         ref: its number and the range that counts.
         entries: index records in the file.
         data_bytes: payload bytes in the file, those behind a cut included.
-        format: `"native"`, `"ra1"` or `"ra2"`.
         is_dense: whether it is known to hold every index of its range.
-        payload_bytes: of every payload; `None` if they differ, or nobody has looked.
     """
 
     ref: SegmentRef
     entries: int
     data_bytes: int
-    format: str
     is_dense: bool = False
-    payload_bytes: int | None = None
 
 
 def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
     """What to remember of an open segment; `None` if it holds nothing."""
-    return know_index(number, reader.index, reader.format)
+    return know_index(number, reader.index)
 
 
-def know_index(number: int, index: SegmentIndex, segment_format: SegmentFormat) -> KnownSegment | None:
+def know_index(number: int, index: SegmentIndex) -> KnownSegment | None:
     """What to remember of a segment with this index; `None` if it holds nothing."""
     if not len(index):
         return None
-    ref, lengths = SegmentRef(number, index.first, index.last), index.columns.lengths
-    return KnownSegment(ref, index.entries, index.data_bytes, segment_format, index.is_dense,
-                        lengths[0] if is_uniform(lengths) else None)
-
-
-def is_still_whole(folder: StrPath, known: KnownSegment) -> bool:
-    """Whether a segment that is dense and has payloads of one size has a whole index that holds its range, as when it
-    was learnt what it holds.
-
-    `False` as well for one that is not sealed, is Ra's, or cannot be read: its reader says more. Takes a third of the
-    reader's time, since of the records only the first and the last are decoded.
-    """
-    path = os.path.join(folder, segment_name(known.ref.number))
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            region = sealed_records(descriptor, path, number=known.ref.number)
-        finally:
-            os.close(descriptor)
-    except (OSError, CompactlibError):
-        return False
-    each = known.payload_bytes
-    if not region or each is None:
-        return False
-    ends = decode_records(region[:RECORD_BYTES] + region[-RECORD_BYTES:])
-    (first, last), (start, end) = ends.indexes, ends.offsets
-    return (first <= known.ref.first and known.ref.last <= last
-            and last - first + 1 == known.entries == len(region) // RECORD_BYTES
-            and [*ends.lengths] == [each, each] and end - start == (known.entries - 1) * each)
+    return KnownSegment(SegmentRef(number, index.first, index.last), index.entries, index.data_bytes, index.is_dense)
 
 
 def file_bytes(folder: StrPath, number: int) -> int:

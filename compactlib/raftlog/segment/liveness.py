@@ -88,41 +88,25 @@ def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[Seg
                                missing=len(missing), first=missing.first)
 
 
-def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None, *, segment_format: str,
-                  live: IndexSet | None = None) -> SegmentStats:
+def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> SegmentStats:
     """What a policy may know about a segment. O(entries + live runs), in C.
 
     Args:
         index: of the segment.
         ref: the range that counts.
         state: which entries are alive.
-        segment_format: of the segment.
-        live: what is alive in the range and not above the snapshot, for who has it.
 
     Raises:
         LiveIndexMissing: a live index within the range is not in the segment.
     """
-    entries, size = _kept(index, ref, state, live)
-    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=entries,
-                        live_bytes=size, format=segment_format)
-
-
-def kept_of_dense(first: int, last: int, state: SnapshotMeta, live: IndexSet) -> int:
-    """How many entries are kept of a segment that holds every index of `first..last`, of which `live` are alive up to
-    the snapshot."""
-    return len(live) + max(0, last - max(first - 1, state.index))
-
-
-def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None,
-          live: IndexSet | None) -> tuple[int, int]:
-    columns = index.columns
-    inside = index.positions_between(ref.first, ref.last)
-    if len(inside) and state is not None and is_dense(columns.indexes, inside) and is_uniform(columns.lengths):
-        # Without gaps, and with payloads of one size, counting is enough.
-        first, last = columns.indexes[inside[0]], columns.indexes[inside[-1]]
-        below = state.live.between(ref.first, min(ref.last, state.index)) if live is None else live
-        if not below or (first <= below.first and below.last <= last):
-            kept = kept_of_dense(first, last, state, below)
-            return kept, kept * columns.lengths[0]
-    positions = kept_positions(index, ref, state)
-    return len(positions), sum(picked(columns.lengths, positions))
+    lengths = index.columns.lengths
+    if index.is_dense and index.first <= ref.first and ref.last <= index.last and is_uniform(lengths):
+        # Counted without their positions: nothing can be missing.
+        covered = ref.first - 1 if state is None else min(max(state.index, ref.first - 1), ref.last)
+        kept = ref.last - covered + (0 if state is None else len(state.live.between(ref.first, covered)))
+        kept_bytes = kept * lengths[0]
+    else:
+        positions = kept_positions(index, ref, state)
+        kept, kept_bytes = len(positions), sum(picked(lengths, positions))
+    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=kept,
+                        live_bytes=kept_bytes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a segment file: which format, which entries are there, and how its end was left."""
+"""Opening a segment file: which entries are there, and how its end was left."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Literal
 
 import attrs
 
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import read_exactly
-from compactlib.raftlog.segment import format as native, ra_format
+from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_ascending
 
 TailRule = Literal["cut", "refuse"]
-SegmentFormat = Literal["native", "ra1", "ra2"]
 
 _CHUNK_BYTES = 1 << 20
+_RA_MAGIC = b"RASG"
 
 
 @attrs.frozen
@@ -43,20 +43,18 @@ class LoadedSegment:
     """What a segment file says of itself, checked as far as its index goes.
 
     Attributes:
-        format: which of the formats it is in.
         index: the entries that count.
-        header: the native header, `None` for the others.
+        header: its header.
         data_end: where the last payload ends.
         durable_entries: index records known to be durable.
-        index_crc: CRC-32 of the index records (native only).
+        index_crc: CRC-32 of the index records.
         sealed: nothing will be appended.
-        seal_sequence: of the seal that counts (native only).
+        seal_sequence: of the seal that counts.
         torn_tail: what is to be cut, if the file was not closed cleanly.
     """
 
-    format: SegmentFormat
     index: SegmentIndex
-    header: native.Header | None
+    header: native.Header
     data_end: int
     durable_entries: int
     index_crc: int
@@ -80,8 +78,8 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
         Unsupported: the format version is unknown.
     """
     start = read_exactly(descriptor, native.INDEX_START, 0)
-    if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
-        return _load_ra(descriptor, path, start)
+    if start[:len(_RA_MAGIC)] == _RA_MAGIC:
+        raise Unsupported(f"{path} is a segment of RabbitMQ Ra; copy its log into a new one: import_ra(folder, log)")
     header = native.decode_header(start, path)
     if len(start) < native.INDEX_START:
         raise CorruptData(path=path, offset=len(start), found="the end of the file",
@@ -91,7 +89,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
 
 
 def sealed_records(descriptor: int, path: str, *, number: int | None = None) -> bytes | None:
-    """The index records, as they lie in the file, of a native segment that is sealed; `None` for any other segment. For
+    """The index records, as they lie in the file, of a segment that is sealed; `None` if it is not. For
     the arguments see `load_segment`.
 
     Raises:
@@ -99,8 +97,6 @@ def sealed_records(descriptor: int, path: str, *, number: int | None = None) -> 
         Unsupported: the format version is unknown.
     """
     start = read_exactly(descriptor, native.INDEX_START, 0)
-    if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
-        return None
     header, seal = native.decode_header(start, path), native.decode_seal(start)
     _require_number(header, number, path)
     if seal is None or not seal.sealed:
@@ -128,7 +124,7 @@ def _load_native(descriptor: int, path: str, header: native.Header, seal: native
         index = SegmentIndex.from_records(records)
         # Of one that was cut, what lies behind the cut takes room until it is rewritten.
         index.data_bytes = max(index.data_bytes, os.fstat(descriptor).st_size - header.data_start)
-        return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True,
+        return LoadedSegment(index, header, seal.data_end, seal.entries, seal.index_crc, True,
                              seal_sequence=seal.sequence)
     _require_ascending(records, path)
     return _with_tail(descriptor, header, seal, region)
@@ -200,7 +196,7 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
     loose_bytes = size > max(data_end, header.data_start)
     torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
     index = SegmentIndex.from_records(native.decode_records(kept))
-    return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn,
+    return LoadedSegment(index, header, data_end, seal.entries, crc32(kept, 0), False, torn,
                          seal_sequence=seal.sequence)
 
 
@@ -239,22 +235,3 @@ def _is_whole(descriptor: int, records: native.Columns, position: int, expected_
         return False
     payload = read_exactly(descriptor, length, expected_offset)
     return len(payload) == length and crc32(payload, head) == records.crcs[position]
-
-
-def _load_ra(descriptor: int, path: str, start: bytes) -> LoadedSegment:
-    version, max_count = ra_format.decode_header(start, path)
-    data_start = ra_format.data_start(version, max_count)
-    region = read_exactly(descriptor, data_start - ra_format.HEADER_BYTES, ra_format.HEADER_BYTES)
-    records = ra_format.decode_records(region, version, path, data_start)
-    index = SegmentIndex.from_ra(records)
-    data_end = records.offsets[-1] + records.lengths[-1] if len(records) else data_start
-    size = os.fstat(descriptor).st_size
-    # Entries without payload leave the file shorter than where payloads would begin.
-    if data_start < data_end > size:
-        raise CorruptData(path=path, offset=size, expected=f"payloads up to offset {data_end}",
-                          found=f"the end of the file at {size}")
-    if not len(records) and size > data_start:
-        # As where both seals of a segment of ours are lost: one that seems empty is removed, so it has to be.
-        raise CorruptData(path=path, offset=ra_format.HEADER_BYTES, expected="an index of what lies behind it",
-                          found=f"no record, and {size - data_start} bytes of payloads")
-    return LoadedSegment("ra1" if version == 1 else "ra2", index, None, data_end, len(records), 0, False)

@@ -18,7 +18,7 @@ from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.model.values import Answer, DamagedEntry, Entry, MissingEntry, entry_of
 from compactlib.raftlog.segment.format import Columns
 from compactlib.raftlog.segment.index import SegmentIndex, picked
-from compactlib.raftlog.segment.load import LoadedSegment, SegmentFormat, TailRule, load_segment
+from compactlib.raftlog.segment.load import LoadedSegment, TailRule, load_segment
 from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES, read_spans
 
 _pread = os.pread
@@ -89,11 +89,6 @@ class SegmentReader(Closing):
         return self._path
 
     @property
-    def format(self) -> SegmentFormat:
-        """`"native"`, `"ra1"` or `"ra2"`."""
-        return self._loaded.format
-
-    @property
     def loaded(self) -> LoadedSegment:
         """What the file said of itself when it was opened."""
         return self._loaded
@@ -138,8 +133,7 @@ class SegmentReader(Closing):
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
-            payload = look_again(self.fileno(), self._path, self._loaded.index.columns, position,
-                                 zero_means_unchecked=self._loaded.index.zero_means_unchecked)
+            payload = look_again(self.fileno(), self._path, self._loaded.index.columns, position)
         return entry_of((index, terms[position], payload))
 
     def _refused(self, error: OSError) -> StorageError:
@@ -201,7 +195,6 @@ class SegmentReader(Closing):
         descriptor, columns = self.fileno(), self._loaded.index.columns
         offsets, lengths = picked(columns.offsets, positions), picked(columns.lengths, positions)
         heads, crcs = picked(columns.heads, positions), picked(columns.crcs, positions)
-        unchecked = 0 if self._loaded.index.zero_means_unchecked else -1
         ends = list(map(add, offsets, lengths))
         scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
         for first, stop in read_spans(offsets, ends):
@@ -217,8 +210,7 @@ class SegmentReader(Closing):
             those = positions[first:stop]
             damaged: list[int] = []
             if found != expected:
-                pairs = compress(zip(those, expected, strict=True), map(ne, found, expected))
-                damaged = [position for position, crc in pairs if crc != unchecked]
+                damaged = list(compress(those, map(ne, found, expected)))
             if end < ends[stop - 1]:
                 beyond = {position for position, last in zip(those, ends[first:stop], strict=True) if last > end}
                 damaged = sorted(beyond.union(damaged))
@@ -243,11 +235,11 @@ class SegmentReader(Closing):
         self.close()
 
     def __repr__(self) -> str:
-        return f"SegmentReader({self._path!r}, {len(self.index)} entries, {self.format})"
+        return f"SegmentReader({self._path!r}, {len(self.index)} entries)"
 
 
-def look_again(descriptor: int, path: str, columns: Columns, position: int, *, zero_means_unchecked: bool) -> bytes:
-    """Read one payload again of which a checksum failed: Ra's may have none, and a read may have come back short.
+def look_again(descriptor: int, path: str, columns: Columns, position: int) -> bytes:
+    """Read one payload again of which a checksum failed: a read may have come back short.
 
     Raises:
         CorruptData: it is damaged.
@@ -255,8 +247,7 @@ def look_again(descriptor: int, path: str, columns: Columns, position: int, *, z
     """
     length, crc = columns.lengths[position], columns.crcs[position]
     payload = read_exactly(descriptor, length, columns.offsets[position])
-    unchecked = zero_means_unchecked and not crc
-    if len(payload) == length and (unchecked or crc32(payload, columns.heads[position]) == crc):
+    if len(payload) == length and crc32(payload, columns.heads[position]) == crc:
         return payload
     raise _damage(path, columns, position, payload)
 

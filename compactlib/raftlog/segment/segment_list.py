@@ -217,10 +217,6 @@ class SegmentList:
                     self._keep(number, reader)
                     return reader
 
-    def is_reader_open(self, number: int) -> bool:
-        """Whether a segment need not be opened to be asked."""
-        return number in self._readers
-
     def keep_open(self, readers: Iterable[tuple[int, SegmentReader]]) -> None:
         """Take readers as the open ones of their segments; they are closed with their last reference."""
         with self._lock:
@@ -399,7 +395,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None, keep_open: int) -> F
         segment = know_segment(number, reader)
         if number != numbers[-1] and segment is None:
             empty.append(number)
-        elif number != numbers[-1] and not reader.loaded.sealed and reader.format == "native":
+        elif number != numbers[-1] and not reader.loaded.sealed:
             unsealed = number
         # Behind one that is not sealed only an empty one can be, which a truncation has just begun.
         may_be_unsealed = may_be_unsealed and segment is None

@@ -108,8 +108,6 @@ class Segments(SegmentList):
         """Go on with the newest segment that was found, or begin the first."""
         if newest is None:
             self._use(self._create(1))
-        elif newest.format != "native":
-            self.keep_open([(self._newest, newest)])
         elif newest.loaded.sealed:
             self.keep_open([(self._newest, newest)])
             # The process that wrote the seal may have ended before it was synced.
@@ -230,7 +228,7 @@ class Segments(SegmentList):
         """Begin the next segment, unless the newest is empty; the one that is full becomes an older one, durably."""
         writer = self._writer
         if writer is not None:
-            known = know_index(writer.number, writer.index, "native")
+            known = know_index(writer.number, writer.index)
             if known is None:
                 return writer
             # Sealed durably before its successor gets an entry: only the newest one that has any is ever torn.
@@ -309,7 +307,7 @@ class Segments(SegmentList):
         successor = self._begin_successor() if writer is None or newest is not None else writer
         if cut is not None:
             index = self.index_of(cut.ref.number)
-            ended = know_index(cut.ref.number, index.head(bisect_right(index.columns.indexes, after)), "native")
+            ended = know_index(cut.ref.number, index.head(bisect_right(index.columns.indexes, after)))
             assert ended is not None, "it begins at or below the cut"
             kept[-1] = attrs.evolve(ended, data_bytes=index.data_bytes)
         if writer is not None and writer is not successor:
@@ -356,7 +354,7 @@ class Segments(SegmentList):
             return None
         index = writer.index
         return KnownSegment(SegmentRef(writer.number, index.first, index.last), index.entries, index.data_bytes,
-                            "native", index.is_dense)
+                            index.is_dense)
 
     def read(self, index: int) -> Entry | None:
         if index < self._newest_first:

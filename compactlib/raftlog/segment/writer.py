@@ -24,11 +24,10 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
-from compactlib.raftlog.model.values import DamagedEntry, SegmentLimits
+from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.load import TornTail, load_segment
-from compactlib.raftlog.segment.reader import SegmentReader
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20
@@ -93,7 +92,7 @@ class SegmentWriter(Closing):
         Its limits are those it was created with.
 
         Raises:
-            InvalidInput: the segment is sealed, or not in the native format.
+            InvalidInput: the segment is sealed.
             CorruptData: it is damaged in what was known to be durable.
             StorageError: the disk refused.
         """
@@ -101,9 +100,8 @@ class SegmentWriter(Closing):
         out = files.open(path)
         try:
             loaded = load_segment(out.fileno(), path, number=number)
-            if loaded.header is None or loaded.sealed:
-                raise InvalidInput(f"{path} is {'sealed' if loaded.sealed else 'of format ' + loaded.format} and takes "
-                                   f"no more entries; append to a new segment")
+            if loaded.sealed:
+                raise InvalidInput(f"{path} is sealed and takes no more entries; append to a new segment")
             writer = cls(out, loaded.header, loaded.index, data_end=loaded.data_end, index_crc=loaded.index_crc,
                          sequence=loaded.seal_sequence, torn_tail=loaded.torn_tail)
             writer._clear_tail(loaded.torn_tail, loaded.durable_entries)
@@ -357,8 +355,7 @@ class SegmentWriter(Closing):
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     """End a segment, sealed or not, behind its last entry up to `after`, durably: by one more seal. Needs no room.
 
-    What lies behind the seal is ignored, and given back when the segment is next rewritten. A file of Ra, which has no
-    seals, is replaced by one of ours.
+    What lies behind the seal is ignored, and given back when the segment is next rewritten.
 
     Raises:
         CorruptData: the segment is damaged.
@@ -369,9 +366,6 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     try:
         loaded = load_segment(out.fileno(), path, number=number)
         kept = loaded.index.head(bisect_right(loaded.index.columns.indexes, after))
-        if loaded.header is None:
-            _replace_by_native(files, path, number, kept)
-            return
         end = kept.columns.offsets[-1] + kept.columns.lengths[-1] if len(kept) else loaded.header.data_start
         seal = native.Seal(len(kept), end, crc32(native.encode_records(kept.columns), 0), sealed=True,
                            sequence=loaded.seal_sequence + 1)
@@ -381,21 +375,3 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
     finally:
         out.close()
-
-
-def _replace_by_native(files: Files, path: str, number: int, kept: SegmentIndex) -> None:
-    header = native.Header(number, SegmentLimits(max_entries=max(len(kept), 1)))
-    index, payloads, end = SegmentIndex.empty(), list[bytes](), header.data_start
-    with SegmentReader(path) as reader:
-        for answer in reader.answers_at(range(len(kept))):
-            if isinstance(answer, DamagedEntry):
-                raise answer.error
-            payload = answer.payload
-            head = native.head_crc(answer.index, answer.term, len(payload))
-            index.append(answer.index, answer.term, end, len(payload), head, crc32(payload, head))
-            payloads.append(payload)
-            end += len(payload)
-    records = native.encode_records(index.columns)
-    seal = native.Seal(len(index), end, crc32(records, 0), sealed=True)
-    write_durably(files, path, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records, *payloads],
-                  temporary_suffix=TEMPORARY_SUFFIX)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -40,6 +40,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.store.append_rule import judge
+from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore
 from compactlib.raftlog.store.raft_reading import RaftReading
@@ -49,8 +50,6 @@ from compactlib.runtime.breather import Breather
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from compactlib.raftlog.store.store import RaftLogStore
 
 _LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
@@ -74,6 +73,33 @@ class LogMemory:
     is_begun: bool = False  # knows where the segments end
 
 
+class OwnStore(Protocol):
+    """What a log uses of its `RaftLogStore`."""
+
+    @property
+    def options(self) -> StoreOptions:
+        """Its settings."""
+
+    @property
+    def syncs_by_itself(self) -> bool:
+        """Whether its own thread syncs what was queued."""
+
+    def wake_committer(self) -> None:
+        """Something was queued, which that thread syncs."""
+
+    def settle(self) -> None:
+        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
+
+    def flush_closed(self) -> None:
+        """Write what the logs hold in memory to their segments, and remove the closed WAL files."""
+
+    def flush(self) -> None:
+        """Close the WAL file first, and do the same."""
+
+    def close(self) -> None:
+        """Sync, and let all logs go."""
+
+
 class RaftLog(RaftReading):
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
@@ -86,7 +112,7 @@ class RaftLog(RaftReading):
     _wal: Wal
     """Given by the store once all logs are open."""
 
-    def __init__(self, store: RaftLogStore, log_id: str, folder: str, memory: LogMemory, *,
+    def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory, *,
                  row_is_lost: bool = False) -> None:
         options = store.options
         super().__init__(folder, options.log, memory.memtable, row_is_lost=row_is_lost)

@@ -10,13 +10,13 @@ from typing import TypeVar
 from compactlib.errors import NotFound
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
+from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import Memtable, visible_slabs
 from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries, Entry, SegmentRef
-from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.reader import SegmentReader
 
 _MAX_ATTEMPTS = 100

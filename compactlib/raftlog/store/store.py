@@ -40,11 +40,11 @@ from compactlib.guard import Guard, take_within
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
-from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
+from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, SNAPSHOT_NAME, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
-from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
@@ -63,48 +63,6 @@ ROW_REBUILT = "raftlog_row_rebuilt"
 """A log's row was damaged, and was written anew from its newest snapshot: `log_id`, `snapshot_index`, `error`."""
 
 _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-
-@attrs.frozen(kw_only=True)
-class StoreOptions:
-    """How a store is kept.
-
-    Attributes:
-        log: how the segments of each log are kept; its files, clock and observer serve the whole store.
-        max_wal_bytes: a WAL file is closed after the batch that exceeds this.
-        max_unflushed_files: so many closed WAL files may wait for their entries to be in segments; then the caller that
-            appends has to wait too.
-        max_queued_bytes: what may wait for a sync before `append` syncs by itself.
-        max_memtable_entries: so many entries of one log may wait for segments.
-        background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
-        sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
-            is notified through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
-        keep_trailing: so many of the last entries that a snapshot covers, that of its own index included, stay in the
-            log, with their terms, as if they were live: a follower that is no further behind is sent entries
-            (`RaftLog.entries_after`) instead of the snapshot. Fewer stay where fewer are there: behind a snapshot from
-            elsewhere, say. None by default, so that a snapshot frees what it says: how far followers lag is the
-            host's to know. A few seconds of what is written is a good value.
-        snapshots_of: gives the snapshot store of a log, by its id. It is asked when the store is opened, for a log
-            whose row is damaged: its newest snapshot says the same, and the row is written anew from there. Without
-            one, or without a snapshot, such a log is not opened.
-    """
-
-    log: LogOptions = attrs.field(factory=LogOptions)
-    max_wal_bytes: int = 64 << 20
-    max_unflushed_files: int = 4
-    max_queued_bytes: int = 16 << 20
-    max_memtable_entries: int = DEFAULT_MAX_ENTRIES
-    background: bool = True
-    sync_by_itself: bool = False
-    keep_trailing: int = 0
-    snapshots_of: Callable[[str], SnapshotStore] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
-                            ("max_memtable_entries", 1), ("keep_trailing", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise InvalidInput(f"{name} is {value!r}; give a whole number of at least {least}")
 
 
 @attrs.frozen

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -47,16 +46,6 @@ def test_log_trace_is_replayed_from_a_reader(tmp_path: Path) -> None:
         assert report == replay_raftlog(trace, SeedPolicy(), RaftLogSettings(snapshot_every=20))
     assert report.total.operations == 100
     assert report.total.live_bytes < report.total.user_bytes
-
-
-def test_log_trace_reads_segments_of_ra(tmp_path: Path) -> None:
-    (tmp_path / "log").mkdir()
-    payload = b"xyz"
-    record = struct.pack(">QQQII", 1, 1, 8 + 8 * 32, len(payload), 0)
-    (tmp_path / "log" / f"{1:016d}.segment").write_bytes(
-        struct.pack(">4sHH", b"RASG", 2, 8) + record.ljust(8 * 32, b"\0") + payload)
-    with SegmentLog(tmp_path / "log") as log:
-        assert rows(LogTrace(log)) == [(PUT, 0, 3, -1, 0)]
 
 
 @pytest.mark.parametrize("per_second", [0, -1.0, float("nan"), "10"])

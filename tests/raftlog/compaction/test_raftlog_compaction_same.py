@@ -22,7 +22,6 @@ from tests.raftlog.compaction_logs import (
     options,
     overwritten,
     picture,
-    ra_log,
     resolved,
     vector_45,
 )
@@ -36,7 +35,7 @@ def six_groups(folder: Path) -> Expected:
 
 
 LOGS: dict[str, Callable[[Path], Expected]] = {
-    "three segments": vector_45, "chained links": chained, "overwritten tails": overwritten, "ra's format": ra_log,
+    "three segments": vector_45, "chained links": chained, "overwritten tails": overwritten,
     "six groups": six_groups,
 }
 

@@ -31,7 +31,6 @@ from tests.raftlog.compaction_logs import (
     payload_of,
     payload_place,
     picture,
-    ra_log,
     task_of,
     vector_45,
 )
@@ -166,20 +165,8 @@ def test_entries_larger_than_a_read(tmp_path: Path) -> None:
     assert observer.progresses[-1] == Progress("compact 0000000000000001.segment", steps[-1], steps[-1])
 
 
-def test_sources_written_by_ra_become_native_with_checksums_of_everything(tmp_path: Path) -> None:
-    ra_log(tmp_path)
-    result = task_of(tmp_path, [1, 2, 3], LIVE, into=tmp_path).run(attempt())
-    assert contents(result) == [entry_of(index) for index in LIVE]
-    native = tmp_path / "native"
-    native.mkdir()
-    vector_45(native)
-    ours = task_of(native, [1, 2, 3], LIVE, into=native).run(attempt())
-    assert Path(result.files[0].path).read_bytes() == Path(ours.files[0].path).read_bytes()
-
-
-@pytest.mark.parametrize("real", ["ra", "native"])
-def test_damage_to_a_live_entry_is_named_and_leaves_nothing(real: str, tmp_path: Path) -> None:
-    (ra_log if real == "ra" else vector_45)(tmp_path)
+def test_damage_to_a_live_entry_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    vector_45(tmp_path)
     place = payload_place(tmp_path, 2, 22)
     flip_byte(tmp_path / segment_name(2), place + 3)
     before = picture(tmp_path)

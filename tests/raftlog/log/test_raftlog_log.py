@@ -35,7 +35,6 @@ from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.runtime import RecordingObserver
 from tests.harness.plain_log import History, PlainLog, log_answers
-from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import copy_folder, write_segment
 
 if TYPE_CHECKING:
@@ -139,19 +138,6 @@ def test_ten_entries_of_126_bytes_take_two_files_of_1000(tmp_path: Path) -> None
     with SegmentLog(tmp_path, options(4096, 1000)) as log:
         log.extend((index, 1, bytes(126)) for index in range(1, 11))
         assert ranges(log) == [(1, 8), (9, 10)]
-
-
-def test_after_segments_of_ra_comes_one_of_ours(tmp_path: Path) -> None:
-    """Ra would append to its own newest file; one that is cut becomes one of ours."""
-    (tmp_path / segment_name(1)).write_bytes(ra_segment([Entry(1, 1, b"one"), Entry(2, 1, b"two")], version=1))
-    with SegmentLog(tmp_path) as log:
-        assert (log.first_index, log.last_index) == (1, 2)
-        log.append(2, 2, b"two again")
-        log.append(3, 2, b"three")
-        assert log.refs == (SegmentRef(1, 1, 1), SegmentRef(2, 2, 3))
-        assert [entry.term for entry in log.entries()] == [1, 2, 2]
-    with SegmentLog(tmp_path) as log:
-        assert [entry.payload for entry in log.entries()] == [b"one", b"two again", b"three"]
 
 
 def test_a_dead_segment_goes_and_then_all_but_the_newest(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """Any byte changed, any cut: a named error or the right answer; no other exception, wrong data or wrong Missing.
 
 What a seal names is durable: it may be damaged, never missing. Behind the seal of the newest segment a crash cannot be
-told from damage: there entries may be gone, the last ones first. For files of Ra see `test_raftlog_ra_files.py`.
+told from damage: there entries may be gone, the last ones first.
 """
 
 from __future__ import annotations

@@ -53,12 +53,12 @@ def test_kept_is_what_is_live_or_above_the_snapshot(segment: tuple[dict[int, int
         with pytest.raises(LiveIndexMissing):
             live_positions(index, live, ref)
         with pytest.raises(LiveIndexMissing):
-            segment_stats(index, ref, state, segment_format="native")
+            segment_stats(index, ref, state)
         return
     counts = [each for each in lengths if ref.first <= each <= ref.last]
     kept = [each for each in counts if snapshot is None or each > snapshot or each in live]
     assert [index.columns.indexes[position] for position in kept_positions(index, ref, state)] == kept
-    stats = segment_stats(index, ref, state, segment_format="native")
+    stats = segment_stats(index, ref, state)
     assert (stats.live_entries, stats.live_bytes) == (len(kept), sum(lengths[each] for each in kept))
     assert (stats.entries, stats.data_bytes) == (len(lengths), sum(lengths.values()))
     assert [index.columns.indexes[position] for position in live_positions(index, live, ref)] == list(here)
@@ -76,10 +76,10 @@ def test_a_live_index_that_is_not_there_is_never_taken_for_one_that_is(held: set
 def test_statistics_of_two_entries_of_four_bytes() -> None:
     index = index_of({1: 4, 2: 4})
     ref = SegmentRef(1, 1, 2)
-    stats = segment_stats(index, ref, SnapshotMeta(2, live=IndexSet.range(1, 1)), segment_format="native")
+    stats = segment_stats(index, ref, SnapshotMeta(2, live=IndexSet.range(1, 1)))
     assert (stats.entries, stats.live_entries, stats.live_bytes, stats.dead_bytes) == (2, 1, 4, 4)
     # Without a snapshot nothing is dead.
-    stats = segment_stats(index, ref, None, segment_format="native")
+    stats = segment_stats(index, ref, None)
     assert (stats.live_entries, stats.live_bytes) == (2, 8)
 
 

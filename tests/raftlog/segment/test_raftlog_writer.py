@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from compactlib.errors import Busy, CorruptData, InvalidInput
+from compactlib.errors import Busy, CorruptData
 from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, SegmentLimits
-from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.harness.plain_log import PlainLog
-from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import flipped, native_record, write_segment
 from tests.tools.faults.plan import FailingFiles
 
@@ -129,19 +127,6 @@ def test_zeros_ahead_are_gone_once_a_segment_is_left(tmp_path: Path) -> None:
         assert writer.torn_tail == TornTail(200, 0, path.stat().st_size)
         writer.append(200, 1, b"after")
     assert [entry.index for entry in read_back(path)] == list(range(201))
-
-
-def test_segments_of_ra_are_not_appended_to(tmp_path: Path) -> None:
-    """Ra goes on writing version 1 in a file of version 1. We read both versions and write neither: what is not covered
-    by their checksum (index, term, length) is covered in ours, so new entries go to a segment in our own format."""
-    for number, version in ((1, 1), (2, 2)):
-        path = tmp_path / segment_name(number)
-        path.write_bytes(ra_segment([Entry(1, 1, b"one")], version=version))
-        before = path.read_bytes()
-        with pytest.raises(InvalidInput, match=f"is of format ra{version} and takes no more entries"):
-            SegmentWriter.open(FILES, tmp_path, number)
-        assert path.read_bytes() == before
-        assert read_back(path) == [Entry(1, 1, b"one")]
 
 
 def test_an_abandoned_writer_writes_nothing_more(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.spark import register
-from tests.spark.raftlogs import RA_SEGMENTS, build_log, expected_rows, flip_byte
+from tests.spark.raftlogs import build_log, expected_rows, flip_byte
 
 pytestmark = pytest.mark.spark
 
@@ -86,11 +86,6 @@ def test_live_ratio_in_sql(load: Load, log: Path, spark: SparkSession) -> None:
         assert {row["segment"]: row["live_bytes"] for row in found} == {
             each.number: each.live_bytes for each in reader.stats()}
     assert 0 < min(row["live_ratio"] for row in found) < max(row["live_ratio"] for row in found) == 1
-
-
-@pytest.mark.skipif(not RA_SEGMENTS.is_dir(), reason="needs the real Ra segments in ../shared/data")
-def test_files_written_by_ra(load: Load) -> None:
-    assert rows(load(RA_SEGMENTS)) == expected_rows(RA_SEGMENTS)
 
 
 def test_an_empty_log(load: Load, tmp_path: Path) -> None:

@@ -173,7 +173,6 @@ class LogPlan(Printed):
         most = grown = 0
         for group in self.groups:
             most = max(most, grown + group.bytes_to_copy)
-            # An output is larger than its sources only if those were written by Ra, whose index records are smaller.
             grown = max(grown - group.bytes_freed, 0)
         return most
 

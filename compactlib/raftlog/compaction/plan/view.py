@@ -78,7 +78,7 @@ class LogView(Printed):
         compactable = {segment.number for segment in self.compactable}
         return [{"segment": each.number, "first": each.ref.first, "last": each.ref.last, "entries": each.entries,
                  "live_entries": each.live_entries, "data_bytes": each.data_bytes, "live_bytes": each.live_bytes,
-                 "file_bytes": each.file_bytes, "format": each.format, "compactable": each.number in compactable}
+                 "file_bytes": each.file_bytes, "compactable": each.number in compactable}
                 for each in self.segments]
 
     def _summary(self) -> str:

@@ -15,8 +15,8 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.compaction.plan.view import DamagedSegment, LogView
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_still_whole
-from compactlib.raftlog.segment.liveness import kept_of_dense, segment_stats
+from compactlib.raftlog.segment.known import KnownSegment, file_bytes
+from compactlib.raftlog.segment.liveness import segment_stats
 from compactlib.raftlog.segment.segment_list import SegmentList
 from compactlib.runtime.breather import Breather, unhurried
 from compactlib.runtime.budget import Budget
@@ -48,8 +48,8 @@ class StatsCache:
                breathe: Callable[[], None] = unhurried) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
 
-        Cost: nothing is read for a segment above the snapshot, without a live index, or unchanged; the index
-        otherwise, and then one merge of two sorted sequences, or none if it is dense and its payloads have one size.
+        Cost: nothing is read for a segment without a live index or unchanged; the index
+        otherwise, and then one merge of two sorted sequences.
 
         Args:
             segments: the log's segments.
@@ -86,7 +86,7 @@ class StatsCache:
                 raise
             damaged[known.ref.number] = error
             return SegmentStats(ref=known.ref, entries=known.entries, data_bytes=known.data_bytes,
-                                live_entries=known.entries, live_bytes=known.data_bytes, format=known.format,
+                                live_entries=known.entries, live_bytes=known.data_bytes,
                                 file_bytes=file_bytes(segments.folder, known.ref.number))
 
     def _stats(self, segments: SegmentList, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
@@ -97,21 +97,13 @@ class StatsCache:
         size = file_bytes(segments.folder, ref.number)
         if covered == ref.last and not live:
             return SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=0,
-                                live_bytes=0, format=known.format, file_bytes=size)
+                                live_bytes=0, file_bytes=size)
         key = _Key(ref, known.entries, covered, live, size)
         before = self._remembered.get(ref.number)
         if before is not None and before[0] == key:
             return before[1]
-        # Without an open reader it takes less to see that the index is whole than to decode it.
-        each = known.payload_bytes if known.is_dense and not segments.is_reader_open(ref.number) else None
-        if each is not None and state is not None and is_still_whole(segments.folder, known):
-            kept = kept_of_dense(ref.first, ref.last, state, live)
-            stats = SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=kept,
-                                 live_bytes=kept * each, format=known.format, file_bytes=size)
-        else:
-            index = segments.index_of(ref.number)
-            stats = attrs.evolve(segment_stats(index, ref, state, segment_format=known.format, live=live),
-                                 file_bytes=size)
+        index = segments.index_of(ref.number)
+        stats = attrs.evolve(segment_stats(index, ref, state), file_bytes=size)
         self._remembered[ref.number] = key, stats
         return stats
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CompactlibError, NotFound, StorageError
+from compactlib.errors import CompactlibError, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SnapshotMeta
 from compactlib.raftlog.compaction.copier import Copier
@@ -115,22 +115,6 @@ def uniform(tmp_path: Path) -> Iterator[CountingSet]:
     made.close()
 
 
-def test_payloads_of_one_size_are_counted_without_a_reader(uniform: CountingSet) -> None:
-    for snapshot in (state(0), state(5, 2), state(10, 2), state(10), state(15, 2, 12), state(20, 2, 12),
-                     state(25, 2, 12, 21), state(30, 2, 12, 21), state(30, 12), state(31, 12), state(40)):
-        found = StatsCache().gather(uniform, snapshot)
-        assert uniform.opened == [], snapshot
-        for stats in found:
-            kept = sum(not snapshot.is_dead(index) for index in range(stats.ref.first, stats.ref.last + 1))
-            assert (stats.live_entries, stats.live_bytes) == (kept, 7 * kept)
-            assert (stats.entries, stats.data_bytes, stats.format) == (10, 70, "native")
-    # One that is open is asked.
-    uniform.reader(2)
-    opened = StatsCache().gather(uniform, state(25, 2, 12, 21))
-    assert uniform.opened == [2, 2]
-    assert opened == StatsCache().gather(CountingSet(uniform.folder, uniform.known()), state(25, 2, 12, 21))
-
-
 @pytest.mark.parametrize("offset", [0, 24, 40, 200, 4096 - 1])
 def test_damage_since_a_segment_was_learnt_is_found(uniform: CountingSet, tmp_path: Path, offset: int) -> None:
     """In the header, its number, the seals and the index: what its reader says is what is said."""
@@ -156,9 +140,6 @@ def test_another_file_in_the_place_of_a_segment_is_read(uniform: CountingSet, tm
     damaged: dict[int, CompactlibError] = {}
     StatsCache().gather(uniform, state(20, 2, 11), damaged=damaged)
     assert [type(error) for error in damaged.values()] == [LiveIndexMissing]
-    (tmp_path / segment_name(3)).unlink()
-    with pytest.raises(NotFound):
-        StatsCache().gather(uniform, state(30, 2, 21))
 
 
 def test_another_file_whose_payloads_have_other_sizes_is_read(uniform: CountingSet, tmp_path: Path) -> None:
