@@ -182,7 +182,7 @@ class _RaftLog(_Kind):
             segments, snapshot = reader.view().segments, reader.snapshot
             unflushed, others = len(reader.unflushed), [attrs.asdict(other) for other in reader.other_names()]
             rows: list[dict[str, Any]] = [
-                {"segment": stats.number, "format": stats.format, "first": stats.ref.first, "last": stats.ref.last,
+                {"segment": stats.number, "first": stats.ref.first, "last": stats.ref.last,
                  "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
                  "live_bytes": stats.live_bytes, "file_bytes": _file_bytes(reader.path_of(stats.number))}
                 for stats in segments]

@@ -1,9 +1,683 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names under their old place, until the last importer names `compactlib.indexset`."""
+"""`IndexSet`: an immutable sorted set of non-negative 64-bit integers, kept as runs.
 
-from compactlib.indexset import (
-    MAX_INDEX as MAX_INDEX,
-    IndexSet as IndexSet,
-    IndexSetBuilder as IndexSetBuilder,
-    merge_positions as merge_positions,
-)
+A set is two columns of numbers: the first and the last member (inclusive) of every run. Runs ascend, and at least one
+non-member lies between two neighbours, so equal sets have equal columns. That takes 16 bytes a run, and 8 bytes a
+member while no two members are neighbours: then both columns are one. Everything done to whole sets is a merge of
+sorted columns in C loops (`list.sort`, which merges two sorted stretches in linear time, then `map` and `compress`).
+
+>>> live = IndexSet.from_iterable([9, 1, 2, 4, 3, 9, 20, 21])
+>>> list(live.runs())
+[(1, 4), (9, 9), (20, 21)]
+>>> list(live - IndexSet.range(3, 9))
+[1, 2, 20, 21]
+>>> live
+IndexSet(7 in 3 runs, 1..21)
+
+The stored form; `docs/formats/indexset.md` describes it to the byte:
+
+    0        magic CLINDSET, version u16, number of runs u64, width of heads u8, width of tails u8     (20 bytes)
+    20       heads, gaps too large for one; tails, tails too large for one
+    end - 4  CRC-32 of everything before it
+
+All numbers of a column have one width, the one that makes it smallest; those that do not fit follow it as 64 bits. The
+bytes are at most nine times the runs, and equal sets have equal bytes on all machines.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, compress, count, islice, repeat
+from operator import add, and_, eq, ge, index as as_int, lt, rshift, sub
+from typing import Any, NoReturn, TypeAlias, final
+
+from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Unsorted
+from compactlib.files.record_frame import RecordFrame
+
+__all__ = ["IndexSet", "IndexSetBuilder", "merge_positions"]
+
+MAX_INDEX = (1 << 64) - 1
+"""The highest index there can be."""
+
+_Column: TypeAlias = "array[int]"
+_Runs: TypeAlias = "tuple[_Column, _Column]"
+_FRAME = RecordFrame("index set format", b"CLINDSET", 2, "<HQBB")
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+@final
+class IndexSet:
+    """An immutable sorted set of integers from 0 to 2**64 - 1, kept as maximal runs. `IndexSet()` is empty.
+
+    Sets compare, hash, pickle and combine (`|`, `&`, `-`) by value. `len()` is stored, not counted; above
+    `sys.maxsize` members it raises OverflowError, as for a `range`, and `count` still works.
+
+    - Making one: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`, `IndexSetBuilder`.
+    - Asking it: `in`, `holds`, `overlaps`, `isdisjoint`, `issubset`, `first`, `last`, `count`, `run_count`.
+    - Its members: iteration, `reversed`, `members`, `runs`, `columns`.
+    - A part of it: `at_least`, `at_most`, `between`, `chunks`.
+    """
+
+    __slots__ = ("__weakref__", "_count", "_firsts", "_lasts")
+
+    _firsts: _Column
+    _lasts: _Column
+    _count: int
+
+    def __init__(self) -> None:
+        nothing = array("Q")
+        self._fill(nothing, nothing)
+
+    def _fill(self, firsts: _Column, lasts: _Column) -> None:
+        if firsts == lasts:
+            lasts = firsts  # runs of one share their column: half the memory, and the sign for shortcuts
+        set_field = object.__setattr__
+        set_field(self, "_firsts", firsts)
+        set_field(self, "_lasts", lasts)
+        set_field(self, "_count", len(firsts) if lasts is firsts else sum(lasts) - sum(firsts) + len(firsts))
+
+    @classmethod
+    def _of(cls, runs: _Runs) -> IndexSet:
+        made = cls.__new__(cls)
+        made._fill(*runs)
+        return made
+
+    # --- making one ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_iterable(cls, indexes: Iterable[int]) -> IndexSet:
+        """Return the set of indexes in any order, repeated or not. Cost: O(n log n); linear where they ascend.
+
+        >>> IndexSet.from_iterable([3, 1, 2, 3])
+        IndexSet(3 in 1 run, 1..3)
+
+        Raises:
+            InvalidInput: a value is not an integer, or out of range; names it.
+        """
+        ordered = sorted(_column(list(indexes)))
+        return cls._of(_joined(ordered, ordered))
+
+    @classmethod
+    def from_sorted(cls, indexes: Iterable[int]) -> IndexSet:
+        """Return the set of indexes that ascend strictly. Cost: O(n).
+
+        Raises:
+            InvalidInput: a value is not an integer, or out of range; names it.
+            Unsorted: one does not exceed the one before it; names both.
+        """
+        values = _column(list(indexes)).tolist()
+        _check_ascending(values)
+        return cls._of(_joined(values, values))
+
+    @classmethod
+    def from_runs(cls, runs: Iterable[tuple[int, int]]) -> IndexSet:
+        """Return the set of all members of runs, pairs `(first, last)`, in any order, overlapping or not.
+
+        >>> list(IndexSet.from_runs([(7, 9), (1, 3), (4, 5), (2, 2)]).runs())
+        [(1, 5), (7, 9)]
+
+        Raises:
+            InvalidInput: a run is not a pair of indexes, or ends before it begins.
+
+        Cost: O(runs log runs); linear where they ascend.
+        """
+        firsts, lasts = _split_pairs(runs)
+        return cls._of(_joined(sorted(firsts), sorted(lasts)))
+
+    @classmethod
+    def range(cls, first: int, last: int) -> IndexSet:
+        """Return the set of all indexes from `first` to `last`, both inclusive.
+
+        Raises:
+            InvalidInput: an end is not an index, or `first` exceeds `last`.
+        """
+        return cls._of(_split_pairs([(first, last)]))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, *, path: str = "", offset: int = 0) -> IndexSet:
+        """Return the set that `to_bytes` was called on. Cost: O(runs).
+
+        Args:
+            data: exactly what `to_bytes` gave.
+            path: the file it was read from, for the message of an error.
+            offset: where in that file `data` begins, for the same.
+
+        Raises:
+            CorruptData: a byte was changed, cut off or added.
+            Unsupported: another release wrote it.
+        """
+        return cls._of(_decoded(data, path or "<bytes>", offset))
+
+    # --- asking it ----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    @property
+    def count(self) -> int:
+        """How many members there are, up to 2**64."""
+        return self._count
+
+    @property
+    def run_count(self) -> int:
+        """How many runs the members form."""
+        return len(self._firsts)
+
+    @property
+    def first(self) -> int:
+        """The lowest member; raises `NotFound` if the set is empty."""
+        return self._firsts[0] if self else _no_member("first")
+
+    @property
+    def last(self) -> int:
+        """The highest member; raises `NotFound` if the set is empty."""
+        return self._lasts[-1] if self else _no_member("last")
+
+    def __contains__(self, value: object) -> bool:
+        # Cost: O(log runs). For many values at once, intersect sets or use `merge_positions`.
+        if type(value) is not int:
+            try:
+                value = as_int(value)  # type: ignore[arg-type]
+            except TypeError:
+                return False
+        return self.holds(value)
+
+    def holds(self, index: int) -> bool:
+        """Return `index in self` for an `int`; a fifth quicker. Cost: O(log runs)."""
+        run = bisect_right(self._firsts, index) - 1
+        return run >= 0 and index <= self._lasts[run]
+
+    def __iter__(self) -> Iterator[int]:
+        if self._lasts is self._firsts:
+            return iter(self._firsts)
+        return chain.from_iterable(map(range, self._firsts, map(add, self._lasts, repeat(1))))
+
+    def __reversed__(self) -> Iterator[int]:
+        if self._lasts is self._firsts:
+            return reversed(self._firsts)
+        stops = map(sub, reversed(self._firsts), repeat(1))
+        return chain.from_iterable(map(range, reversed(self._lasts), stops, repeat(-1)))
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Iterate over the maximal runs as `(first, last)`, both inclusive, ascending."""
+        return zip(self._firsts, self._lasts, strict=True)
+
+    @property
+    def columns(self) -> tuple[memoryview, memoryview]:
+        """The first and the last members of the runs, as read-only 64-bit numbers of this machine."""
+        return memoryview(self._firsts).toreadonly(), memoryview(self._lasts).toreadonly()
+
+    def members(self) -> list[int]:
+        """Return all members, ascending. Cost: O(members) in C."""
+        return self._firsts.tolist() if self._lasts is self._firsts else list(self)
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Return whether a member lies in `first..last`, both inclusive; an empty range has none. Cost: O(log runs)."""
+        run = bisect_left(self._lasts, first)
+        return first <= last and run < len(self._firsts) and self._firsts[run] <= last
+
+    def isdisjoint(self, other: IndexSet) -> bool:
+        """Return whether the two sets share no member. Cost: O(runs where their ranges meet)."""
+        return not _overlap(self._runs, other._runs)
+
+    def issubset(self, other: IndexSet) -> bool:
+        """Return whether every member is one of `other`. Cost: as `intersection`."""
+        return self.intersection(other)._count == self._count
+
+    # --- taking a part ------------------------------------------------------------------------------------------
+
+    def at_least(self, index: int) -> IndexSet:
+        """Return the members from `index` upwards. Cost: O(log runs), and a copy of the columns kept."""
+        return self.between(index, MAX_INDEX)
+
+    def at_most(self, index: int) -> IndexSet:
+        """Return the members up to and including `index`. Cost: as `at_least`."""
+        return self.between(0, index)
+
+    def between(self, first: int, last: int) -> IndexSet:
+        """Return the members in `first..last`, both inclusive; none if `first` exceeds `last`. Cost: as `at_least`.
+
+        >>> list(IndexSet.from_runs([(1, 3), (5, 9), (11, 11)]).between(3, 6).runs())
+        [(3, 3), (5, 6)]
+        """
+        return self._taking(_between(self._runs, first, last))
+
+    def chunks(self, size: int) -> Iterator[IndexSet]:
+        """Iterate over the members in sets of `size` each, ascending; the last one may be smaller.
+
+        >>> [list(chunk) for chunk in IndexSet.from_runs([(1, 3), (5, 6)]).chunks(2)]
+        [[1, 2], [3, 5], [6]]
+
+        Raises:
+            InvalidInput: `size` is less than 1.
+
+        Cost: O(runs) at the start, O(log runs + runs of the chunk) for each.
+        """
+        if size < 1:
+            raise InvalidInput(f"chunks of {size} members; a chunk holds at least 1")
+        return map(IndexSet._of, _chunks(self._runs, size))
+
+    # --- combining ----------------------------------------------------------------------------------------------
+
+    def union(self, *others: IndexSet) -> IndexSet:
+        """Return the members of any of the sets. Cost: O(runs) for two, O(runs log sets) for more."""
+        return self._taking(_union([self._runs, *(other._runs for other in others)]))
+
+    def intersection(self, other: IndexSet) -> IndexSet:
+        """Return the members of both sets. Cost: O(runs where their ranges meet)."""
+        return self._taking(_intersection(self._runs, other._runs))
+
+    def difference(self, other: IndexSet) -> IndexSet:
+        """Return the members that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
+        return self._taking(_difference(self._runs, other._runs))
+
+    __or__, __and__, __sub__ = union, intersection, difference
+
+    # --- as a value ---------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """Return the set as compact bytes with a checksum (`docs/formats/indexset.md`). Cost: O(runs).
+
+        About one byte a run while most gaps are below 127 indexes, two below 32,767. Equal sets give equal bytes.
+        """
+        return _encoded(self._runs)
+
+    def __eq__(self, other: object) -> bool:
+        return self._runs == other._runs if isinstance(other, IndexSet) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._firsts.tobytes(), self._lasts.tobytes()))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return IndexSet.from_bytes, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "IndexSet(empty)"
+        runs = "1 run" if self.run_count == 1 else f"{self.run_count:,} runs"
+        return f"IndexSet({self._count:,} in {runs}, {self.first}..{self.last})"
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"an IndexSet cannot be changed; make another one (setting {name})")
+
+    def audit(self) -> None:
+        """Check that the runs ascend, do not touch, and add up to `count`.
+
+        Raises:
+            AuditFailed: they do not; says where.
+        """
+        before, counted = -2, 0
+        if len(self._firsts) != len(self._lasts):
+            raise AuditFailed(f"{len(self._firsts)} runs begin, {len(self._lasts)} end")
+        for run, (first, last) in enumerate(self.runs()):
+            if not before + 2 <= first <= last:
+                raise AuditFailed(f"run {run} is {first}..{last} after a run that ends at {before}; it must begin at "
+                                  f"{before + 2} or above and not end before it begins")
+            before, counted = last, counted + last - first + 1
+        if counted != self._count:
+            raise AuditFailed(f"the runs hold {counted} members, the set says {self._count}")
+
+    @property
+    def _runs(self) -> _Runs:
+        return self._firsts, self._lasts
+
+    def _taking(self, runs: _Runs) -> IndexSet:
+        return self if runs[0] is self._firsts and runs[1] is self._lasts else IndexSet._of(runs)
+
+
+class IndexSetBuilder:
+    """Collects ascending indexes as they come, and makes sets of them. Keeps the runs they form: 16 bytes a run.
+
+    >>> builder = IndexSetBuilder()
+    >>> builder.append_run(1, 4)
+    >>> builder.append(6)
+    >>> builder.build()
+    IndexSet(5 in 2 runs, 1..6)
+    """
+
+    def __init__(self) -> None:
+        self._ends: _Column = array("Q")  # the first and the last member of each run in turn
+
+    def append(self, index: int) -> None:
+        """Take one index, above all taken before. Cost: O(1). Raises as `append_run` does."""
+        self.append_run(index, index)
+
+    def append_run(self, first: int, last: int) -> None:
+        """Take all indexes from `first` to `last`, both inclusive and above all taken before. Cost: O(1).
+
+        Raises:
+            InvalidInput: no indexes, or `first` exceeds `last`; nothing was taken.
+            Unsorted: `first` is not above the last one; nothing was taken.
+        """
+        ends = self._ends
+        following = ends[-1] + 1 if ends else 0
+        if not following <= first <= last <= MAX_INDEX:
+            _split_pairs([(first, last)])
+            raise _unsorted(following - 1, first)
+        if first == following and ends:
+            ends[-1] = last
+        else:
+            ends.extend((first, last))
+
+    def build(self) -> IndexSet:
+        """Return the set of everything taken so far; the builder may go on. Cost: O(runs), a copy."""
+        return IndexSet._of((self._ends[::2], self._ends[1::2]))
+
+    def __repr__(self) -> str:
+        return f"IndexSetBuilder({self.build()!r})"
+
+
+def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
+    """Return the positions in `column` of all of `members`, from 0, ascending: one linear merge.
+
+    The answer is checked against the column before it is given, so input out of order never yields a wrong one: it
+    is refused, unless the answer is right all the same.
+
+    >>> merge_positions([5, 6, 9, 12, 40], [6, 12])
+    [1, 3]
+
+    Args:
+        column: integers, strictly ascending.
+        members: integers, strictly ascending, each of them in `column`.
+
+    Raises:
+        InvalidInput: a member is not in the column; names the first.
+        Unsorted: one of the two does not ascend strictly, and the positions cannot be found.
+
+    Cost: O(column + members) in C; O(members) where the members of the column are consecutive.
+    """
+    if not members:
+        return []
+    positions: list[int] = []
+    if column and column[-1] - column[0] + 1 == len(column):
+        positions = list(map(sub, members, repeat(column[0])))
+    elif column:
+        values = _merged(column, members)
+        # Before the k-th pair of equal values stand k members too many.
+        positions = list(map(sub, compress(count(), map(eq, values, islice(values, 1, None))), count()))
+    if (len(positions) == len(members) and min(positions) >= 0 and max(positions) < len(column)
+            and list(map(column.__getitem__, positions)) == list(members)):
+        return positions
+    for values in (column, members):  # type: ignore[assignment]
+        _check_ascending(values)
+    held = set(column)
+    absent = [member for member in members if member not in held]
+    raise InvalidInput(f"{len(absent)} of {len(members)} members are not in the column, the first is {absent[0]}")
+
+
+# --- checking what a caller passes --------------------------------------------------------------------------------
+
+
+def _column(values: list[Any]) -> _Column:
+    try:
+        return array("Q", values)
+    except (TypeError, OverflowError):
+        position = next(place for place, value in enumerate(values) if not _is_index(value))
+        raise InvalidInput(f"{values[position]!r} at position {position} is no index; indexes are integers from 0 to "
+                           f"{MAX_INDEX}") from None
+
+
+def _is_index(value: Any) -> bool:
+    try:
+        return 0 <= as_int(value) <= MAX_INDEX
+    except TypeError:
+        return False
+
+
+def _split_pairs(pairs: Iterable[tuple[int, int]]) -> _Runs:
+    """Return runs in any order as two columns, not yet canonical; `InvalidInput` names what is not a run."""
+    listed = list(pairs)
+    try:
+        firsts, lasts = [first for first, _ in listed], [last for _, last in listed]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"runs are pairs (first, last): {error}") from None
+    runs = _column(firsts), _column(lasts)
+    if not all(map(ge, lasts, firsts)):
+        first, last = next((first, last) for first, last in listed if last < first)
+        raise InvalidInput(f"the run ({first}, {last}) ends before it begins; pass (first, last), both inclusive")
+    return runs
+
+
+def _check_ascending(values: Sequence[int]) -> None:
+    if not all(map(lt, values, islice(values, 1, None))):
+        position = next(place for place in range(1, len(values)) if values[place] <= values[place - 1])
+        raise _unsorted(values[position - 1], values[position], f" at position {position}")
+
+
+def _unsorted(previous: int, found: int, place: str = "") -> Unsorted:
+    return Unsorted(f"{found}{place} follows {previous}; the values must ascend strictly", previous=previous,
+                    found=found)
+
+
+def _no_member(which: str) -> NoReturn:
+    raise NotFound(f"an empty set has no {which} member; ask `if index_set:` first")
+
+
+# --- algebra: canonical runs in, canonical runs out --------------------------------------------------------------
+#
+# Two sets are combined by a sweep over all their starts and all their ends, each in order and no longer paired; how
+# many runs are open at a place follows from how many starts and ends lie below. Sets are first cut to where their
+# ranges meet, by bisection.
+
+
+def _joined(starts: list[int], ends: list[int]) -> _Runs:
+    """Return what any number of runs cover, given all their starts and all their ends, each in order.
+
+    Counting pairs them again: a run ends at the k-th end when the next start lies at least two above, for then as
+    many runs were closed as opened. The same list may be passed twice: runs of one, repeated or not.
+    """
+    if not starts:
+        return array("Q"), array("Q")
+    edges = list(map(lt, map(add, ends, repeat(1)), islice(starts, 1, None)))
+    return (array("Q", [starts[0], *compress(islice(starts, 1, None), edges)]),
+            array("Q", [*compress(ends, edges), ends[-1]]))
+
+
+def _between(runs: _Runs, first: int, last: int) -> _Runs:
+    """Return what lies in `first..last`; the same columns if that is everything. O(log runs) and a copy."""
+    firsts, lasts = runs
+    start, stop = bisect_left(lasts, first), bisect_right(firsts, last)
+    if start >= stop or first > last:
+        return array("Q"), array("Q")
+    if not start and stop == len(firsts) and first <= firsts[0] and lasts[-1] <= last:
+        return runs
+    if firsts is lasts:  # runs of one: nothing to cut within a run
+        firsts = lasts = firsts[start:stop]
+        return firsts, lasts
+    firsts, lasts = firsts[start:stop], lasts[start:stop]
+    firsts[0] = max(firsts[0], first)
+    lasts[-1] = min(lasts[-1], last)
+    return firsts, lasts
+
+
+def _union(families: Sequence[_Runs]) -> _Runs:
+    held = sorted((runs for runs in families if runs[0]), key=lambda runs: runs[0][0])
+    if not held:
+        return array("Q"), array("Q")
+    if len(held) == 1:
+        return held[0]
+    if len(held) == 2 and held[0][1][-1] < held[1][0][0]:
+        return _followed(*held)
+    starts: list[int] = []
+    ends: list[int] = []
+    for firsts, lasts in held:
+        starts += firsts
+        ends += lasts
+    starts.sort()
+    ends.sort()
+    return _joined(starts, ends)
+
+
+def _intersection(left: _Runs, right: _Runs) -> _Runs:
+    left, right = _met(left, right)
+    if len(left[0]) < 2 or len(right[0]) < 2:
+        one, other = sorted((left, right), key=lambda runs: len(runs[0]))
+        return _between(other, one[0][0], one[1][-1]) if one[0] else one
+    starts, ends = _swept(left, right)
+    # Two runs are open from the (k+1)-th start to the k-th end, if that is not before it.
+    overlaps = list(map(ge, ends, islice(starts, 1, None)))
+    return (array("Q", list(compress(islice(starts, 1, None), overlaps))),
+            array("Q", list(compress(ends, overlaps))))
+
+
+def _overlap(left: _Runs, right: _Runs) -> bool:
+    left, right = _met(left, right)
+    if not left[0] or not right[0]:
+        return False
+    starts, ends = _swept(left, right)
+    return any(map(ge, ends, islice(starts, 1, None)))
+
+
+def _difference(runs: _Runs, removed: _Runs) -> _Runs:
+    if not runs[0]:
+        return runs
+    first, last = runs[0][0], runs[1][-1]
+    firsts, lasts = _between(removed, first, last)
+    if not firsts:
+        return runs
+    gaps = (array("Q", list(map(add, islice(lasts, len(lasts) - 1), repeat(1)))),
+            array("Q", list(map(sub, islice(firsts, 1, None), repeat(1)))))
+    below, above = _between(runs, first, firsts[0] - 1), _between(runs, lasts[-1] + 1, last)
+    return _followed(_followed(below, _intersection(runs, gaps)), above)
+
+
+def _chunks(runs: _Runs, size: int) -> Iterator[_Runs]:
+    firsts, lasts = runs
+    held: list[int] = list(accumulate(map(add, map(sub, lasts, firsts), repeat(1))))  # up to the end of each run
+
+    def member(position: int) -> int:
+        run = bisect_right(held, position)
+        return lasts[run] - (held[run] - 1 - position)
+
+    members = held[-1] if held else 0
+    for start in range(0, members, size):
+        yield _between(runs, member(start), member(min(start + size, members) - 1))
+
+
+def _met(left: _Runs, right: _Runs) -> tuple[_Runs, _Runs]:
+    """Return both, cut to the range of the other."""
+    if left[0] and right[0]:
+        left, right = (_between(left, right[0][0], right[1][-1]), _between(right, left[0][0], left[1][-1]))
+    return left, right
+
+
+def _followed(low: _Runs, high: _Runs) -> _Runs:
+    """Return both as one, where the second begins above the end of the first."""
+    if low[0] and high[0] and low[1][-1] + 1 == high[0][0]:
+        return low[0] + high[0][1:], low[1][:-1] + high[1]
+    return low[0] + high[0], low[1] + high[1]
+
+
+def _swept(left: _Runs, right: _Runs) -> tuple[list[int], list[int]]:
+    """Return all starts and all ends, each in order."""
+    starts = _merged(left[0], right[0])
+    if left[0] is left[1] and right[0] is right[1]:  # runs of one: every start is its own end
+        return starts, starts
+    return starts, _merged(left[1], right[1])
+
+
+def _merged(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    values = list(left)
+    values += right
+    values.sort()
+    return values
+
+
+# --- the stored form ----------------------------------------------------------------------------------------------
+
+
+def _most_tail(width: int) -> int:
+    """Return the number that marks a tail which does not fit its column, and the first that does not."""
+    return int((1 << 8 * width) - 1)
+
+
+def _most_gap(width: int) -> int:
+    """Return the same for a gap, which shares its number with one bit."""
+    return _most_tail(width) >> 1
+
+
+def _encoded(runs: _Runs) -> bytes:
+    firsts, lasts = runs
+    is_long: Iterable[bool] = repeat(False) if firsts is lasts else list(map(lt, firsts, lasts))
+    gaps = [*firsts[:1], *map(sub, islice(firsts, 1, None), map(add, lasts, repeat(2)))]
+    tails = list(map(sub, compress(map(sub, lasts, firsts), is_long), repeat(1)))
+    head_width, tail_width = _width_of(gaps, _most_gap), _width_of(tails, _most_tail)
+    large_gaps = _taken_out(gaps, _most_gap(head_width))
+    large_tails = _taken_out(tails, _most_tail(tail_width))
+    columns = ((head_width, map(add, map(add, gaps, gaps), is_long)), (8, large_gaps),
+               (tail_width, tails), (8, large_tails))
+    return _FRAME.encode(len(firsts), head_width, tail_width, body=b"".join(
+        _little_endian(array(_CODES[width], list(numbers))).tobytes() for width, numbers in columns))
+
+
+def _decoded(data: bytes | bytearray | memoryview, path: str, offset: int) -> _Runs:
+    run_count, head_width, tail_width, body = _FRAME.decode(bytes(data), path, offset=offset)
+
+    def require(holds: bool, expected: str, found: object) -> None:
+        if not holds:
+            raise CorruptData(path=path, offset=offset + _FRAME.header_bytes, expected=expected, found=str(found))
+
+    place = 0
+
+    def column(width: int, size: int) -> _Column:
+        nonlocal place
+        part = body[place:place + width * size]
+        require(len(part) == width * size, f"{size} numbers of {width} bytes", f"{len(part)} bytes")
+        numbers = array(_CODES[width])
+        numbers.frombytes(part)
+        place += len(part)
+        return _little_endian(numbers)
+
+    def put_back(numbers: list[int], most: int, width: int, most_of: Callable[[int], int]) -> None:
+        large = column(8, numbers.count(most))
+        require(not large or min(large) >= most, f"numbers from {most} on", "a smaller one")
+        for at, number in zip(list(compress(count(), map(eq, numbers, repeat(most)))), large, strict=True):
+            numbers[at] = number
+        require(width == _width_of(numbers, most_of), "the width that takes the fewest bytes", width)
+
+    for width in (head_width, tail_width):
+        require(width in _CODES, "numbers of 1, 2, 4 or 8 bytes", width)
+    heads = column(head_width, run_count)
+    is_long = list(map(and_, heads, repeat(1)))
+    gaps = list(map(rshift, heads, repeat(1)))
+    put_back(gaps, _most_gap(head_width), head_width, _most_gap)
+    tails = column(tail_width, sum(is_long)).tolist()
+    put_back(tails, _most_tail(tail_width), tail_width, _most_tail)
+    require(place == len(body), f"{place} bytes", len(body))
+    following = iter(tails)
+    spans = [next(following) + 1 if long else 0 for long in is_long] if tails else [0] * run_count
+    lasts = list(accumulate(map(add, map(add, gaps, spans), repeat(2)), initial=-2))[1:]
+    require(not lasts or lasts[-1] <= MAX_INDEX, f"indexes up to {MAX_INDEX}", lasts[-1:])
+    return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
+
+
+def _width_of(numbers: list[int], most_of: Callable[[int], int]) -> int:
+    """Return the width with which a column and its large numbers take the fewest bytes; of two, the smaller."""
+    if max(numbers, default=0) < most_of(1):
+        return 1
+    sizes = {width: width * len(numbers) + 8 * sum(map(ge, numbers, repeat(most_of(width)))) for width in _CODES}
+    return min(sizes, key=lambda width: (sizes[width], width))
+
+
+def _taken_out(numbers: list[int], most: int) -> list[int]:
+    """Replace the numbers from `most` on by `most`, and return them."""
+    if max(numbers, default=0) < most:
+        return []
+    places = list(compress(count(), map(ge, numbers, repeat(most))))
+    large = [numbers[at] for at in places]
+    for at in places:
+        numbers[at] = most
+    return large
+
+
+def _little_endian(column: _Column) -> _Column:
+    """Return the column as it is stored, or as it is used again."""
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

@@ -76,17 +76,20 @@ def found(folder: Path) -> dict[str, Any]:
 
 
 def told_while_a_task_waits(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """The outcomes of a run whose second task waits for the first to be known, and of one that is then cancelled."""
-    tasks: list[RewriteTask] = [CopyTask("first", __file__, str(folder)), WaitingTask("late", str(folder / "go"))]
+    """The outcomes of a run whose second job waits for those of the first, and of one that is then cancelled."""
+    # On two cores a job has eight tasks.
+    first: list[RewriteTask] = [CopyTask(f"first {number}", __file__, str(folder)) for number in range(8)]
+    tasks = [*first, WaitingTask("late", str(folder / "go"))]
     budget = Budget()
     cancelled = SparkExecutor(spark).run(tasks, budget=budget)
-    known = [next(cancelled)]
+    known = [next(cancelled) for _ in first]
     budget.cancel()
     ended = [*known, *cancelled]
     streamed = SparkExecutor(spark).run(tasks)
-    known = [next(streamed)]
+    known = [next(streamed) for _ in first]
     (folder / "go").touch()
     return {"cancelled": list(map(repr, ended)), "streamed": [outcome.task for outcome in [*known, *streamed]]}
+
 
 
 def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:
