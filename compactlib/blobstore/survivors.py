@@ -197,7 +197,7 @@ def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[l
             left = room
         left -= size
         here = outputs[-1]
-        if not here or here[-1].segment != part.segment:
+        if not here or here[-1].segment != part.segment or here[-1].offsets[-1] > part.offsets[row]:
             here.append(Picked(part.segment))
         here[-1].offsets.append(part.offsets[row])
         here[-1].sizes.append(size)
