@@ -133,7 +133,6 @@ def shared(view: BlobView) -> BlobView:
     (DecliningCost(**_GATE, min_reclaimed_segments=2), 4.0),
     (DecliningCost(**_GATE, decline=None), 0.0),
     (StatsBased(**_GATE), 11.0),
-    (CompactAll(**_GATE), 2.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPolicy, retention: float) -> None:
     random = Random(f"{policy.name} {retention}")
