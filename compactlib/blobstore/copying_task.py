@@ -248,7 +248,7 @@ def _pieces(offsets: Sequence[int], sizes: Sequence[int], sequences: Sequence[in
     while first < len(offsets):
         last, length = first + 1, sizes[first]
         while (last < len(offsets) and length + sizes[last] <= limit
-               and offsets[last] - offsets[last - 1] - sizes[last - 1] <= _MAX_GAP_BYTES):
+               and 0 <= offsets[last] - offsets[last - 1] - sizes[last - 1] <= _MAX_GAP_BYTES):
             length += sizes[last]
             last += 1
         yield _Piece(offsets[first:last].tolist() if isinstance(offsets, array) else offsets[first:last],

@@ -197,7 +197,7 @@ def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[l
             left = room
         left -= size
         here = outputs[-1]
-        if not here or here[-1].segment != part.segment:
+        if not here or here[-1].segment != part.segment or here[-1].offsets[-1] > part.offsets[row]:
             here.append(Picked(part.segment))
         here[-1].offsets.append(part.offsets[row])
         here[-1].sizes.append(size)
@@ -214,10 +214,11 @@ def _by_class(kept: Sequence[Picked], classes: Sequence[int]) -> Iterator[tuple[
 
 
 def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], now_ms: int, retention_ms: int) -> int:
-    end, until = BlobEnd.of(history), MAX_TIME_MS
+    until, earlier = MAX_TIME_MS, list[int]()
     if entry.kind == _PUT:
+        end = BlobEnd.of(history)
         until = min(end.expires_ms, end.deleted_ms + retention_ms)
-    earlier = [each.op_time_ms for each in history if each.kind == _PUT and each.sequence < entry.sequence]
+        earlier = [each.op_time_ms for each in history if each.kind == _PUT and each.sequence < entry.sequence]
     record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation, earlier, now_ms)
     found: object = place(record)
     if not isinstance(found, int) or abs(found) >= 1 << 63:

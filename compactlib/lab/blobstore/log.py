@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from types import ModuleType
 from typing import Protocol
 
@@ -34,7 +34,6 @@ from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.packing import Packing
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer, tells_many
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 from compactlib.lab.blobstore.survivors import SurvivorPlacement, class_of, needs_history
@@ -659,13 +658,15 @@ class _Copy:
         self.waited = 0.0
         # Segments that are given back when all is copied, and count as free until then.
         self._room_segments = 0
-        self._begin_cycle()
 
     def take(self, victims: Sequence[int]) -> None:
         """Copy what is valid of the victims; the numbers of the dead are free again."""
         log = self._log
         settings, records = log.settings, log.records
-        if log.placer is None and settings.survivors is None and records.one_size > 0:
+        if settings.survivors is not None:
+            self._take_in_steps(victims, settings.survivors)
+            return
+        if log.placer is None and records.one_size > 0:
             for row in victims:
                 self._count(row)
             self._copy_alike(victims)
@@ -681,9 +682,7 @@ class _Copy:
             kept, _ = records_by_loops.sorted_out([log._members[row]], [row], records.place, records.free)
             if log.histories is not None:
                 log.histories.remove(records.free[free:], records.key)
-            if settings.survivors is not None:
-                self._classify(kept, log._names[row], settings.survivors)
-            elif log.placer is not None:
+            if log.placer is not None:
                 self._room_segments += 1
                 self._place(kept, self._classes_for(kept, log.placer))
             else:
@@ -831,37 +830,56 @@ class _Copy:
             self._log._weigh()
             yield placer.copy(records.key[record], self._now_ms)
 
-    def _classify(self, kept: array[int], source: SegmentName, survivors: SurvivorPlacement) -> None:
-        """Take records into the cycle, as `cycle_plan` does it; into which segments follows at its end."""
-        records, histories, packing = self._log.records, self._log.histories, self._packing
-        for record in kept:
-            if not packing.admit(records.size[record]):
-                self._end_cycle()
-                packing = self._packing
-                packing.admit(records.size[record])
-            self._waiting.append(record)
-            earlier = [] if histories is None else [records.written[each] for each in histories.before(record)]
-            self._classes.append(class_of(survivors, Survivor(
-                records.written[record], records.until[record], records.size[record], source.generation, earlier),
-                self._now_ms))
-        self._sources.append(source)
-        packing.sources += 1
+    def _take_in_steps(self, victims: Sequence[int], survivors: SurvivorPlacement) -> None:
+        """Copy by class in a store's steps: whole segments, as many as the new ones take; the last of these once more.
+        """
+        log, records, most = self._log, self._log.records, self._log.settings.swap_segments
+        for row in victims:
+            self._count(row)
+        waiting, carried = list(victims), list[int]()
+        while waiting:
+            budgeted = most * log.settings.room_bytes - sum(map(log._valid.__getitem__, carried))
+            count = max(1, bisect_right(list(accumulate(map(log._valid.__getitem__, waiting))), budgeted))
+            while len(outputs := self._by_class([*carried, *waiting[:count]], survivors)) > most:
+                if count > 1:
+                    count = max(1, min(count - 1, count * most // len(outputs)))
+                else:
+                    carried = []
+            sources = [*carried, *waiting[:count]]
+            self._sources = [log._names[row] for row in sources]
+            free = len(records.free)
+            records_by_loops.sorted_out([log._members[row] for row in sources], sources, records.place, records.free)
+            if log.histories is not None:
+                log.histories.remove(records.free[free:], records.key)
+            self._in_cycle = [log._new_row(FIRST_SEGMENT) for _ in outputs]
+            for row, kept in zip(self._in_cycle, outputs, strict=True):
+                log._members[row] = array("i", kept)
+                log._used[row] = log._valid[row] = sum(map(records.size.__getitem__, kept))
+                log._newest[row] = max(map(records.written.__getitem__, kept))
+                for record in kept:
+                    records.place[record] = row
+            self._outputs = [row for row in self._outputs if row not in carried]
+            log._release(carried)
+            self._end_cycle()
+            waiting, carried = waiting[count:], self._outputs[-1:] if outputs else []
+            if carried and log._used[carried[0]] == log.settings.room_bytes:
+                carried = []
 
-    def _put_by_class(self) -> None:
-        log, records, numbers = self._log, self._log.records, self._packing.placed(self._classes)
-        self._in_cycle = [log._new_row(FIRST_SEGMENT) for _ in range(self._packing.filled)]
-        for record, number in zip(self._waiting, numbers, strict=True):
-            row = records.place[record] = self._in_cycle[number]
-            log._members[row].append(record)
-            log._used[row] += records.size[record]
-            log._valid[row] += records.size[record]
-            log._newest[row] = max(log._newest[row], records.written[record])
-        self._begin_cycle()
-
-    def _begin_cycle(self) -> None:
-        settings = self._log.settings
-        self._packing = Packing(settings.room_bytes, settings.swap_segments, is_placed=True)
-        self._waiting, self._classes = array("i"), array("I")
+    def _by_class(self, sources: Sequence[int], survivors: SurvivorPlacement) -> list[list[int]]:
+        """What each new segment gets: class by class, unless as they are copied takes fewer."""
+        log, records, histories = self._log, self._log.records, self._log.histories
+        kept, classes = list[int](), dict[int, int]()
+        for row in sources:
+            for record in log._members[row]:
+                if records.place[record] == row:
+                    kept.append(record)
+                    earlier = () if histories is None else [records.written[each] for each in histories.before(record)]
+                    classes[record] = class_of(survivors, Survivor(
+                        records.written[record], records.until[record], records.size[record],
+                        log._names[row].generation, earlier, self._now_ms), self._now_ms)
+        plain = _packed(kept, records, log.settings.room_bytes)
+        by_class = _packed(sorted(kept, key=classes.__getitem__), records, log.settings.room_bytes)
+        return by_class if len(by_class) <= len(plain) else plain
 
     def _begin_output(self) -> None:
         if len(self._in_cycle) == self._log.settings.swap_segments:
@@ -870,8 +888,6 @@ class _Copy:
         self._in_cycle.append(self._log._new_row(FIRST_SEGMENT))
 
     def _end_cycle(self) -> None:
-        if self._waiting:
-            self._put_by_class()
         assert len(self._in_cycle) <= len(self._sources), "what one source keeps fits into one output"
         if self._in_cycle:
             generation = 1 + max(name.generation for name in self._sources)
@@ -884,6 +900,18 @@ class _Copy:
         """The rows of the outputs."""
         self._end_cycle()
         return self._outputs
+
+
+def _packed(kept: Iterable[int], records: Records, room: int) -> list[list[int]]:
+    """Which records each of some segments takes, if they are filled one behind the other."""
+    left, outputs = 0, list[list[int]]()
+    for record in kept:
+        if records.size[record] > left:
+            outputs.append([])
+            left = room
+        left -= records.size[record]
+        outputs[-1].append(record)
+    return outputs
 
 
 def _fill(kept: array[int], start: int, room: int, row: int, records: Records) -> tuple[int, int, int]:

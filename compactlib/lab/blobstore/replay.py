@@ -197,6 +197,7 @@ class BlobSettings:
 
         Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`). For a policy
         that looks ahead, give `forecast_seconds`: a store shows seven days, by the hour.
+        Of a compaction that fills more than eight segments, names may be others unless `survivors` are laid out.
 
         Args:
             config: the store's.
