@@ -42,23 +42,6 @@ class ObjectExists(Conflict):
         self.key = key
 
 
-class ForeignFile(CompactlibError):
-    """Where an object, or a folder above it, belongs is something else: a symbolic link, a pipe, a device.
-
-    It was not followed, not opened and not changed. See what it is, and move it away.
-
-    Attributes:
-        key: the object that was asked for.
-        path: what is in its way.
-    """
-
-    def __init__(self, *, key: str, path: str) -> None:
-        super().__init__(f"{path!r}, on the way to the object {key!r}, is neither an ordinary file nor a folder; links "
-                         f"are never followed: see what it is, and move it away")
-        self.key = key
-        self.path = path
-
-
 class BadDigest(CorruptData):
     """An object's bytes are not those that were created. Restore it from a copy; nothing was returned."""
 

@@ -24,7 +24,7 @@ from compactlib.files.disk import (
     sync_names,
 )
 from compactlib.objects.digest import size_and_digest
-from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
+from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
@@ -36,7 +36,7 @@ _MAX_REMEMBERED = 10_000
 
 def is_local_objects(folder: StrPath) -> bool:
     """Whether a folder is one of `LocalObjects`; looks, and makes nothing."""
-    return _kind_of(os.path.join(os.fspath(folder), _INCOMING)) == stat.S_IFDIR
+    return os.path.isdir(os.path.join(os.fspath(folder), _INCOMING))
 
 
 class LocalObjects(Closing):
@@ -48,7 +48,7 @@ class LocalObjects(Closing):
     Names that are found may have been made by a process that was killed before it synced them, or that has yet to.
     So each folder is synced when this store first looks into it, and before a create answers that there is one already.
 
-    Links below the folder are never followed, and what is no ordinary file is never opened: see `ForeignFile`.
+    The folder is the store's own: links, pipes and devices have no place in it.
 
     Args:
         folder: made if there is none.
@@ -59,7 +59,6 @@ class LocalObjects(Closing):
     Raises:
         NotFound: there is no store in the folder, and `create` is not set.
         StorageError: the folder cannot be made.
-        ForeignFile: `.incoming` in it is a link.
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
@@ -71,7 +70,7 @@ class LocalObjects(Closing):
         # Folders whose own names are durable, and those that were synced as a whole since this store was opened.
         self._lasting: set[str] = set()
         self._settled: set[str] = set()
-        if not create and _kind_of(os.path.join(self._folder, _INCOMING)) is None:
+        if not create and not is_local_objects(self._folder):
             raise NotFound(f"{self._folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
                            f"or open it with create=True to make a store there")
         self._make_store()
@@ -88,7 +87,6 @@ class LocalObjects(Closing):
         Raises:
             StorageError: the disk refused; `DiskFull` if it is full. There is no object then, except if only the last
                 sync was refused: the same create is `ObjectExists` then, once that has succeeded.
-            ForeignFile: in place of the object, or of a folder above it, is something else.
         """
         path = self._path(key)
         size_bytes, digest = size_and_digest(data)
@@ -119,13 +117,10 @@ class LocalObjects(Closing):
                 raise self._taken(key, path) from error
             raise
 
-    def _taken(self, key: str, path: str) -> ObjectExists | BadKey | ForeignFile:
+    def _taken(self, key: str, path: str) -> ObjectExists | BadKey:
         """What to answer for a name that is taken, once its creator no longer has to sync it."""
-        kind = _kind_of(path)
-        if kind == stat.S_IFDIR:
+        if os.path.isdir(path):
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
-        if kind not in (stat.S_IFREG, None):
-            return ForeignFile(key=key, path=path)
         self._make_lasting(key)
         self._sync(os.path.dirname(path))
         return ObjectExists(key=key)
@@ -147,11 +142,8 @@ class LocalObjects(Closing):
 
     def _incoming(self) -> str:
         path = os.path.join(self._folder, _INCOMING)
-        kind = _kind_of(path)
-        if kind is None:
+        if not os.path.isdir(path):
             make_missing_folder(self._files, path)
-        elif kind != stat.S_IFDIR:
-            raise ForeignFile(key=_INCOMING, path=path)
         return path
 
     def _make_lasting(self, key: str) -> None:
@@ -159,15 +151,13 @@ class LocalObjects(Closing):
         path = self._folder
         for part in key.split("/")[:-1]:
             above, path = path, os.path.join(path, part)
-            kind = _kind_of(path)
-            if kind is None:
+            status = look_at(path)
+            if status is None:
                 make_missing_folder(self._files, path)
-            elif kind == stat.S_IFREG:
+            elif not stat.S_ISDIR(status.st_mode):
                 raise BadKey(f"the key {key!r} continues another one that is an object here; a folder cannot hold "
                              f"both", key=key)
-            elif kind != stat.S_IFDIR:
-                raise ForeignFile(key=key, path=path)
-            if kind is None or path not in self._lasting:
+            if status is None or path not in self._lasting:
                 self._files.sync_folder(above)
                 _remember(self._lasting, path)
 
@@ -220,39 +210,33 @@ class LocalObjects(Closing):
     def _open(self, key: str) -> int:
         path = self._path(key)
         try:
-            # Without waiting, in case the name is a pipe's.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             raise ObjectNotFound(key=key) from None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise ForeignFile(key=key, path=path) from None
             raise StorageError.from_os(error, "open", path) from error
         try:
-            self._require_object(key, path, os.fstat(descriptor))
+            self._require_object(key, os.fstat(descriptor))
             self._settle(key)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _require_object(self, key: str, path: str, status: os.stat_result) -> None:
+    def _require_object(self, key: str, status: os.stat_result) -> None:
         if stat.S_ISDIR(status.st_mode):
             raise ObjectNotFound(key=key)
-        if not stat.S_ISREG(status.st_mode):
-            raise ForeignFile(key=key, path=path)
 
     def info(self, key: str) -> ObjectInfo:
-        path = self._path(key)
-        status = look_at(path)
+        status = look_at(self._path(key))
         if status is None:
             raise ObjectNotFound(key=key)
-        self._require_object(key, path, status)
+        self._require_object(key, status)
         self._settle(key)
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. Looks only into folders that can hold such keys, and passes over links and pipes."""
+        """See `ObjectStore.list`. Looks only into folders that can hold such keys."""
         self._require_open()
         check_prefix(prefix, after)
         return self._walk("", prefix, after)
@@ -289,25 +273,20 @@ class LocalObjects(Closing):
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `MultiDelete.delete_many`. Each folder is synced once."""
-        paths = {key: self._path(key) for key in checked_deletes(keys)}
-        for key, path in paths.items():
-            self._unlink(key, path)
-        for folder in dict.fromkeys(map(os.path.dirname, paths.values())):
+        paths = [self._path(key) for key in checked_deletes(keys)]
+        for path in paths:
+            self._unlink(path)
+        for folder in dict.fromkeys(map(os.path.dirname, paths)):
             if os.path.isdir(folder):
                 self._sync(folder)
 
-    def _unlink(self, key: str, path: str) -> None:
-        kind = _kind_of(path)
-        if kind == stat.S_IFDIR:
-            return
-        if kind == stat.S_IFREG:
+    def _unlink(self, path: str) -> None:
+        if os.path.isfile(path):
             try:
                 self._files.unlink(path)
             except StorageError as error:
                 if error.errno != errno.ENOENT:
                     raise
-        elif kind is not None:
-            raise ForeignFile(key=key, path=path)
 
     def sweep(self, older_than: float) -> int:
         """Remove private files that crashed writers left, if they were written before `older_than`.
@@ -336,20 +315,14 @@ class LocalObjects(Closing):
         return removed
 
     def _path(self, key: str) -> str:
-        """Where an object lies; on the way there is no link.
+        """Where an object lies.
 
         Raises:
             BadKey: this is no key.
-            ForeignFile: a folder on the way is a link.
         """
         self._require_open()
         check_key(key)
-        path, *parts = [self._folder, *key.split("/")]
-        for part in parts[:-1]:
-            path = os.path.join(path, part)
-            if os.path.islink(path):
-                raise ForeignFile(key=key, path=path)
-        return os.path.join(path, parts[-1])
+        return os.path.join(self._folder, key)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -365,12 +338,6 @@ class LocalObjects(Closing):
 
     def __repr__(self) -> str:
         return f"LocalObjects({self._folder!r})"
-
-
-def _kind_of(path: str) -> int | None:
-    """What a name stands for, as the `S_IF...` constants of `stat`, a link for itself; `None` for nothing."""
-    found = look_at(path)
-    return None if found is None else stat.S_IFMT(found.st_mode)
 
 
 def _remember(folders: set[str], folder: str) -> None:

@@ -459,9 +459,9 @@ MISTAKES: Sequence[Mistake] = (
         "Who was told that an object exists relies on it, and a power failure takes it."),
     Mistake(
         "object-folder-not-synced", "compactlib/objects/local.py",
-        "            if kind is None or path not in self._lasting:\n"
+        "            if status is None or path not in self._lasting:\n"
         "                self._files.sync_folder(above)\n",
-        "            if kind is None or path not in self._lasting:\n",
+        "            if status is None or path not in self._lasting:\n",
         ("local_objects-crashes",),
         "All objects below a new folder are gone after a power failure."),
     Mistake(

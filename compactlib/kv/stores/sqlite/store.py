@@ -44,8 +44,6 @@ _FOLD_SECONDS = 60.0
 """When it is tried again beside a reader that goes on."""
 _FOLD_EVERY = 32
 """Transactions from one look at its size to the next."""
-_SETTLED_SECONDS = 0.1
-"""Far more than the moment in which a folder may change twice and keep its time of change."""
 
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
 _SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
@@ -194,27 +192,11 @@ class SqliteStore(KVStore):
                 raise Busy(f"{self._path} was opened for reading alone, and an owner has changed it meanwhile; open it "
                            f"again")
 
-    def _require_in_place(self, operation: str, connection: FileConnection, *, writes: bool = False) -> None:
+    def _require_in_place(self, operation: str, connection: FileConnection) -> None:
         """Return if what is at the path is what was opened: SQLite goes on to read and write what was removed."""
-        folder = _state_of(self._folder)
-        if folder is not None and folder == connection.folder and connection.is_settled:
-            # No name in it has changed. To look at the `-wal` itself would make the next writes to it dearer: after a
-            # look at a file's times, what changes it is given a time of its own.
-            return
-        is_wal_gone = False
         if _identity_of(self._path) != self._file or self._file != connection.file:
-            gone = "the file"
-        else:
-            is_wal_gone = connection.wal is not None and _identity_of(f"{self._path}-wal") != connection.wal
-            gone = "SQLite's -wal beside it" if is_wal_gone and writes else ""
-        if gone:
-            raise StoreFailed(operation=operation, path=self._path, detail=f"{gone} was removed, or another one was "
-                              f"put in its place; open it again")
-        now = self._clock.monotonic()
-        if folder != connection.folder:
-            connection.folder, connection.since, connection.is_settled = folder, now, False
-        elif not is_wal_gone and now - connection.since >= _SETTLED_SECONDS and connection.tells_moments:
-            connection.is_settled = True
+            raise StoreFailed(operation=operation, path=self._path, detail="the file was removed, or another one was "
+                              "put in its place; open it again")
 
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
         with self._reading("get") as connection, _rolled_back(connection):
@@ -267,7 +249,7 @@ class SqliteStore(KVStore):
             with named_errors("begin", self._path):
                 connection.execute("BEGIN IMMEDIATE")
             with _rolled_back(connection):
-                self._require_in_place("write", connection, writes=True)
+                self._require_in_place("write", connection)
                 with named_errors("write", self._path):
                     work = _Work(connection, counter_of(connection, self._path))
                     answers: list[Exception | None] = [work.carry_out(transaction) for transaction in batch]
@@ -321,19 +303,12 @@ class SqliteStore(KVStore):
                                          check_same_thread=False, factory=FileConnection)
             try:
                 connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-                self._know_files(connection)
+                connection.file = _identity_of(self._path)
             except BaseException:
                 # It would keep the file open for as long as the exception lives.
                 connection.close()
                 raise
         return connection
-
-    def _know_files(self, connection: FileConnection) -> None:
-        """Remember which file a connection has, and which `-wal`: its first look opens that, which then stays."""
-        connection.file = _identity_of(self._path)
-        if not self._read_only:
-            connection.execute("PRAGMA user_version").fetchone()
-            connection.wal = _identity_of(f"{self._path}-wal")
 
     def _set_up(self, *, create: bool) -> None:
         try:
@@ -347,7 +322,7 @@ class SqliteStore(KVStore):
                                     path=self._path)
                 if not self._read_only:
                     self._switch_to_wal(connection)
-                    self._know_files(connection)
+                    connection.file = _identity_of(self._path)
                 if ready:
                     return
                 with _rolled_back(connection):
@@ -384,23 +359,10 @@ class FileConnection(sqlite3.Connection):
     """One to the file.
 
     Attributes:
-        file: by which the file is known.
-        wal: by which its `-wal` is; `None` if it is only read.
-        folder: by which it is seen that a name in the folder has changed since both were looked at.
-        since: when that was first so, seconds of the store's steady clock.
-        is_settled: whether both were looked at so much later that a change since then would be seen.
+        file: device and inode of the file that it has open.
     """
 
     file: tuple[int, int] | None = None
-    wal: tuple[int, int] | None = None
-    folder: tuple[int, int, int, int] | None = None
-    since: float = 0.0
-    is_settled: bool = False
-
-    @property
-    def tells_moments(self) -> bool:
-        """Whether the folder's time of change is finer than a millisecond, which it is not on every file system."""
-        return self.folder is not None and self.folder[3] % 1_000_000 != 0
 
 
 _opened: weakref.WeakValueDictionary[int, SqliteStore] = weakref.WeakValueDictionary()
@@ -464,18 +426,11 @@ def _require_file(path: str, files: Files | None) -> None:
 
 def _identity_of(path: str) -> tuple[int, int] | None:
     """By which it is seen that a path names another file; `None` if it names none."""
-    state = _state_of(path)
-    return None if state is None else state[:2]
-
-
-def _state_of(path: str) -> tuple[int, int, int, int] | None:
-    """By which it is seen of a folder that a name in it has changed; `None` if there is nothing."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    # Who restores files may set the first time back to what it was, and not the second.
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    return found.st_dev, found.st_ino
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
