@@ -24,7 +24,7 @@ TOP = Path(compactlib.__path__[0])
 AT_MOST = {
     "compactlib": 20,
     "compactlib.raftlog": 46, "compactlib.blobstore": 33, "compactlib.staging": 36, "compactlib.catalog": 46,
-    "compactlib.scheduler": 38, "compactlib.fences": 14, "compactlib.kv": 30, "compactlib.spark": 14,
+    "compactlib.scheduler": 36, "compactlib.fences": 14, "compactlib.kv": 30, "compactlib.spark": 14,
     "compactlib.hosting": 3, "compactlib.commandlog": 9, "compactlib.lab": 27, "compactlib.testing": 70,
     "tests.tools.interleave": 10,
     "compactlib.objects": 20, "compactlib.runtime": 16, "compactlib.executors": 17, "compactlib.files": 9,
