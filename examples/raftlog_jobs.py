@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RaftlogExecute`: a worker's execute that rewrites segments of Raft logs, fenced.
 
+    python -m examples.raftlog_jobs URL LOGS FENCES [SECONDS]
+
+A worker process: it takes the jobs of the scheduler at URL, compacts the logs in the folder LOGS, one a tenant, opens
+each only for its job, and keeps the tokens that it saw in the folder FENCES, which all workers share. It prints a line
+when a job starts and when it ends, and ends with its standard input. Before each commit it waits for SECONDS, to be
+watched.
+
 The scheduler's blocks are the logs' segments: the tenant is the log's name, the id of a block its segment's number, and
 after a rewrite the number with the token of the job that wrote it (`segment_block_id`). A job's sources are a group of
 adjacent segments, which become one (or more, if they do not fit into one). The files are the log's own business: give
@@ -11,17 +18,31 @@ Doing a job twice is harmless. What a worker before has committed is found merge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
+from pathlib import Path
 
 import attrs
 
-from compactlib.errors import BudgetSpent, Busy, CompactionFailed, InvalidInput, NotFound
-from compactlib.fences import LockingFence, TokenFence
+from compactlib.clock import SystemClock
+from compactlib.errors import BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput, NotFound
+from compactlib.executors import Executor, LocalExecutor, RewriteTask
+from compactlib.fences import FileFence, LockingFence, TokenFence
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
 from compactlib.raftlog.policy import LeftOut, filled_groups, is_worthwhile
-from compactlib.rewrite import Executor
-from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob
+from compactlib.rewrite import RewriteOutcome
+from compactlib.runtime import Budget, Observer
+from compactlib.scheduler import (
+    BlockMeta,
+    CompactedBlocks,
+    NoOutput,
+    RunningJob,
+    SchedulerClient,
+    Worker,
+    WorkerOptions,
+)
 from compactlib.scheduler.errors import ReleaseJob
 
 _DIGITS = 16
@@ -92,7 +113,7 @@ class RaftlogExecute:
     """An `Execute` for jobs whose sources are segments. Any thread may call it; one compaction a log runs at a time.
 
     Args:
-        logs: the open log of each tenant, or a function that gives it (and raises `NotFound`).
+        logs: the open log of each tenant, or a function that opens it for one job, which closes it.
         fence: what every commit goes through, under the job's name.
         executor: runs the copying; the worker's thread by default.
     """
@@ -114,10 +135,14 @@ class RaftlogExecute:
             CompactlibError: what the rewrite ended in; the segments are as before.
         """
         job.check()
+        policy = TheseSegments(tuple(sorted(map(segment_of_block, job.plan.source_blocks))))
+        # First: whoever still holds the log for this job, asleep maybe, commits nothing any more.
+        self._fence.admit(job.plan.name, job.token)
+        with self._log(job.plan.tenant) as log:
+            return self._joined(job, log, policy)
+
+    def _joined(self, job: RunningJob, log: SegmentLog, policy: TheseSegments) -> CompactedBlocks:
         token, plan = job.token, job.plan
-        log = self._log(plan.tenant)
-        policy = TheseSegments(tuple(sorted(map(segment_of_block, plan.source_blocks))))
-        self._fence.admit(plan.name, token)
         why = ""
         try:
             why = log.compact(policy=policy, executor=self._executor, budget=job.budget,
@@ -143,10 +168,61 @@ class RaftlogExecute:
                              for stats in left),
             no_output=None if left else NoOutput.EMPTY)
 
-    def _log(self, tenant: str) -> SegmentLog:
+    def _log(self, tenant: str) -> AbstractContextManager[SegmentLog]:
         if callable(self._logs):
-            return self._logs(tenant)
+            try:
+                return self._logs(tenant)
+            except Busy as error:
+                raise ReleaseJob(f"another worker has log {tenant!r} open; try again later") from error
         log = self._logs.get(tenant)
         if log is None:
             raise NotFound(f"this worker has no log {tenant!r}; it has {', '.join(sorted(self._logs)) or 'none'}")
-        return log
+        return nullcontext(log)
+
+
+@attrs.frozen
+class Slow:
+    """An `Executor` that waits before it hands over what was rewritten, so that there is time to kill it.
+
+    Attributes:
+        seconds: how long.
+    """
+
+    seconds: float
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        """See `Executor`."""
+        for outcome in LocalExecutor().run(tasks, budget=budget, observer=observer):
+            _say("rewritten")
+            SystemClock().sleep(self.seconds)
+            yield outcome
+
+
+def _say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def main(url: str, logs: str, fences: str, seconds: str = "0") -> None:
+    """Work until standard input ends."""
+    execute = RaftlogExecute(lambda tenant: SegmentLog(Path(logs) / tenant, create=False), FileFence(fences),
+                             Slow(float(seconds)))
+
+    def told(job: RunningJob) -> CompactedBlocks:
+        _say("started", job.plan.name, job.token)
+        try:
+            found = execute(job)
+        except CompactlibError as error:
+            _say("failed", job.plan.name, type(error).__name__)
+            raise
+        _say("done", job.plan.name, job.token)
+        return found
+
+    with SchedulerClient([url]) as client, \
+            Worker(client, told, cleanup=lambda tombstone: None, options=WorkerOptions(poll_seconds=0.2)):
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

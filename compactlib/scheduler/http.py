@@ -294,7 +294,8 @@ class SchedulerClient(Closing):
             raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
 
     def _ask(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
-        deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
+        began, pause = self._clock.monotonic(), _FIRST_PAUSE_SECONDS
+        deadline = began + self._timeout
         at, tries, is_unknown, why = self._preferred, 0, False, ""
         while (left := deadline - self._clock.monotonic()) > 0:
             if self._is_closed:
@@ -330,7 +331,7 @@ class SchedulerClient(Closing):
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self._preferred = at
         if is_unknown:
-            raise NoAnswer(waited_seconds=self._timeout, reason=why)
+            raise NoAnswer(waited_seconds=round(self._clock.monotonic() - began, 3), reason=why)
         raise Busy(f"no node carried it out within {self._timeout} seconds, and nothing was changed; the last word of "
                    f"{why}; try again")
 

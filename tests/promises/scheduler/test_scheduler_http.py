@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import http.client
 import json
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -31,25 +28,9 @@ from compactlib.scheduler import (
     Verdict,
 )
 from compactlib.scheduler.errors import TurnedAway
+from tests.promises.scheduler.serving import served
 
-uvicorn = pytest.importorskip("uvicorn")
 SECRET = "a secret of more than sixteen characters"
-
-
-@contextlib.contextmanager
-def served(application: SchedulerApplication) -> Iterator[str]:
-    """Serve it in a thread; yields the address."""
-    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        threading.Event().wait(0.005)
-    try:
-        yield "http://{}:{}".format(*server.servers[0].sockets[0].getsockname())
-    finally:
-        server.should_exit = True
-        thread.join(60)
 
 
 def opened() -> Scheduler:
