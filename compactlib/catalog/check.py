@@ -178,9 +178,9 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
 
 def _is_same(read: Read, history: RetainedVersions) -> bool:
     """Return whether memory has the same version, which is retained."""
-    if read.payload is None or read.version == history.latest:
+    if read.catalog is not None and (read.payload is None or read.version == history.latest):
         return read.catalog == history.catalog(read.version)
-    return not history.has(read.version - 1) or read.payload == history.payload(read.version)
+    return not history.has(read.version - 1) or read.payload in (None, history.payload(read.version))
 
 
 class _Verification:

@@ -344,7 +344,8 @@ class CatalogService(Closing):
 
         Args:
             budget: not needed: nothing has to be counted.
-            basis: was read before the nodes were asked; default: is read now.
+            basis: was read before the nodes were asked, so that a copy registered since keeps history from being cut;
+                default: is read now, for reports of this moment.
             reports: one a node that answered.
             topology: all nodes that there are.
             assignments: which nodes must host which partitions.

@@ -29,7 +29,7 @@ from compactlib.catalog import (
     Zone,
     ZoneAssignments,
 )
-from compactlib.catalog.errors import ClockSkewExceeded, NotReady, StaleTerm
+from compactlib.catalog.errors import ClockSkewExceeded, NotReady, StaleTerm, TimeBeforeHistory
 from compactlib.clock import ManualClock
 from compactlib.errors import Stale
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
@@ -126,6 +126,31 @@ def test_node_that_was_taken_out_begins_nothing_more() -> None:
         with pytest.raises(NotReady):
             refused()
     assert stopped.join() == NodeId("A", 4)
+
+
+def test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join() -> None:
+    """Though that was there when the partition was registered."""
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    stays, back = node_on(store, clock), node_on(store, clock, "B")
+    stays.join()
+    for number in range(6):
+        stays.service.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    back.service.poll()
+    back.published.register(7, 0, incarnation=1, created_at=back.service.history.activation(2),
+                            history=back.service.history)
+    clock.advance(60.0)
+    time = stays.service.history.activation(5)
+    topology, conditions = Members(store).read()
+    view = stays.service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=topology,
+                              low_watermark=time, conditions=conditions)
+    assert stays.service.compact(stays.service.plan(view=view)).earliest == 5
+    with pytest.raises(TimeBeforeHistory):
+        back.join()
+    assert Members(store).read()[0].nodes == {NodeId("A", 1)}
+    with pytest.raises(NotReady):
+        back.report()
+    back.published.remove(7, 0, 1)
+    assert back.join() == NodeId("B", 4)
 
 
 def test_node_refuses_a_time_above_its_own_report() -> None:

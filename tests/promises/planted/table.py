@@ -133,6 +133,12 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/catalog/test_catalog_node.py::test_node_joins_after_the_greatest_skew_of_the_clocks",),
         "A transaction of a node that has just joined begins below a time that was handed out before."),
     Mistake(
+        "catalog-joined-without-its-versions", "compactlib/catalog/node.py",
+        "                self.service.history.at(needed.time)\n",
+        "                pass\n",
+        ("tests/promises/catalog/test_catalog_node.py::test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join",),
+        "A node joins with a replica that must replay versions that are gone."),
+    Mistake(
         "catalog-hole-in-the-log-unseen", "compactlib/catalog/check.py",
         "            growing = None\n            yield Read(missing, None, problem=_missing(missing))\n",
         "            pass\n",

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executing commands, reading versions, and how both go with other writers and with clocks that are wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.catalog import (
+    Catalog,
+    CatalogService,
+    CatalogTable,
+    DropObject,
+    HybridClock,
+    Index,
+    IndexStatus,
+    NodeId,
+    NodeReport,
+    PutObject,
+    RenameObject,
+    Schema,
+    SetIndexStatus,
+    Topology,
+    UpdateLog,
+    Zone,
+)
+from compactlib.catalog.errors import (
+    CatalogVersionNotFound,
+    ClockSkewExceeded,
+    CommandRefused,
+    NotReady,
+    RecordTooLarge,
+    TimeBeforeHistory,
+)
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
+from compactlib.kv import KVStore, MemoryStore
+
+TABLE = [PutObject(Schema("S")), PutObject(Zone("Z", 4)), PutObject(CatalogTable("T"), schema="S", zone="Z"),
+         PutObject(Index("I"), schema="S", table="T")]
+
+
+def service_on(store: KVStore | None = None, clock: ManualClock | None = None, *, seed: int = 1,
+               **options: Any) -> CatalogService:
+    wall = clock or ManualClock(1000.0)
+    log = UpdateLog(MemoryStore() if store is None else store, rng=Random(seed), clock=wall,
+                    **{name: options.pop(name) for name in ("max_record_bytes",) if name in options})
+    return CatalogService(log, HybridClock(wall), **options)
+
+
+def schemas(catalog: Catalog) -> set[str]:
+    return {schema.name for schema in catalog.schemas.values()}
+
+
+def test_batch_is_one_version_or_none() -> None:
+    service = service_on()
+    made = service.execute([*TABLE, PutObject(Schema("S"), if_exists="keep")])
+    assert (made.version, made.applied, made.attempts) == (1, (True, True, True, True, False), 1)
+    with pytest.raises(CommandRefused) as refused:
+        service.execute([PutObject(Schema("X")), PutObject(Schema("S"))])
+    assert refused.value.version == 1
+    assert schemas(service.catalog(service.history.latest)) == {"S"}
+    assert service.execute([PutObject(Schema("S"), if_exists="keep")]).version == 1
+    assert service.execute([PutObject(Schema("Y")), DropObject("schema", "Y")]).version == 1
+    service.audit()
+
+
+@pytest.mark.parametrize("command", [
+    PutObject(Schema("")), PutObject(Schema("a\nb")), PutObject(Schema("x" * 256)), PutObject(Zone("Y", 0)),
+    PutObject(Zone("Y", 10_001)), PutObject(CatalogTable("U"), schema="S", zone="none"),
+    PutObject(CatalogTable("U"), schema="none", zone="Z"), PutObject(CatalogTable("I"), schema="S", zone="Z"),
+    PutObject(Index("T"), schema="S", table="T"), PutObject(Index("J"), schema="S", table="none"),
+    DropObject("schema", "S"), DropObject("zone", "Z"), DropObject("table", "none", schema="S"),
+    RenameObject("table", "T", "I", schema="S"), RenameObject("table", "none", "U", schema="S"),
+    SetIndexStatus("none", IndexStatus.BUILDING, schema="S")], ids=repr)
+def test_command_that_does_not_fit_is_refused(command: Any) -> None:
+    service = service_on()
+    service.execute(TABLE)
+    with pytest.raises(CommandRefused):
+        service.execute([command])
+    assert service.history.latest == 1
+
+
+def test_objects_keep_their_ids_and_give_their_names_free() -> None:
+    service = service_on()
+    service.execute(TABLE)
+    table = service.catalog(1).find_table("S", "T")
+    assert table is not None
+    service.execute([RenameObject("table", "T", "U", schema="S"),
+                     PutObject(CatalogTable("T", {"new": True}), schema="S", zone="Z"),
+                     SetIndexStatus("I", IndexStatus.AVAILABLE, schema="S")])
+    service.execute([PutObject(CatalogTable("U", {"columns": 2}), schema="S", zone="Z", if_exists="replace")])
+    latest = service.catalog(3)
+    renamed, other = latest.find_table("S", "U"), latest.find_table("S", "T")
+    assert renamed is not None
+    assert other is not None
+    assert (renamed.id, renamed.created_at, renamed.properties) == (table.id, table.created_at, {"columns": 2})
+    assert other.id != table.id
+    assert not latest.building
+    service.execute([DropObject("table", "U", schema="S")])
+    assert not service.catalog(4).indexes
+    assert service.catalog(1).find_table("S", "T") == table
+    service.audit()
+
+
+def test_what_cannot_be_stored_changes_nothing() -> None:
+    service = service_on(max_record_bytes=1024)
+    for bad in (PutObject(Schema("S", {"a": object()})), PutObject(Schema("S", {"a": float("nan")}))):  # type: ignore[dict-item]
+        with pytest.raises(InvalidInput):
+            service.execute([bad])
+    with pytest.raises(RecordTooLarge):
+        service.execute([PutObject(Schema("S", {"a": "x" * 2000}))])
+    with pytest.raises(InvalidInput):
+        service.execute([PutObject(Schema(f"S{number}")) for number in range(10_001)])
+    assert service.history.latest == 0
+    assert service.verify().is_sound
+
+
+def test_execute_returns_when_the_version_is_in_force_everywhere() -> None:
+    clock = ManualClock(1000.0)
+    service = service_on(clock=clock, delay_seconds=2.0)
+    made = service.execute([PutObject(Schema("A"))])
+    assert clock.now() >= 1002.5
+    assert service.active().version == 1
+    assert made.activation < made.ensured
+    before = clock.now()
+    service.execute([PutObject(Schema("B"))], wait=False)
+    assert clock.now() == before
+    assert service.active().version == 1
+    with pytest.raises(CommandRefused):
+        service.execute([PutObject(Schema("B"))])
+    assert service.active().version == 2
+
+
+def test_versions_are_read_by_number_and_by_time() -> None:
+    service = service_on()
+    for name in "ABC":
+        service.execute([PutObject(Schema(name))])
+    history = service.history
+    assert [schemas(catalog) for catalog in history] == [set(), {"A"}, {"A", "B"}, {"A", "B", "C"}]
+    second = history.activation(2)
+    assert (service.at(second).version, service.at(second - 1).version) == (2, 1)
+    for missing in (-1, 4):
+        with pytest.raises(CatalogVersionNotFound):
+            service.catalog(missing)
+    with pytest.raises(TimeBeforeHistory):
+        service.at(0)
+    assert service.wait_ready(3, 0.0).version == 3
+    with pytest.raises(NotReady):
+        service.wait_ready(4, 0.0)
+
+
+def test_writers_side_by_side_lose_nothing() -> None:
+    store = MemoryStore()
+    services = [service_on(store, ManualClock(1000.0), seed=seed) for seed in range(3)]
+
+    def write(number: int) -> None:
+        for each in range(8):
+            while True:
+                try:
+                    services[number].execute([PutObject(Schema(f"S{number}-{each}"))], wait=False)
+                    break
+                except Busy:
+                    pass  # it may be called again
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for service in services:
+        service.poll()
+        assert service.history == services[0].history
+        assert len(schemas(service.catalog(24))) == 24
+        service.audit()
+    assert service_on(store).history == services[0].history
+
+
+def test_listeners_hear_of_each_version_once_before_it_is_ready() -> None:
+    store = MemoryStore()
+    writer, reader = service_on(store), service_on(store, seed=2)
+    heard: list[int] = []
+
+    def listener(catalog: Catalog) -> None:
+        heard.append(catalog.version)
+        assert reader.history.latest < catalog.version
+        with pytest.raises(Busy):
+            reader.execute([PutObject(Schema("late"))])
+        assert reader.poll() == 0
+
+    reader.listen(listener)
+    for name in "ABC":
+        writer.execute([PutObject(Schema(name))], wait=False)
+    assert reader.poll() == 3
+    assert heard == [1, 2, 3]
+
+
+def test_version_of_a_clock_far_ahead_is_not_waited_for() -> None:
+    store = MemoryStore()
+    service_on(store, ManualClock(100_000.0)).execute([PutObject(Schema("A"))], wait=False)
+    clock = ManualClock(1000.0)
+    behind = service_on(store, clock)
+    with pytest.raises(ClockSkewExceeded):
+        behind.execute([PutObject(Schema("B"))])
+    assert behind.execute([PutObject(Schema("B"))], wait=False).version == 2
+    assert behind.history.activation(2) > behind.history.activation(1)
+    assert clock.now() == 1000.0
+
+
+def test_timestamps_ascend_though_the_clock_jumps_back() -> None:
+    wall = ManualClock(1000.0)
+    clock = HybridClock(wall, max_skew_seconds=0.5)
+    first = clock.now()
+    wall.set_now(10.0)
+    assert first < clock.now() < clock.now()
+    assert clock.present() >= first
+    with pytest.raises(ClockSkewExceeded):
+        clock.observe((20_000 << 16) + 1)
+    seen = clock.now() + 5
+    wall.set_now(1000.0)
+    assert clock.observe(seen) > seen
+
+
+def cut_to(service: CatalogService, version: int, **how: Any) -> Any:
+    time = service.history.activation(version)
+    return service.compact(service.plan(view=service.view(
+        reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
+        low_watermark=time)), **how)
+
+
+def grown(store: KVStore, names: Sequence[str]) -> CatalogService:
+    clock = ManualClock(1000.0)
+    service = service_on(store, clock)
+    for name in names:
+        service.execute([PutObject(Schema(name))])
+    return service
+
+
+def test_cut_deletes_what_lies_below_on_every_node() -> None:
+    store = MemoryStore()
+    service, other = grown(store, "ABCDEF"), service_on(store)
+    before = {version: schemas(service.catalog(version)) for version in range(1, 7)}
+    report = cut_to(service, 4)
+    assert (report.earliest, report.before, report.is_empty, report.is_partial) == (4, 0, False, False)
+    other.poll()
+    for each in (service, other, service_on(store)):
+        assert (each.history.earliest, each.history.latest) == (4, 6)
+        assert {version: schemas(each.catalog(version)) for version in (4, 5, 6)} == {
+            version: before[version] for version in (4, 5, 6)}
+        assert each.verify().is_sound
+    assert service.reclaim().is_empty
+    assert cut_to(service, 4).is_empty
+    other.execute([PutObject(Schema("G"))])
+    assert cut_to(other, 7).earliest == 7
+    assert len([entry for entry in store.scan(b"catalog") if entry.key.startswith((b"update", b"piece"))]) == 2
+
+
+def test_budget_that_is_spent_before_the_cut_changes_nothing() -> None:
+    service = grown(MemoryStore(), "ABCDEF")
+    with pytest.raises(BudgetSpent):
+        cut_to(service, 4, budget=Budget(total_bytes=10))
+    assert service.history.earliest == 0
+    assert cut_to(service, 4, budget=Budget(total_bytes=10_000)).earliest == 4
+
+
+def test_closed_service_says_so() -> None:
+    service = grown(MemoryStore(), "AB")
+    service.close()
+    service.close()
+    for call in (service.poll, service.view, service.compact, service.reclaim, service.verify, service.status,
+                 lambda: service.execute([PutObject(Schema("C"))])):
+        with pytest.raises(Closed):
+            call()

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sources of need: rebalance, transactions, published times, the low watermark, pins."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from compactlib.catalog import (
+    ActiveTransactions,
+    CatalogService,
+    CatalogTable,
+    DropObject,
+    Factor,
+    Floor,
+    HybridClock,
+    LocalNeeds,
+    LowWatermark,
+    NodeId,
+    Placement,
+    PublishedTimes,
+    PutObject,
+    RebalanceNeed,
+    Schema,
+    Unavailable,
+    UpdateLog,
+    Zone,
+    ZoneProgress,
+)
+from compactlib.catalog.errors import (
+    BelowLowWatermark,
+    CatalogVersionNotFound,
+    PinExpired,
+    StaleIncarnation,
+    TimeBeforeHistory,
+)
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
+from compactlib.kv import MemoryStore
+
+ZONE = 1
+
+
+def service_at(clock: ManualClock, *, delay: float = 0.0, store: MemoryStore | None = None) -> CatalogService:
+    log = UpdateLog(MemoryStore() if store is None else store, rng=Random(1), clock=clock)
+    return CatalogService(log, HybridClock(clock), delay_seconds=delay)
+
+
+def put_zone(disk: str, *, if_exists: str = "replace", note: str = "") -> PutObject:
+    return PutObject(Zone("Z", 4, {"disk": disk}, {"note": note}), if_exists=if_exists)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------------- rebalance
+
+
+class Rebalances:
+    """A zone whose disks change in versions 4 and 5, of which 5 is committed before 4 is in force."""
+
+    def __init__(self, *disks: str) -> None:
+        clock = ManualClock(1000.0)
+        self.service = service_at(clock, delay=5.0)
+        for command in (PutObject(Schema("S")), put_zone("hdd"), PutObject(CatalogTable("T"), schema="S", zone="Z")):
+            self.service.execute([command], wait=False)
+            clock.advance(10.0)
+        for number, disk in enumerate(disks):
+            self.service.execute([put_zone(disk, note=str(number))], wait=False)
+            clock.advance(1.0)
+        clock.advance(100.0)
+        self.safe = self.service.clock.now()
+
+    def commit(self, version: int) -> int:
+        return self.service.catalog(version).zones[ZONE].updated_at
+
+    def activation(self, version: int) -> int:
+        return self.service.history.activation(version)
+
+    def need(self, progress: ZoneProgress | None) -> int:
+        class Source:
+            def placement(_) -> Placement:  # noqa: N805
+                return Placement(safe=self.safe, zones={} if progress is None else {ZONE: progress})
+
+        found = RebalanceNeed(Source()).need(self.service.history)
+        assert isinstance(found, Floor)
+        assert found.factor is Factor.REBALANCE
+        assert found.culprit.zone == (ZONE if found.time < self.safe else None)
+        return found.time
+
+
+def everywhere(time: int) -> dict[int, int]:
+    return dict.fromkeys(range(4), time)
+
+
+def test_zone_holds_what_lies_before_the_change_that_it_has_not_followed() -> None:
+    world = Rebalances("ssd")
+    first, change, named = world.commit(2), world.commit(4), world.activation(4)
+    held = change - 1
+    for progress, expected in [
+        (None, held), (ZoneProgress(), held), (ZoneProgress(stable=everywhere(first)), held),
+        (ZoneProgress(pending=everywhere(named), trigger=change), world.safe),
+        (ZoneProgress(pending={0: named, 2: named}, trigger=change), held),
+        (ZoneProgress(pending={0: named, 2: named}, stable=everywhere(first), trigger=change), held),
+        (ZoneProgress(pending={**everywhere(first), 3: named}, trigger=change), held),
+        (ZoneProgress(stable=everywhere(named), trigger=change), world.safe),
+        (ZoneProgress(stable=everywhere(first), planned=everywhere(change), trigger=change), held),
+    ]:
+        assert world.need(progress) == expected, progress
+
+
+def test_change_that_was_committed_before_the_last_one_was_in_force_is_not_followed_by_that() -> None:
+    world = Rebalances("ssd", "nvme")
+    assert world.commit(5) < world.activation(4)
+    held = world.commit(5) - 1
+    for name in (world.commit, world.activation):
+        first, second = name(4), name(5)
+        for progress, expected in [
+            (ZoneProgress(trigger=first), held), (ZoneProgress(stable=everywhere(first), trigger=first), held),
+            (ZoneProgress(pending={**everywhere(second), 2: first}, trigger=second), held),
+            (ZoneProgress(stable=everywhere(first), planned=everywhere(second), trigger=second), held),
+            (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=second), world.safe),
+            (ZoneProgress(stable=everywhere(second), trigger=second), world.safe),
+        ]:
+            assert world.need(progress) == expected, progress
+
+
+def test_change_that_moves_no_data_holds_nothing() -> None:
+    world = Rebalances("ssd", "ssd")
+    for name in (world.commit(4), world.commit(5), world.activation(4), world.activation(5)):
+        assert world.need(ZoneProgress(stable=everywhere(name), trigger=name)) == world.safe
+
+
+def test_dropped_zone_holds_while_something_of_it_is_left() -> None:
+    world = Rebalances("ssd")
+    for command in (DropObject("table", "T", schema="S"), DropObject("zone", "Z")):
+        world.service.execute([command], wait=False)
+    left = ZoneProgress(stable=everywhere(world.commit(4)), trigger=world.commit(4))
+    world.safe = world.activation(6) + 1000
+    assert world.need(left) == world.activation(6) - 1
+    assert world.need(None) == world.safe
+
+
+# ----------------------------------------------------------------------------------------------------- transactions
+
+
+def test_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
+    clock = ManualClock(1000.0)
+    service = service_at(clock)
+    active = ActiveTransactions(lambda: service.history, service.clock)
+    begun = []
+    for number in range(4):
+        service.execute([PutObject(Schema(f"S{number}"))], wait=False)
+        clock.advance(1.0)
+        begun += [active.begin() for _ in range(3)]
+    for number, transaction in enumerate(begun):
+        assert active.need(service.history).time == service.history.activation(1 + number // 3)
+        active.audit()
+        active.end(transaction)
+        active.end(transaction)
+    before = service.clock.now()
+    assert before < active.need(service.history).time < active.begin().began
+
+
+# -------------------------------------------------------------------------------------------------- published times
+
+
+def test_time_counts_after_a_flush_that_began_later() -> None:
+    store = MemoryStore()
+    times = PublishedTimes(store, "A")
+    assert times.register(7, 0, incarnation=1, created_at=10) == 10
+    times.applied(7, 0, 1, index=1, time=20)
+    first = times.begin_flush(7, 0, 1)
+    times.applied(7, 0, 1, index=2, time=30)
+    assert times.published(7, 0) == 10
+    assert times.flushed([first]) == 1
+    assert times.published(7, 0) == 20
+    assert times.flushed([first]) == 0
+    times.flushed([times.begin_flush(7, 0, 1)])
+    assert times.needs_and_hosted()[1] == {7: 1}
+    again = PublishedTimes(store, "A")
+    assert again.register(7, 0, incarnation=1, created_at=10, flushed_index=2) == 30
+    again.applied(7, 0, 1, index=2, time=99)  # a replay of what is on the disk
+    again.flushed([again.begin_flush(7, 0, 1)])
+    assert again.published(7, 0) == 30
+
+
+def test_later_life_of_a_partition_begins_anew_and_the_earlier_one_changes_nothing() -> None:
+    store = MemoryStore()
+    old, new = PublishedTimes(store, "A"), PublishedTimes(store, "A")
+    old.register(7, 0, incarnation=1, created_at=10)
+    old.publish(7, 0, 1, 50)
+    ticket = old.begin_flush(7, 0, 1)
+    assert new.register(7, 0, incarnation=2, created_at=10) == 10
+    new.publish(7, 0, 2, 20)
+    with pytest.raises(StaleIncarnation):
+        old.publish(7, 0, 1, 60)
+    with pytest.raises(StaleIncarnation):
+        old.register(7, 0, incarnation=1, created_at=10)
+    with pytest.raises(StaleIncarnation):
+        new.applied(7, 0, 1, index=9, time=60)
+    assert new.flushed([ticket]) == 0
+    old.remove(7, 0, 1)
+    assert PublishedTimes(store, "A").register(7, 0, incarnation=2, created_at=10) == 20
+
+
+def test_times_of_partitions_that_are_gone_are_forgotten() -> None:
+    clock = ManualClock(1000.0)
+    service = service_at(clock)
+    service.execute([PutObject(Schema("S")), put_zone("hdd", if_exists="refuse"),
+                     *(PutObject(CatalogTable(name), schema="S", zone="Z") for name in ("T", "U"))], wait=False)
+    store = MemoryStore()
+    times = PublishedTimes(store, "A")
+    for table in (2, 3):
+        times.register(table, 0, incarnation=1, created_at=1)
+        times.publish(table, 0, 1, 50)
+    service.execute([DropObject("table", "T", schema="S")], wait=False)
+    clock.advance(10.0)
+    again, now = PublishedTimes(store, "A"), service.history.activation(2)
+    assert again.forget_removed(service.history) == 0  # version 1 has both
+    view = service.view(reports=[], low_watermark=now)
+    assert view.decision.target is None
+    service.log.cut(service.catalog(2))
+    service.poll()
+    assert again.forget_removed(service.history) == 1
+    assert again.register(3, 0, incarnation=1, created_at=1) == 50
+    assert again.register(2, 0, incarnation=1, created_at=1) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- low watermark
+
+
+def test_watermark_waits_for_its_readers_and_survives() -> None:
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    low = LowWatermark(store, "A", HybridClock(clock), data_availability_seconds=10.0)
+    assert isinstance(low.need(service_at(clock).history), Unavailable)
+    first = low.advance().time
+    assert first is not None
+    low.lock("one", first)
+    with pytest.raises(InvalidInput):
+        low.lock("one", first)
+    clock.advance(60.0)
+    pending = low.advance().pending
+    assert pending is not None
+    assert low.value.time == first
+    with pytest.raises(BelowLowWatermark):
+        low.lock("two", pending - 1)
+    with low.reading("three", pending):
+        low.unlock("one")
+        assert low.value.time == pending
+    assert low.advance(first).time == pending
+    low.audit()
+    assert LowWatermark(store, "A", HybridClock(clock)).value.time == pending
+    assert LowWatermark(store, "A", HybridClock(clock), earliest=pending + 5).value.time == pending + 5
+
+
+# -------------------------------------------------------------------------------------------------------------- pins
+
+
+def test_pin_holds_until_it_is_released_or_expires_on_every_clock() -> None:
+    clock = ManualClock(1000.0)
+    service = service_at(clock)
+    for number in range(4):
+        service.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    pins, history = service.pins, service.history
+    pins.pin("backup", 2, history, ttl_seconds=10.0)
+    assert pins.renew("backup", ttl_seconds=20.0).version == 2
+    pins.pin("backup", 3, history, ttl_seconds=10.0)
+    assert [(pin.owner, pin.version) for pin in pins.active()] == [("backup", 3)]
+    clock.advance(10.2)
+    assert pins.active()  # another clock may be behind
+    clock.advance(0.5)
+    assert not pins.active()
+    with pytest.raises(PinExpired):
+        pins.renew("backup", ttl_seconds=10.0)
+    assert pins.forget_expired() == 1
+    assert not pins.all()
+    pins.release("backup")
+    service.log.cut(history.catalog(3))
+    with pytest.raises(CatalogVersionNotFound):
+        pins.pin("late", 2, history, ttl_seconds=10.0)
+    assert not pins.all()
+    with pytest.raises(InvalidInput):
+        pins.pin("", 3, history, ttl_seconds=1.0)
+
+
+@pytest.mark.soak
+def test_next_pin_after_a_thousand_is_refused() -> None:
+    clock = ManualClock(1000.0)
+    service = service_at(clock)
+    service.execute([PutObject(Schema("S"))], wait=False)
+    for number in range(1000):
+        service.pins.pin(f"pin {number}", 1, service.history, ttl_seconds=60.0)
+    with pytest.raises(InvalidInput, match="1000 pins"):
+        service.pins.pin("one more", 1, service.history, ttl_seconds=60.0)
+    service.pins.pin("pin 7", 1, service.history, ttl_seconds=90.0)
+
+
+# ---------------------------------------------------------------------------------------------------------- a report
+
+
+def test_report_has_the_lowest_floor_of_each_factor_and_names_what_fails() -> None:
+    clock = ManualClock(1000.0)
+    service = service_at(clock)
+    transactions = ActiveTransactions(lambda: service.history, service.clock)
+
+    class Source:
+        def __init__(self, answer: object) -> None:
+            self.answer = answer
+
+        def need(self, view: object) -> object:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions, sources=[  # type: ignore[list-item]
+        Source(Floor(Factor.REBALANCE, 30)), Source(Floor(Factor.REBALANCE, 20)), Source(None),
+        Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3))])
+    report = needs.report()
+    assert {floor.factor: floor.time for floor in report.floors} == {
+        Factor.REBALANCE: 20, Factor.ACTIVE_TRANSACTIONS: report.transactions_from}
+    assert "Source failed" in report.unavailable[0].reason
+    assert transactions.begin().began > report.transactions_from
+
+
+def test_stale_life_is_refused_by_name() -> None:
+    times = PublishedTimes(MemoryStore(), "A")
+    with pytest.raises(StaleIncarnation, match="partition 3 of table 7"):
+        times.publish(7, 3, 1, 50)
