@@ -34,7 +34,6 @@ from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, Com
 from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, LastPlans, SegmentName, SegmentView, plan_for
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.files import LocalFiles
-from compactlib.outcome import Done
 from compactlib.rewrite import Executor
 from compactlib.runtime import Budget
 
@@ -131,10 +130,10 @@ def fresh_copy(source: Path, work: Path) -> None:
 
 def compact(store: BlobStore, executor: Executor | None = None) -> int:
     """One whole compaction with its decision; how many bytes it has copied. While a thread copies, others sync."""
-    outcome = store.compact(policy=CompactAll(min_used_fraction=0.0), budget=Budget(),
-                            executor=executor or LocalExecutor(3))
-    assert isinstance(outcome, Done), outcome
-    return outcome.stats.copied_bytes
+    report = store.compact(policy=CompactAll(min_used_fraction=0.0), budget=Budget(),
+                           executor=executor or LocalExecutor(3))
+    assert not report.is_empty, report
+    return report.copied_bytes
 
 
 def timed_compaction(source: Path, work: Path, scale: Scale, *, whole: bool = False) -> float:

@@ -19,7 +19,6 @@ from typing import Any
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Busy
 from compactlib.fences import FileFence, LockingFence, TokenFence
-from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
 from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
@@ -83,8 +82,8 @@ def execute(job: RunningJob, kind: str, folder: Path, fence: LockingFence) -> Co
     with opened_when_free(job, kind, folder) as store:
         if kind == "raftlog":
             return RaftlogExecute({job.plan.tenant: store}, fence)(job)
-        outcome = store.resume(fence=TokenFence(fence, job.plan.name, job.token))
-        assert isinstance(outcome, Done), outcome
+        report = store.compact(fence=TokenFence(fence, job.plan.name, job.token))
+        assert not report.is_empty, report
         return one_block(job)
 
 
@@ -96,7 +95,7 @@ def main(kind: str, port: int, folder: Path, fence: LockingFence) -> None:
     worker.start()
     while not any(name == "scheduler_job_started" for name, _ in told.events):
         SystemClock().sleep(0.02)
-    assert isinstance(worker.stop(wait_seconds=100.0, grace_seconds=100.0), Done)
+    worker.stop(wait_seconds=100.0, grace_seconds=100.0)
     (ended,) = (fields for name, fields in told.events if name == "scheduler_job_reported")
     say("reported", ended["status"], ended["verdict"])
 

@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from compactlib.clock import ManualClock
 from compactlib.executors import Executor, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
-from compactlib.outcome import Failed
 from compactlib.raftlog import LocalLog, LogOptions, LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime import Budget, Observer, RecordingObserver
@@ -199,12 +198,12 @@ def test_a_blob_store_goes_to_a_second_driver(spark: SparkSession, tmp_path: Pat
 
         def execute(job: RunningJob) -> CompactedBlocks:
             with open_store(folder, ManualClock(START + 11)) as store:
-                outcome = store.compact(plan, executor=late, fence=TokenFence(desk.fence, job.plan.name, job.token))
+                with pytest.raises(FencedOff) as refused:
+                    store.compact(plan, executor=late, fence=TokenFence(desk.fence, job.plan.name, job.token))
                 assert answers(store, 30) == before
                 assert {path.stem.partition("_")[0] for path in folder.glob("*.log")} >= {
                     name.partition("_")[0] for name in sources}
-                assert isinstance(outcome, Failed)
-                raise outcome.error
+                raise refused.value
 
         assert isinstance(desk.first_driver(execute), FencedOff)
         assert desk.second_ends() == ["reported", "SUCCESS", "ACCEPTED"]

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobStore, compact_many
+from compactlib.blobstore import BlobCompactionReport, BlobStore, compact_many
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError
+from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.executors import Executor, LocalExecutor
-from compactlib.outcome import Done, Failed
 from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor
 from tests.harness.blob_stores import START, answers, flip, garbage_store, open_store, plan_of, strays
@@ -34,7 +33,7 @@ def built(base: Path, count: int) -> list[BlobStore]:
 def compacted(stores: list[BlobStore], executor: Executor) -> None:
     found = compact_many([(store, plan_of(store)) for store in stores], executor=executor,
                          budget=Budget())
-    assert all(isinstance(outcome, Done) for outcome in found.values()), found
+    assert all(isinstance(report, BlobCompactionReport) for report in found.values()), found
 
 
 def contents(store: BlobStore) -> dict[str, bytes]:
@@ -63,11 +62,10 @@ def test_a_damaged_store_does_not_stop_the_others(spark: SparkSession, tmp_path:
     flip(Path(stores[1].folder) / entry.segment.log_file, entry.end - 5)
     found = compact_many([(store, plan_of(store)) for store in stores], executor=SparkExecutor(spark),
                          budget=Budget())
-    outcome = found[stores[1].folder]
-    assert not isinstance(outcome, Failed), outcome
-    assert isinstance(outcome, Done)
-    assert [str(name) for name in outcome.stats.left_out] == [str(entry.segment)]
-    assert not any(isinstance(found[store.folder], Failed) for store in stores)
+    report = found[stores[1].folder]
+    assert isinstance(report, BlobCompactionReport), report
+    assert [str(name) for name in report.left_out] == [str(entry.segment)]
+    assert not any(isinstance(found[store.folder], CompactlibError) for store in stores)
     for store in stores:
         store.close()
 
@@ -77,13 +75,13 @@ def test_what_spark_could_not_finish_is_finished_here(spark: SparkSession, tmp_p
     is used again."""
     (store,) = built(tmp_path / "spark", 1)
     plain = answers(store, 30)
-    outcome = store.compact(plan_of(store), executor=SparkExecutor(spark), budget=Budget(total_bytes=100))
-    assert isinstance(outcome, Failed)
+    with pytest.raises(BudgetSpent):
+        store.compact(plan_of(store), executor=SparkExecutor(spark), budget=Budget(total_bytes=100))
     assert answers(store, 30) == plain
     folder = Path(store.folder)
     store.close()
     with open_store(folder, ManualClock(START + 50)) as again:
-        assert isinstance(again.resume(budget=Budget()), Done)
+        assert not again.compact(plan_of(again)).is_empty
         assert answers(again, 30) == plain
     assert strays(folder) == []
 
@@ -115,8 +113,8 @@ def told(store: BlobStore, clock: ManualClock, steps: Sequence[Step]) -> None:
 
 
 def outcome_of(outcome: Any) -> Any:
-    """What an outcome says, without times."""
-    return (outcome.stats.copied_bytes, outcome.stats.left_out) if isinstance(outcome, Done) else outcome
+    """What a report says, without times."""
+    return (outcome.copied_bytes, outcome.left_out) if isinstance(outcome, BlobCompactionReport) else outcome
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
