@@ -136,16 +136,10 @@ def compact(store: BlobStore, executor: Executor | None = None) -> int:
     return report.copied_bytes
 
 
-def timed_compaction(source: Path, work: Path, scale: Scale, *, whole: bool = False) -> float:
-    """MB of live data per second of a whole compaction: statistics, plan, copy, commit, reclaim.
-
-    With `whole` in one cycle, as the peers, which keep all of the old beside the new; else four segments at a time.
-    """
+def timed_compaction(source: Path, work: Path, scale: Scale) -> float:
+    """MB of live data per second of a whole compaction: statistics, plan, copy, commit, reclaim."""
     fresh_copy(source, work)
-    config = scale.config()
-    if whole:
-        config = attrs.evolve(config, swap_segments=config.capacity_bytes // config.segment_bytes)
-    with BlobStore(work, config) as store:
+    with BlobStore(work, scale.config()) as store:
         began = time.perf_counter()
         copied = compact(store)
         seconds = time.perf_counter() - began
@@ -158,7 +152,7 @@ def live_runs(source: Path, scale: Scale, data: Data) -> list[list[tuple[str, in
     outputs: list[list[tuple[str, int, int]]] = [[]]
     room = scale.segment_bytes
     with BlobStore(source, scale.config()) as store:
-        snapshot = store.snapshot()
+        snapshot = vars(store)["_log"].snapshot()
         for segment in snapshot.segments:
             path = segment.name.log_file
             for entry in snapshot.entries_of(segment.name):
@@ -376,7 +370,7 @@ def index_bytes_per_blob(source: Path, work: Path, scale: Scale) -> float:
     with BlobStore(work, scale.config()) as store:
         taken = tracemalloc.get_traced_memory()[0] - before
         status = store.status()
-        snapshot = store.snapshot()
+        snapshot = vars(store)["_log"].snapshot()
         blobs = sum(1 for segment in snapshot.segments
                     for entry in snapshot.entries_of(segment.name) if entry.kind == RecordKind.PUT)
     tracemalloc.stop()
@@ -434,15 +428,13 @@ def compaction_figures(scale: Scale, scratch: Path, data: Data) -> Iterator[Figu
     outputs = live_runs(source, scale, data)
     plain = partial(timed_plain_copy, source, work, outputs)
     reference = "copy_file_range of the live bytes, one fsync per segment"
-    ours = {"": partial(timed_compaction, source, work, scale),
-            " in one cycle": partial(timed_compaction, source, work, scale, whole=True)}
-    for name, compaction in ours.items():
-        cpu, plain_cpu = OnCpu(compaction), OnCpu(plain)
-        values, others = alternate(scale.runs, cpu.run, plain_cpu.run)
-        yield Figure(figure=f"compaction{name}", unit="MB/s", values=tuple(values), reference_values=tuple(others),
-                     reference=reference, goal=">= 0.8")
-        yield Figure(figure=f"compaction{name}: CPU", unit="s of CPU", values=tuple(cpu.seconds[1:]),
-                     reference_values=tuple(plain_cpu.seconds[1:]), reference=reference, goal="printed")
+    ours = partial(timed_compaction, source, work, scale)
+    cpu, plain_cpu = OnCpu(ours), OnCpu(plain)
+    values, others = alternate(scale.runs, cpu.run, plain_cpu.run)
+    yield Figure(figure="compaction", unit="MB/s", values=tuple(values), reference_values=tuple(others),
+                 reference=reference, goal=">= 0.8")
+    yield Figure(figure="compaction: CPU", unit="s of CPU", values=tuple(cpu.seconds[1:]),
+                 reference_values=tuple(plain_cpu.seconds[1:]), reference=reference, goal="printed")
     with nullcontext(ProcessExecutor(2)) as processes:
         executors: dict[str, Executor] = {"": LocalExecutor(3), " in processes": processes}
         for name, executor in executors.items():
@@ -457,7 +449,7 @@ def compaction_figures(scale: Scale, scratch: Path, data: Data) -> Iterator[Figu
     yield from peer_figures(scale, scratch, data, ours)
 
 
-def peer_figures(scale: Scale, scratch: Path, data: Data, ours: dict[str, Callable[[], float]]) -> Iterator[Figure]:
+def peer_figures(scale: Scale, scratch: Path, data: Data, ours: Callable[[], float]) -> Iterator[Figure]:
     """The same beside two other stores, if they are installed."""
     work = scratch / "work"
     try:
@@ -467,15 +459,14 @@ def peer_figures(scale: Scale, scratch: Path, data: Data, ours: dict[str, Callab
         print(f"  {missing.name} is not installed (make peers): the peers' figures are left out")
         return
     build_rocks(scratch / "rocks", data, scale)
-    values, others = alternate(scale.runs, ours[""], partial(timed_rocks, scratch / "rocks", work, scale, data))
+    values, others = alternate(scale.runs, ours, partial(timed_rocks, scratch / "rocks", work, scale, data))
     yield Figure(figure="compaction vs BlobDB", unit="MB/s", values=tuple(values), reference_values=tuple(others),
                  reference="RocksDB BlobDB garbage collection (rocksdict)", goal=">= 3")
     shutil.rmtree(scratch / "rocks")
     build_semidbm(scratch / "semidbm", data)
-    for name, compaction in ours.items():
-        values, others = alternate(scale.runs, compaction, partial(timed_semidbm, scratch / "semidbm", work, data))
-        yield Figure(figure=f"compaction{name} vs semidbm", unit="MB/s", values=tuple(values),
-                     reference_values=tuple(others), reference="semidbm compact, checked and synced", goal=">= 1")
+    values, others = alternate(scale.runs, ours, partial(timed_semidbm, scratch / "semidbm", work, data))
+    yield Figure(figure="compaction vs semidbm", unit="MB/s", values=tuple(values),
+                 reference_values=tuple(others), reference="semidbm compact, checked and synced", goal=">= 1")
     shutil.rmtree(scratch / "semidbm")
     values, others = alternate(scale.runs, partial(blob_cycle, scratch / "cycle", scale),
                                partial(semidbm_cycle, scratch / "cycle"))

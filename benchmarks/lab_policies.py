@@ -33,21 +33,11 @@ from compactlib.blobstore import (
     BlobPolicy,
     BlobView,
     CostBenefit,
-    DChoices,
     ExpiryForecast,
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.policies import DecliningCost
-from compactlib.blobstore.policy import (
-    FIRST_SEGMENT,
-    ByAge,
-    ByEnd,
-    CopyOrder,
-    SegmentView,
-    SurvivorPlacement,
-    fewest_that_free,
-)
+from compactlib.blobstore.policy import FIRST_SEGMENT, CopyOrder, SegmentView, fewest_that_free
 from compactlib.lab import (
     BlobReplay,
     BlobSettings,
@@ -70,7 +60,17 @@ from compactlib.lab import (
     run_experiments,
 )
 from compactlib.lab.blobstore.log import BlobLog, Compacted
-from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
+from compactlib.lab.policies import (
+    ByAge,
+    ByEnd,
+    ByLifetime,
+    DChoices,
+    DecliningCost,
+    FADaC,
+    Mixed,
+    SurvivorPlacement,
+    UserAndSurvivors,
+)
 from compactlib.lab.policy import NEVER, Contents, Placement
 from compactlib.raftlog import (
     CostPolicy,
@@ -103,7 +103,6 @@ def blob_policies() -> Table:
         Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),
         TtlMix(**shape, lives_seconds=((0.4, 4.0), (0.2, 1.0)))]
     settings = BlobSettings.of_slots(400, 32)
-    # What looks ahead counts by buckets, so that it sees what has died a little later than the others do.
     ahead = attrs.evolve(settings, forecast_seconds=30.0, bucket_seconds=0.2)
     experiments = [each for policy in policies for each in compare(
         [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else settings)]

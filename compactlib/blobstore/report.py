@@ -91,8 +91,9 @@ class BlobCompactionReport(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a verdict, one a class of survivors, and one a damaged segment."""
+        verdicts = sorted(self.verdicts.items(), key=lambda item: item[0].name)
         rows: list[dict[str, Any]] = [{"what": verdict.name.lower(), "records": count, "why": verdict.value}
-                for verdict, count in sorted(self.verdicts.items(), key=lambda item: item[0].name)]
+                                      for verdict, count in verdicts]
         rows += [{"what": f"class {number}", "records": count, "why": "placed together"}
                  for number, count in sorted(self.classes.items())]
         rows += [{"what": "damaged", "records": None, "why": str(error)} for error in self.damage]

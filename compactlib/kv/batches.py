@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from compactlib.errors import CompactlibError
-from compactlib.kv.errors import KeyNotFound, PartlyWritten, TooLarge
+from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, TooLarge
 from compactlib.kv.store import (
     Address,
     Delete,
@@ -77,7 +77,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
 
     Raises:
         InvalidInput: an argument is wrong; nothing was written.
-        PartlyWritten: it ended after the first of several requests.
+        OutcomeUnknown: it ended after the first of several requests; make the whole batch again.
         CompactlibError: what the store raises for the first request.
     """
     waiting = list(changes.items())
@@ -95,8 +95,8 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
                 continue
             if at == 0:
                 raise
-            raise PartlyWritten(written=tuple(key for key, _ in waiting[:at]), left=len(waiting) - at,
-                                detail=str(error)) from error
+            raise OutcomeUnknown(operation="write", path="a batch",
+                                 detail=f"{at} of {len(waiting)} keys were written, then: {error}") from error
         at, size = at + len(part), most
 
 
@@ -124,9 +124,10 @@ def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, b
     while part := dict(islice(waiting, _PIECES)):
         try:
             change_many(store, partition, part)
-        except PartlyWritten as error:
+        except OutcomeUnknown as error:
             # Whoever puts pieces asks what the store said, not how many there are: nothing names them.
-            raise error.__cause__ or error from None
+            cause = error.__cause__
+            raise (cause if isinstance(cause, CompactlibError) else error) from None
 
 
 def _change(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:

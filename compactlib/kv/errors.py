@@ -153,26 +153,6 @@ class OutcomeUnknown(StoreFailed):
     _advice = "it may or may not have happened, read to find out"
 
 
-class PartlyWritten(OutcomeUnknown):
-    """A batch of several requests ended after the first. Make it again: what is written may be written once more.
-
-    What ended it is the `__cause__`: after `OutcomeUnknown` some of the other keys may be written as well, or become so
-    later; after anything else none of them is.
-
-    Attributes:
-        written: the keys whose change was carried out, in the order given.
-        left: how many keys are not among them.
-    """
-
-    _advice = "make the whole batch again"
-
-    def __init__(self, *, written: tuple[bytes, ...], left: int, detail: str) -> None:
-        super().__init__(operation="write", path="a batch", detail=f"{len(written)} of {len(written) + left} keys were "
-                         f"written, then: {detail}")
-        self.written = written
-        self.left = left
-
-
 class DamagedStore(CorruptData):
     """The store's file is damaged. Restore it from a copy; nothing was cut or hidden.
 

@@ -148,9 +148,6 @@ class CachedObjects(Closing):
     def available_bytes(self) -> int | None:
         return self._store.available_bytes()
 
-    def audit(self) -> None:
-        self._store.audit()
-
     def close(self) -> None:
         self._store.close()
 

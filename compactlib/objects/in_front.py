@@ -27,19 +27,15 @@ class ObjectsInFront(Closing):
         return act()
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`."""
         return self._request("create", key, lambda: self._store.create(key, data))
 
     def get(self, key: str) -> bytes:
-        """See `ObjectStore.get`."""
         return self._request("get", key, lambda: self._store.get(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
         return self._request("get_range", key, lambda: self._store.get_range(key, start, length))
 
     def info(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.info`."""
         return self._request("info", key, lambda: self._store.info(key))
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
@@ -47,16 +43,11 @@ class ObjectsInFront(Closing):
         return self._request("list", prefix, lambda: self._store.list(prefix, after=after))
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
         self._request("delete", key, lambda: self._store.delete(key))
 
     def available_bytes(self) -> int | None:
         """See `ObjectStore.available_bytes`; no request."""
         return self._store.available_bytes()
-
-    def audit(self) -> None:
-        """See `ObjectStore.audit`; no request."""
-        self._store.audit()
 
     def close(self) -> None:
         """The store behind stays open."""

@@ -23,7 +23,6 @@ from compactlib.files.disk import (
     read_exactly,
     sync_names,
 )
-from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
@@ -198,7 +197,6 @@ class LocalObjects(Closing):
     # --- reading
 
     def get(self, key: str) -> bytes:
-        """See `ObjectStore.get`."""
         descriptor = self._open(key)
         try:
             return read_exactly(descriptor, os.fstat(descriptor).st_size, 0)
@@ -208,7 +206,6 @@ class LocalObjects(Closing):
             os.close(descriptor)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
         check_range(start, length)
         descriptor = self._open(key)
         try:
@@ -246,7 +243,6 @@ class LocalObjects(Closing):
             raise ForeignFile(key=key, path=path)
 
     def info(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.info`."""
         path = self._path(key)
         status = look_at(path)
         if status is None:
@@ -364,12 +360,7 @@ class LocalObjects(Closing):
         self._require_open()
         return self._files.available_bytes(self._folder)
 
-    def audit(self) -> None:
-        """See `ObjectStore.audit`. Looks at every file; those of writers at work, in `.incoming`, do not count."""
-        audit_listing(repr(self), self.list())
-
     def close(self) -> None:
-        """See `ObjectStore.close`."""
         self._closed = True
 
     def __repr__(self) -> str:

@@ -10,7 +10,6 @@ from compactlib._closing import Closing
 from compactlib._sorted import SortedMap
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed
-from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
@@ -27,7 +26,6 @@ class MemoryObjects(Closing):
         self._closed = False
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`."""
         self._check(key)
         size_bytes, digest = size_and_digest(data)
         kept = bytes(memoryview(data))  # a number of NumPy is a buffer, and also says how many zeros
@@ -38,16 +36,13 @@ class MemoryObjects(Closing):
         return ObjectRef(key, size_bytes, digest)
 
     def get(self, key: str) -> bytes:
-        """See `ObjectStore.get`."""
         return self._found(key)[0]
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
         check_range(start, length)
         return self._found(key)[0][start:start + length]
 
     def info(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.info`."""
         data, modified_at = self._found(key)
         return ObjectInfo(key, len(data), modified_at)
 
@@ -63,12 +58,10 @@ class MemoryObjects(Closing):
         return iter(found)
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
         self._check(key)
         self._remove([key])
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """See `MultiDelete.delete_many`."""
         doomed = checked_deletes(keys)
         self._require_open()
         self._remove(doomed)
@@ -98,10 +91,6 @@ class MemoryObjects(Closing):
         """See `ObjectStore.available_bytes`: it is unknown."""
         self._require_open()
         return None
-
-    def audit(self) -> None:
-        """See `ObjectStore.audit`. Lists everything."""
-        audit_listing(repr(self), self.list())
 
     def close(self) -> None:
         """See `ObjectStore.close`; forgets everything."""

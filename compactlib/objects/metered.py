@@ -51,7 +51,6 @@ class MeteredObjects(ObjectsInFront):
         return answer
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`."""
         began = self._meter.began()
         try:
             listing = iter(self._store.list(prefix, after=after))
@@ -88,7 +87,6 @@ class MeteredObjects(ObjectsInFront):
                 self.delete(key)
 
     def close(self) -> None:
-        """See `ObjectStore.close`."""
         self._store.close()
 
     def __repr__(self) -> str:

@@ -103,13 +103,6 @@ class ObjectStore(Protocol):
     def available_bytes(self) -> int | None:
         """How much room there is for more objects now; `None` where it is unknown, as in a remote store."""
 
-    def audit(self) -> None:
-        """Check the store's own invariants: `audit.audit_listing` does what any store can. May list everything.
-
-        Raises:
-            CompactlibError: something is wrong; the message has the key and the numbers.
-        """
-
     def close(self) -> None:
         """Release connections and files; closing again does nothing."""
 

@@ -51,7 +51,6 @@ class AlwaysPolicy:
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
-        """See `Policy.choose`."""
         if view.is_clean:
             return StagingChoice(CLEAN, is_empty=True)
         some = "" if view.all_seen else "at least "
@@ -78,7 +77,6 @@ class TombstoneCostPolicy:
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
-        """See `Policy.choose`."""
         if view.is_clean:
             return StagingChoice(CLEAN, is_empty=True)
         return window_gate(view, now, self.window_seconds) or self._weighed(view)

@@ -355,9 +355,6 @@ class ObjectsInFront:
     def available_bytes(self) -> int | None:
         return self._store.available_bytes()
 
-    def audit(self) -> None:
-        self._store.audit()
-
     def close(self) -> None:
         pass
 

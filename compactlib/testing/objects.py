@@ -144,7 +144,6 @@ class ObjectStoreConformance(ConformanceKit):
                 for after in ("", "a", "a-b", "a/", "a/b", "a/b.d", "a/zz", "b", "zz"):
                     expected = [key for key in _SORTED if key.startswith(prefix) and key > after]
                     same([info.key for info in store.list(prefix, after=after)], expected, case=(prefix, after))
-            store.audit()
 
     def test_key_is_refused_if_some_store_cannot_hold_it(self, tmp_path: Path) -> None:
         """Each of them means something else in some store.
@@ -216,7 +215,7 @@ class ObjectStoreConformance(ConformanceKit):
         for _ in range(2):
             store.close()
         others: dict[str, Callable[[str], object]] = {
-            "list": store.list, "audit": lambda _: store.audit(), "available_bytes": lambda _: store.available_bytes()}
+            "list": store.list, "available_bytes": lambda _: store.available_bytes()}
         for name, ask in (_reads(store) | _changes(store) | others).items():
             error_from(Closed, ask, "a", case=name)
 

@@ -98,6 +98,11 @@ def segment_names(store: BlobStore) -> list[str]:
     return [str(segment.name) for segment in store.view().segments]
 
 
+def snapshot_of(store: BlobStore) -> Any:
+    """The log of a store, every record in it with its place."""
+    return vars(store)["_log"].snapshot()
+
+
 def strays(folder: Path) -> list[str]:
     """Files that no store without a compaction in progress has."""
     return [name for name in sorted(os.listdir(folder)) if name.endswith((".temp", ".tmp"))]

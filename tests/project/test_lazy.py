@@ -41,7 +41,7 @@ UNUSED = {
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.stores.postgres",
                                               "compactlib.kv.stores.dynamodb.store"},
-    "from compactlib.blobstore import BlobStore": {"compactlib.manager"},
+    "from compactlib.blobstore import BlobStore": {"compactlib.manager", "compactlib.blobstore.reader"},
     "from compactlib.scheduler import Scheduler": {"compactlib.scheduler.worker", "compactlib.scheduler.http"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",
                                                   "compactlib.staging.sensor"},

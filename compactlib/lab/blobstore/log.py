@@ -495,17 +495,10 @@ class BlobLog:
 
     # ---------------------------------------------------------------------------------------------------------- time
 
-    def _horizon(self, now_ms: int) -> int:
-        """What dies before this does not count at `now_ms`: the beginning of its bucket, if there are buckets."""
-        if not self.settings.forecast_seconds:
-            return now_ms
-        span = round(self.settings.bucket_seconds * 1000)
-        return now_ms // span * span
-
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
         before = self._open_valid_bytes()
-        died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, self._told_expired())
+        died = self.records.bury(now_ms, self._valid, self._moments, self._told_expired())
         self._contents.dead_bytes += died - (before - self._open_valid_bytes())
 
     def _open_valid_bytes(self) -> int:
@@ -528,8 +521,7 @@ class BlobLog:
             # As in a real store, schedules count from its first day.
             self.history = LastPlans(since=self.records.since / 1000)
         settings = self.settings
-        horizon = self._horizon(now_ms)
-        dying = self._dying(horizon) if settings.forecast_seconds else {}
+        dying = self._dying(now_ms) if settings.forecast_seconds else {}
         written_to = {self.active, *self._open}
         names, used, valid, newest, views = self._names, self._used, self._valid, self._newest, self._views
         segments: list[SegmentView] = []
@@ -548,21 +540,20 @@ class BlobLog:
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
             segment_bytes=settings.segment_bytes, header_bytes=settings.header_bytes,
             max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
-            reference_time=(horizon - self._retention_ms) / 1000,
+            reference_time=(now_ms - self._retention_ms) / 1000,
             retention_seconds=settings.deleted_retention_seconds, segments=tuple(segments), history=self.history)
 
-    def _dying(self, horizon: int) -> dict[int, tuple[Dying, ...]]:
+    def _dying(self, now_ms: int) -> dict[int, tuple[Dying, ...]]:
         """What of each row dies in which bucket of the forecast. O(records in the log)."""
         span = round(self.settings.bucket_seconds * 1000)
-        first = horizon // span
-        last = first + round(self.settings.forecast_seconds * 1000) // span
+        horizon = now_ms + round(self.settings.forecast_seconds * 1000)
         place, until, size = self.records.place, self.records.until, self.records.size
         found: dict[int, tuple[Dying, ...]] = {}
         for row in self._order:
             sums: dict[int, int] = {}
             for record in self._members[row]:
-                bucket = until[record] // span
-                if place[record] == row and bucket < last:
+                if place[record] == row and until[record] < horizon:
+                    bucket = until[record] // span
                     sums[bucket] = sums.get(bucket, 0) + size[record]
             found[row] = tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
         return found
@@ -582,11 +573,6 @@ class BlobLog:
         if stray:
             raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
         victims = [by_name[name] for name in choice.victims]
-        if self._horizon(now_ms) < now_ms:
-            # The view counted what has died since its bucket began; a store drops of that what has expired.
-            self._contents.dead_bytes += self.records.expire_in(
-                [self._members[row] for row in victims], now_ms, self._valid, self._moments, self._told_expired(),
-                deletes=choice.kind == "full")
         done = _Copy(self, now_ms)
         done.take(victims)
         outputs = done.finish()

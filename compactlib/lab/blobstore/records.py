@@ -59,7 +59,6 @@ class Records:
         self.since: int = 0
         self._due: array[int] = array("q")
         self._leaving: array[int] = array("i")
-        self._own_ends: array[int] = array("q")
         # By minutes; those of the minute at hand, and before, as a heap of time and number.
         self._expiring: dict[int, array[int]] = {}
         self._soon: list[int] = []
@@ -107,7 +106,6 @@ class Records:
         """Note that a record is deleted, in effect strictly after `due`; calls ascend in `due`. O(1)."""
         self._due.append(due)
         self._leaving.append(record)
-        self._own_ends.append(self.until[record])
 
     def bury(self, horizon: int, valid: array[int], moments: array[float],
              told: Callable[[int, int], None] | None = None) -> int:
@@ -128,7 +126,7 @@ class Records:
         count = bisect_left(self._due, horizon)
         if count:
             died += self._take_off(self._due[:count], self._leaving[:count], valid, moments, told)
-            for column in (self._due, self._leaving, self._own_ends):
+            for column in (self._due, self._leaving):
                 del column[:count]
         bucket = horizon // _BUCKET_MS
         if bucket > self._opened:
@@ -178,29 +176,6 @@ class Records:
             self.current[owner] = -1
         return size
 
-    def expire_in(self, members: Sequence[array[int]], now: int, valid: array[int], moments: array[float],
-                  told: Callable[[int, int], None] | None, *, deletes: bool) -> int:
-        """Take off what of some segments has died before `now`, though not before the last `bury`; gives its bytes.
-
-        Args:
-            members: the records of each of the segments.
-            now: milliseconds.
-            valid: see `bury`.
-            moments: see `bury`.
-            told: see `bury`.
-            deletes: whether deletes count, too, or only what has expired. What is deleted may have expired as well.
-        """
-        held = range(bisect_left(self._due, now))
-        own_ends = {} if deletes else {self._leaving[each]: self._own_ends[each] for each in held}
-        ended = [record for records in members for record in records
-                 if self.place[record] != DEAD and own_ends.get(record, self.until[record]) < now]
-        died = sum(self._end(record, self.until[record], valid, moments, told) for record in ended)
-        kept = [each for each in held if self.place[self._leaving[each]] != DEAD]
-        for column in (self._due, self._leaving, self._own_ends):
-            # Those that are dead have numbers that are given again.
-            column[:len(held)] = array(column.typecode, [column[each] for each in kept])
-        return died
-
     @property
     def waiting(self) -> array[int]:
         """What is deleted or replaced, and is kept as that is not yet in effect."""
@@ -215,7 +190,7 @@ class Records:
     def memory_bytes(self) -> int:
         """What the columns take."""
         columns = (self.place, self.size, self.until, self.written, self.key, self.free, self.current, self._due,
-                   self._leaving, self._own_ends, *self._expiring.values())
+                   self._leaving, *self._expiring.values())
         return sum(column.itemsize * len(column) for column in columns) + 40 * len(self._soon)
 
     def audit(self) -> None:

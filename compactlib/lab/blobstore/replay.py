@@ -69,7 +69,7 @@ class BlobSettings:
             segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
             what users write goes to one segment, and survivors into segments that each compaction closes at its end,
             and a write that is refused replaces nothing; with a placement, what it would have replaced is dead.
-        survivors: which survivors share a segment, as `BlobStoreConfig.placement`; only without a placement.
+        survivors: which survivors share a segment, as a store's `place`; only without a placement.
         copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
@@ -196,7 +196,7 @@ class BlobSettings:
         """The settings of a real store whose ids have `id_bytes` bytes each.
 
         Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`). For a policy
-        that looks ahead, give `forecast_seconds`.
+        that looks ahead, give `forecast_seconds`: a store shows seven days, by the hour.
 
         Args:
             config: the store's.

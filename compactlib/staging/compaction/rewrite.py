@@ -66,7 +66,6 @@ class StoresForWorkers:
 
     @contextmanager
     def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
-        """See `RewriteStores.open`."""
         with closing(self.open_store()) as store:
             tokens = StagingTokens(store, repository_partition(self.repository), SystemRandom(), SystemClock())
             yield tokens, self.open_committed()

@@ -62,7 +62,6 @@ class ArrowRows:
 
     @property
     def size_bytes(self) -> int:
-        """See `Rows.size_bytes`."""
         return LENGTHS_BYTES * len(self) + sum(_Bytes(column).size_bytes for column in self.columns)
 
     @property
@@ -71,21 +70,17 @@ class ArrowRows:
         return self.size_bytes
 
     def key(self, index: int) -> bytes:
-        """See `Rows.key`."""
         return self._indexed()[index]
 
     def record(self, index: int) -> Record:
-        """See `Rows.record`."""
         return Record(self._identity[index].as_py(), self._data[index].as_py())
 
     def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
-        """See `Rows.pairs`."""
         for at in range(start, len(self), _BLOCK):
             keys, identities, datas = (column.slice(at, _BLOCK).to_pylist() for column in self.columns)
             yield from zip(keys, map(Record, identities, datas), strict=True)
 
     def find(self, key: bytes) -> int:
-        """See `Rows.find`."""
         return bisect_left(self._indexed(), key)
 
     def _indexed(self) -> _Bytes:
@@ -94,7 +89,6 @@ class ArrowRows:
         return self._keys
 
     def ends(self) -> Sequence[int]:
-        """See `Rows.ends`."""
         if self._ends is None:
             lengths = [pc.binary_length(column).cast(pa.int64()) for column in self.columns]
             sizes = pc.add(pc.add(pc.add(lengths[0], lengths[1]), lengths[2]), LENGTHS_BYTES)
@@ -102,11 +96,9 @@ class ArrowRows:
         return self._ends
 
     def part(self, start: int, stop: int) -> Self:
-        """See `Rows.part`."""
         return type(self)(*(column.slice(start, stop - start) for column in self.columns))
 
     def followed_by(self, other: Self) -> Self:
-        """See `Rows.followed_by`."""
         return type(self)(*map(_joined, self.columns, other.columns))
 
     def merged(self, changes: ChangeBatch) -> Merged:
@@ -121,12 +113,10 @@ class ArrowRows:
         return _merge(self, key, identity, data)
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
-        """See `Rows.cut_keys`."""
         keys: list[bytes] = self._key.to_pylist()
         return [key for key, value in zip(keys, map(crc32, keys), strict=True) if value % raggedness == 0]
 
     def content_id(self) -> RangeId:
-        """See `Rows.content_id`."""
         return content_hash(len(self), ((memoryview(_numbers(pc.binary_length(column), "i")).cast("B"),
                                          (_Bytes(column).joined,)) for column in self.columns))
 
@@ -246,14 +236,12 @@ class ParquetFormat:
         self._rows_per_group = rows_per_group
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> ArrowRows:
-        """See `RangeFormat.rows`."""
         held = list(pairs)
         return ArrowRows(pa.array([key for key, _ in held], pa.binary()),
                          pa.array([record.identity for _, record in held], pa.binary()),
                          pa.array([record.data for _, record in held], pa.binary()))
 
     def encode(self, rows: Rows, range_id: RangeId) -> bytes:
-        """See `RangeFormat.encode`."""
         own = rows if isinstance(rows, ArrowRows) else self.rows(rows.pairs(0))
         sink = pa.BufferOutputStream()
         pq.write_table(
@@ -263,7 +251,6 @@ class ParquetFormat:
         return seal(sink.getvalue(), range_id)
 
     def recognizes(self, data: bytes) -> bool:
-        """See `RangeFormat.recognizes`."""
         return data[:4] == _PARQUET
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> ArrowRows:

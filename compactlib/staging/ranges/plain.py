@@ -54,7 +54,6 @@ class PlainRows:
 
     @property
     def size_bytes(self) -> int:
-        """See `Rows.size_bytes`."""
         ends = self.ends()
         return ends[-1] if ends else 0
 
@@ -64,24 +63,19 @@ class PlainRows:
         return self.size_bytes + 200 * len(self)
 
     def key(self, index: int) -> bytes:
-        """See `Rows.key`."""
         return self._keys[index]
 
     def record(self, index: int) -> Record:
-        """See `Rows.record`."""
         return Record(self._identities[index], self._datas[index])
 
     def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
-        """See `Rows.pairs`."""
         for index in range(start, len(self._keys)):
             yield self._keys[index], Record(self._identities[index], self._datas[index])
 
     def find(self, key: bytes) -> int:
-        """See `Rows.find`."""
         return bisect_left(self._keys, key)
 
     def ends(self) -> array[int]:
-        """See `Rows.ends`."""
         if self._ends is None:
             self._ends = array("Q", accumulate(
                 LENGTHS_BYTES + len(key) + len(identity) + len(data)
@@ -89,18 +83,15 @@ class PlainRows:
         return self._ends
 
     def part(self, start: int, stop: int) -> Self:
-        """See `Rows.part`."""
         return type(self)(self._keys[start:stop], self._identities[start:stop], self._datas[start:stop])
 
     def followed_by(self, other: Self) -> Self:
-        """See `Rows.followed_by`."""
         made = type(self)(self._keys + other._keys, self._identities + other._identities, self._datas + other._datas)
         # Counted once for each record, however often a range goes on.
         made._ends = self.ends() + array("Q", map(self.size_bytes.__add__, other.ends()))
         return made
 
     def merged(self, changes: ChangeBatch) -> Merged:
-        """See `Rows.merged`."""
         keys: list[bytes] = []
         identities: list[bytes] = []
         datas: list[bytes] = []
@@ -129,11 +120,9 @@ class PlainRows:
         return Merged(PlainRows(keys, identities, datas), added, changed, removed)
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
-        """See `Rows.cut_keys`."""
         return [key for key, value in zip(self._keys, map(crc32, self._keys), strict=True) if value % raggedness == 0]
 
     def content_id(self) -> RangeId:
-        """See `Rows.content_id`."""
         return content_hash(len(self), ((_lengths(column), column) for column in self.columns()))
 
     def columns(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -160,7 +149,6 @@ class PlainFormat:
     empty: Rows = PlainRows([], [], [])
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
-        """See `RangeFormat.rows`."""
         keys: list[bytes] = []
         identities: list[bytes] = []
         datas: list[bytes] = []
@@ -171,7 +159,6 @@ class PlainFormat:
         return PlainRows(keys, identities, datas)
 
     def encode(self, rows: Rows, range_id: RangeId) -> bytes:
-        """See `RangeFormat.encode`."""
         own = rows if isinstance(rows, PlainRows) else self.rows(rows.pairs(0))
         pieces = [_HEADER.encode(), _COUNT.pack(len(rows))]
         for column in own.columns():
@@ -180,7 +167,6 @@ class PlainFormat:
         return b"".join(pieces)
 
     def recognizes(self, data: bytes) -> bool:
-        """See `RangeFormat.recognizes`."""
         return data[:len(MAGIC)] == MAGIC
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:

@@ -9,10 +9,11 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobChoice, BlobView, CostBenefit, DChoices, Greedy, StatsBased
+from compactlib.blobstore import BlobChoice, BlobView, CostBenefit, Greedy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, replay_blobs
 from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.policies import DChoices
 from compactlib.lab.results.measures import together
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
@@ -112,7 +113,7 @@ def test_time_to_reclaim_is_measured_from_death() -> None:
 
 
 @pytest.mark.parametrize(("life", "dead_since"), [(500, 500), (1_000, 1_000), (3_000, 1_000)])
-def test_within_a_bucket_what_is_deleted_and_expires_is_dead_from_its_delete_on(life: int, dead_since: int) -> None:
+def test_with_a_forecast_a_record_is_dead_from_its_first_end_on(life: int, dead_since: int) -> None:
     replay = BlobReplay(GREEDY, BlobSettings.of_slots(10, 2, forecast_seconds=100.0, bucket_seconds=10.0))
     replay.feed(one(PUT, 0, life=life))
     for key in (1, 2, 3):

@@ -31,7 +31,7 @@ from compactlib.catalog import (
     Zone,
     ZoneAssignments,
 )
-from compactlib.catalog.errors import CatalogVersionNotFound
+from compactlib.catalog.errors import CatalogVersionNotFound, RecordMissing
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.kv import MemoryStore
@@ -123,3 +123,12 @@ def test_damage_in_any_record_is_found(key: str) -> None:
         except (CorruptData, Unsupported):
             continue
         assert not service.verify().is_sound, f"byte {at} of {key}"
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_hole_in_the_log_is_named(version: int) -> None:
+    records = kept()
+    del records[f"update/{version:019d}"]
+    with pytest.raises(RecordMissing) as missing:
+        opened(records)
+    assert missing.value.version == version

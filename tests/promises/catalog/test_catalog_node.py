@@ -24,11 +24,12 @@ from compactlib.catalog import (
     PutObject,
     RoundReport,
     Schema,
+    Topology,
     UpdateLog,
     Zone,
     ZoneAssignments,
 )
-from compactlib.catalog.errors import ClockSkewExceeded, NotReady
+from compactlib.catalog.errors import ClockSkewExceeded, NotReady, StaleTerm
 from compactlib.clock import ManualClock
 from compactlib.errors import Stale
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
@@ -233,6 +234,30 @@ def test_nodes_elect_one_and_replace_it() -> None:
     assert {node.coordinator and (node.coordinator.term, node.coordinator.node) for node in nodes[1:]} == {(2, "B")}
     look(nodes)
     assert nodes[0].coordinator == nodes[1].coordinator
+
+
+def test_election_raises_the_term_of_the_log() -> None:
+    """So a cut of a coordinator that was replaced is refused before its successor has cut anything."""
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    first, second = (node_on(store, clock, name, lease_seconds=9.0) for name in "AB")
+    first.run_pending()
+    for number in range(4):
+        first.service.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    clock.advance(60.0)
+    time = first.service.history.activation(3)
+    elected = first.coordinator
+    assert elected is not None
+    plan = first.service.plan(view=first.service.view(
+        reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"), low_watermark=time,
+        term=elected.term))
+    for _ in range(5):
+        second.run_pending()
+        clock.advance(3.0)
+    assert second.coordinator is not None
+    assert second.coordinator.node == "B"
+    with pytest.raises(StaleTerm):
+        first.service.compact(plan)
+    assert first.service.history.earliest == 0
 
 
 # ------------------------------------------------------------------------------------------------- when rounds are run

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from compactlib.cli import main
 from compactlib.demo import DemoSettings, run_demo
 from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask
-from compactlib.raftlog import LogReader
+from compactlib.raftlog import LogReader, SegmentLog
 from tests.promises.console.stores import flip_byte
 
 Console = pytest.CaptureFixture[str]
@@ -147,3 +148,24 @@ def test_damage_is_found_and_the_logs_stay(source: Path, tmp_path: Path, capsys:
     assert "NOT VERIFIED: " in out
     assert "differs from that of" in out
     assert sorted(path.name for path in kept.iterdir()) == ["local", "other", "written"]
+
+
+def test_value_that_is_not_what_was_written_is_found(source: Path, tmp_path: Path, capsys: Console) -> None:
+    """Of a log that is sound in itself: one value is another one, with its checksum."""
+    kept = tmp_path / "kept"
+
+    @contextlib.contextmanager
+    def opened(name: str, workers: int | None) -> Iterator[Executor]:
+        yield LocalExecutor()
+        with LogReader(kept / name) as reader:
+            entries, snapshot = list(reader.entries()), reader.snapshot
+        assert snapshot is not None
+        shutil.rmtree(kept / name)
+        with SegmentLog(kept / name) as log:
+            for entry in entries[:-1]:
+                log.append(entry.index, entry.term, entry.payload)
+            log.append(entries[-1].index, entries[-1].term, entries[-1].payload + b" changed")
+            log.record_snapshot(snapshot.index, snapshot.live)
+
+    assert run_demo(DemoSettings(input=str(source), executors=("local",), folder=str(kept)), open_executor=opened) == 1
+    assert "is not what was written" in capsys.readouterr().out

@@ -141,7 +141,6 @@ class LocalObjectsDriver:
         assert {info.key for info in objects.list()} == there
         assert [info.key for info in objects.list("own/", after="own/deep/w1")] == sorted(
             key for key in there if key.startswith("own/") and key > "own/deep/w1")
-        objects.audit()
         objects.sweep(float("inf"))  # nobody else is at work
         assert not leftovers_of(Path(objects.folder) / ".incoming"), "the sweep has left something"
 

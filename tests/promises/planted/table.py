@@ -91,6 +91,54 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[catalog-retaken-paused_owners]",),
         "A pin that was renewed while expired ones are forgotten is forgotten too."),
     Mistake(
+        "catalog-cut-without-members", "compactlib/catalog/round.py",
+        "        term=term, conditions=conditions))\n",
+        "        term=term, conditions=()))\n",
+        ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_node_joins_before_publish]",),
+        "History is cut below what a node needs that has joined since the others were asked."),
+    Mistake(
+        "catalog-copy-unheard", "compactlib/catalog/needs/published.py",
+        "                    pins.pin(f\"a copy on {self._node}\", history.version_at(began), history, ttl_seconds=0)\n",
+        "                    pass\n",
+        ("tests/promises/catalog/test_catalog_decision.py::test_replica_that_was_copied_is_heard_of_by_rounds_under_way",),
+        "A replica that was copied must replay versions that a round under way has cut."),
+    Mistake(
+        "catalog-published-before-flush", "compactlib/catalog/needs/published.py",
+        "                known.applied = index, max(known.applied[1], time)\n",
+        "                known.published = max(known.published, time)\n",
+        ("tests/promises/catalog/test_catalog_worlds.py::test_nothing_is_cut_that_somebody_needs",),
+        "A replica must replay versions that were cut, since a time counted before it was on disk."),
+    Mistake(
+        "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
+        "        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:\n",
+        "        if False:\n",
+        ("tests/promises/test_promise_snapshot_outputs.py::test_catalog_compaction_fails_by_name_when_its_snapshot_is_damaged",),
+        "Updates are deleted though the snapshot in their place cannot be read."),
+    Mistake(
+        "catalog-pin-of-what-was-cut", "compactlib/catalog/needs/pins.py",
+        "                if pin.version < earliest:\n",
+        "                if False:\n",
+        ("tests/promises/catalog/test_catalog_decision.py::test_copy_of_what_was_cut_is_refused",),
+        "A pin is granted on a version that is gone."),
+    Mistake(
+        "catalog-term-not-raised-by-election", "compactlib/catalog/lease.py",
+        "        if held.term > term:\n",
+        "        if False:\n",
+        ("tests/promises/catalog/test_catalog_node.py::test_election_raises_the_term_of_the_log",),
+        "A former coordinator cuts history after its successor was elected."),
+    Mistake(
+        "catalog-join-without-wait", "compactlib/catalog/node.py",
+        "        self._clock.clock.sleep(self._clock.max_skew_ms / 1000)\n",
+        "",
+        ("tests/promises/catalog/test_catalog_node.py::test_node_joins_after_the_greatest_skew_of_the_clocks",),
+        "A transaction of a node that has just joined begins below a time that was handed out before."),
+    Mistake(
+        "catalog-hole-in-the-log-unseen", "compactlib/catalog/check.py",
+        "            growing = None\n            yield Read(missing, None, problem=_missing(missing))\n",
+        "            pass\n",
+        ("tests/promises/catalog/test_catalog_golden.py::test_hole_in_the_log_is_named",),
+        "A version that is lost passes for one that never was."),
+    Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
         "            self._may_lack_seal = True\n"
         "            self._out.sync()\n",
