@@ -23,6 +23,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 from measure import Figure, report
@@ -36,7 +37,6 @@ from compactlib.commandlog import Command, KVLog
 from compactlib.indexset import IndexSet
 from compactlib.kv import MemoryStore, SnapshotStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.outcome import is_empty, raised
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.report import Table
 from compactlib.scheduler import (
@@ -89,9 +89,9 @@ class Stopwatch:
 Step = Callable[[int, Path, Stopwatch], None]
 
 
-def _require_done(outcome: object) -> None:
-    if is_empty(raised(outcome)):
-        raise SystemExit(f"nothing was measured: {outcome}")
+def _require_done(done: Any) -> None:
+    if done.is_empty:
+        raise SystemExit(f"nothing was measured: {done}")
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 """compactlib: embeddable compaction primitives.
 
 Each design is a package of its own (`compactlib.raftlog`, ...) and is imported by name. This module offers the
-version, the tree of exceptions and the outcomes, and loads nothing else.
+version and the tree of exceptions, and loads nothing else.
 """
 
 from typing import TYPE_CHECKING
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
         TaskFailed as TaskFailed,
         Unsupported as Unsupported,
     )
-    from compactlib.outcome import Done as Done, Failed as Failed, Skipped as Skipped
 else:
     offer(__name__, {
         "compactlib.errors":
             "AuditFailed BudgetSpent Busy Closed CompactionFailed CompactlibError Conflict CorruptData InvalidInput "
             "MissingDependency NotFound Rejected Stale StorageError TaskFailed Unsupported",
-        "compactlib.outcome": "Done Failed Skipped",
     })

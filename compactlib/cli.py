@@ -40,7 +40,6 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.files import list_folder
-from compactlib.outcome import is_empty, raised
 from compactlib.report import Table, VerifyReport
 
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
@@ -124,14 +123,12 @@ class _Kind(ABC):
             report = self.compacted()
         except CompactionFailed as error:
             report, problem = error.report, str(error)
-        if is_empty(report):
+        if report.is_empty:
             return Answer({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
-        if getattr(report, "is_partial", False):
+        if report.is_partial:
             problem = f"only a part could be done, and stays: {report.why}"
-        done = getattr(report, "report", None) or report
-        data = {"outcome": "failed" if problem else "done", "why": problem or getattr(done, "why", ""),
-                "rows": done.to_dicts()}
-        return Answer(data, "\n".join([str(done), *([problem] if problem else [])]), int(bool(problem)))
+        data = {"outcome": "failed" if problem else "done", "why": problem or report.why, "rows": report.to_dicts()}
+        return Answer(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
 
     def verify(self) -> Answer:
         """Read everything, and list what is damaged."""
@@ -218,7 +215,7 @@ class _RaftLog(_Kind):
         with LogReader(self.path) as reader:
             limits = reader.limits  # `SegmentLog` would make a log where none is
         with self.copying() as given, SegmentLog(self.path, LogOptions(limits=limits, trigger=DeadRatio())) as log:
-            return raised(log.compact(policy=self._policy(), **given))
+            return log.compact(policy=self._policy(), **given)
 
     def verified(self) -> VerifyReport:
         from compactlib.raftlog import verify_log
@@ -316,7 +313,7 @@ class _BlobStore(_Kind):
         config = BlobStoreConfig(deleted_retention_seconds=self.given.retention)
         try:
             with BlobStore(self.path, config, policy=self._policy()) as store, self.copying() as given:
-                return raised(store.compact(**given))
+                return store.compact(**given)
         except BudgetSpent:
             raise
         except Busy as busy:
@@ -375,7 +372,7 @@ class _Repository(_Kind):
         from compactlib.demo import progress_bar
 
         with self._opened(writes=True) as repository, progress_bar("compact") as observer:
-            return raised(repository.compact(branch=self._branch, budget=self.budget(), observer=observer))
+            return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
 
     def verified(self) -> VerifyReport:
         with self._opened(by_rule=False) as repository:

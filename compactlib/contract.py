@@ -11,19 +11,14 @@
   the caller's budget spent after something was committed. `BudgetSpent` means that nothing could be.
 - A closed store raises `Closed`; closing it from within its own work raises `Busy`.
 - What a policy or a fence of the host's raises propagates as it is, once everything is released.
-
-The engines that are not yet re-drawn return outcomes (`compactlib.outcome`) in place of both: `Done` with the report,
-`Skipped` for busy and for nothing to do, `Failed` for what is raised; its `changed` says whether anything has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self, TypeVar
 
 from compactlib.budget import Budget
-from compactlib.outcome import Done, Failed, Outcome
 from compactlib.report import Status, VerifyReport
 from compactlib.rewrite import Executor
 
@@ -142,8 +137,8 @@ class CommitFence(Protocol):
 
 
 class Service(Protocol):
-    """Work of an engine that is not yet re-drawn, in threads of its own. `compactlib.service.PeriodicService` and
-    `CompactionManager` have the same methods; their `stop` raises `Busy` in place of `Failed`."""
+    """Work in a thread that the host starts and stops, as `compactlib.service.PeriodicService` and `CompactionManager`.
+    """
 
     def start(self) -> None:
         """Begin; starting again does nothing. `with` starts and stops.
@@ -151,48 +146,24 @@ class Service(Protocol):
         After `stop` it begins anew, or raises `Closed` where a service lives only once, which its own docs say.
         """
 
-    def run_pending(self) -> Any:
-        """Do what is due now in the caller's thread; for hosts without threads. Whether, or how much, there was."""
+    def run_pending(self) -> int:
+        """Do in the caller's thread what is due, for hosts without threads; returns whether, or how much, that was."""
 
-    def stop(self, *, wait_seconds: float = 30.0) -> Any:
-        """Begin nothing more, cancel what runs, and wait for its end; `Failed(Busy)` if it did not end in time.
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end. Stopping again waits again.
 
-        Raises `Busy` if called from within its own work; it ends all the same. Stopping again waits again.
+        Raises:
+            Busy: it has not ended in time, or the caller is its own work; it ends all the same.
         """
 
     @property
     def last_error(self) -> BaseException | None:
-        """The last unexpected exception; it was reported and logged, and the work is tried again."""
+        """What its work raised last; it was logged, and the work is tried again after a growing delay."""
 
     @property
     def failures(self) -> int:
-        """How often that was."""
+        """How often its work raised."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
-
-
-class AsyncService(Protocol):
-    """As `Service`, in an event loop; to be used in the loop that `start` was awaited in."""
-
-    async def start(self) -> None:
-        """See `Service.start`; `async with` starts and stops."""
-
-    async def run_pending(self) -> Sequence[Outcome[Any]]:
-        """See `Service.run_pending`."""
-
-    async def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
-        """See `Service.stop`."""
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """See `Service.last_error`."""
-
-    @property
-    def failures(self) -> int:
-        """See `Service.failures`."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *error: object) -> None: ...

@@ -33,7 +33,6 @@ from compactlib.errors import CompactionFailed, CompactlibError, InvalidInput, M
 from compactlib.files import list_folder
 from compactlib.indexset import IndexSet
 from compactlib.observer import TqdmObserver
-from compactlib.outcome import is_empty, raised
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.report import Table
 from compactlib.rewrite import Executor
@@ -347,12 +346,12 @@ def _compact(name: str, folder: str, written: _Written, settings: DemoSettings, 
         observer = stack.enter_context(progress_bar(name))
         with SegmentLog(folder, LogOptions(limits=written.limits)) as log:
             try:
-                report = raised(log.compact(policy=log.policy, executor=executor, observer=observer))
+                report = log.compact(policy=log.policy, executor=executor, observer=observer)
             except CompactionFailed as error:
                 report, failures = error.report, [str(each) for each in error.failures.values()]
-    if getattr(report, "is_partial", False):
-        failures, report = [report.why], getattr(report, "report", report)
-    run = _Run(executor=name, folder=folder, report=None if is_empty(report) else report, size=_Size.of(folder),
+    if report.is_partial:
+        failures = [report.why]
+    run = _Run(executor=name, folder=folder, report=None if report.is_empty else report, size=_Size.of(folder),
                problems=(*failures, *_problems(folder, written)))
     _say(name, (f"ready after {ready:.1f} s; " if ready >= 0.05 else "") + (
         "there was nothing to compact" if run.report is None else

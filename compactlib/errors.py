@@ -122,24 +122,6 @@ class BudgetSpent(Busy):
         self.needed_bytes = needed_bytes
 
 
-class ClockJumped(Busy):
-    """The host's clock is off by more than a bound. Put it right, accept it as it is, or try again later.
-
-    Attributes:
-        seconds: how far it is off; positive: ahead.
-        max_jump_seconds: the bound.
-        confirm_seconds: how long it has to stay so until it is accepted.
-    """
-
-    def __init__(self, *, seconds: float, max_jump_seconds: float, confirm_seconds: float) -> None:
-        super().__init__(f"the clock jumped by {seconds:+.1f} seconds, and at most {max_jump_seconds} are accepted at "
-                         f"once; put the clock right, or accept it as it is; if it stays so, it is accepted "
-                         f"{confirm_seconds} seconds after the jump was seen")
-        self.seconds = seconds
-        self.max_jump_seconds = max_jump_seconds
-        self.confirm_seconds = confirm_seconds
-
-
 class AuditFailed(CompactlibError, AssertionError):
     """A state breaks one of its own rules: a bug in the library, or stored data that something else has changed.
 

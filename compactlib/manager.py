@@ -31,7 +31,6 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound, StorageError
 from compactlib.guard import take_within
 from compactlib.observer import Observer, notify
-from compactlib.outcome import raised
 from compactlib.report import Table
 from compactlib.service import PeriodicService
 
@@ -415,13 +414,13 @@ class CompactionManager:
     def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
         new_budget = entry.new_budget or getattr(entry.store, "new_budget", None)
         budget = self._begin(entry, service_budget, Budget(clock=self._clock) if new_budget is None else new_budget())
-        return raised(entry.store.compact(budget=budget, **entry.arguments))
+        return entry.store.compact(budget=budget, **entry.arguments)
 
     def _reclaim(self, entry: _Entry, service_budget: Budget) -> Any:
         # Longer and longer slices: one that is too short for one piece of the work does nothing at all.
         seconds = min(_SLICE_SECONDS * 2.0 ** min(entry.slices, 10), _MAX_SLICE_SECONDS)
         budget = self._begin(entry, service_budget, Budget(deadline=self._clock.now() + seconds, clock=self._clock))
-        return raised(entry.store.reclaim(budget=budget))
+        return entry.store.reclaim(budget=budget)
 
     @staticmethod
     def _begin(entry: _Entry, service_budget: Budget, given: Budget) -> Budget:

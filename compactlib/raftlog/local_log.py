@@ -28,7 +28,6 @@ from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMa
 from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
-from compactlib.outcome import Failed
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.values import Entry
@@ -228,9 +227,7 @@ class LocalLog(Closing):
                 # The last entry that is covered stays: with nothing after it, it is where the last term is found.
                 self._log.record_snapshot(index, live=[index])
                 self._first = index + 1
-        outcome = self._log.compact(policy=DropDead())
-        if isinstance(outcome, Failed):
-            raise outcome.error
+        self._log.compact(policy=DropDead())
 
     @property
     def first_index(self) -> int:

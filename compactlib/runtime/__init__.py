@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engines share until they are re-drawn: ownership of running work, background services (threads and asyncio),
-observers, retries after a lost answer, and a clock that notices jumps.
-
-Nothing here knows a store: what a package decides stays in the package, and uses these parts. A service in threads is
-built on `WorkService`, one in an event loop on `AsyncWork`; `ServiceFace` and `AsyncServiceFace` are the methods that
-hosts call.
-"""
+"""Budgets, observers of four methods, and small parts that several engines share."""
 
 from typing import TYPE_CHECKING
 
@@ -31,12 +25,10 @@ if TYPE_CHECKING:
         RecordingObserver as RecordingObserver,
         telling as telling,
     )
-    from compactlib.runtime.steady_clock import SteadyClock as SteadyClock
 else:
     offer(__name__, {
         "compactlib.manager": "CompactionManager LowSpace OnRequest Periodic",
         "compactlib.observer": "LoggingObserver PrometheusObserver TqdmObserver",
         "compactlib.runtime.budget": "Budget BudgetLimits",
         "compactlib.runtime.observe": "Observer Observers Progress RecordingObserver telling",
-        "compactlib.runtime.steady_clock": "SteadyClock",
     })

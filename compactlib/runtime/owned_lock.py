@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks that an interrupt cannot leave held, and that a forked child is refused instead of waiting for them."""
+"""A lock that an interrupt cannot leave held, and that a forked child is refused instead of waiting for it."""
 
 from __future__ import annotations
 
@@ -44,19 +44,3 @@ class OwnedLock(OfOneProcess):
 
     def __repr__(self) -> str:
         return f"<OwnedLock of {self._what}>"
-
-
-class Changes(threading.Condition):
-    """A `threading.Condition` whose `with` an interrupt cannot leave with the lock held, as that of `OwnedLock`."""
-
-    def __init__(self) -> None:
-        self._held = threading.RLock()
-        super().__init__(self._held)
-
-    @property
-    def __enter__(self) -> Callable[[], bool]:
-        return self._held.__enter__
-
-    @property
-    def __exit__(self) -> Callable[..., None]:
-        return self._held.__exit__

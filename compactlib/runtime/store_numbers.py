@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a store as an observer is told them, under the same names whatever kind of store it is.
+"""The numbers of a store, under the same names whatever kind of store it is.
 
 | name | kind | labels besides `kind` and `store` |
 |---|---|---|
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime.observe import Observer
 
 
@@ -59,7 +58,7 @@ class StoreLevels:
 
 @attrs.frozen
 class StoreNumbers:
-    """Tells an observer of one store.
+    """Notifies an observer of one store.
 
     Attributes:
         kind: what kind of store: its package.
@@ -69,25 +68,17 @@ class StoreNumbers:
     kind: str
     store: str
 
-    def compacted(self, observer: Observer, outcome: Outcome[object], seconds: float, *, policy: str = "",
-                  moved: Moved | None = None) -> None:
-        """A compaction has ended.
+    def ended(self, observer: Observer, outcome: str, reason: str, seconds: float | None, moved: Moved) -> None:
+        """Notify that a compaction has ended.
 
         Args:
-            observer: is told.
-            outcome: in what. The reason of one that is done is its policy, of one that failed the error's class; one
-                that was skipped found another under way (`busy`), or nothing worth it (`nothing`).
-            seconds: how long it took.
-            policy: which chose.
-            moved: what it moved; what it did not is told as 0, so that each series begins with the store.
+            observer: is notified.
+            outcome: `done`, `skipped` or `failed`.
+            reason: of one that is done its policy, of one that failed the error's class; one that was skipped found
+                another under way (`busy`), or nothing worth it (`nothing`).
+            seconds: how long it took; `None` if that is unknown.
+            moved: what it moved; 0 is counted too, so that each series begins with the store.
         """
-        name, reason = (("done", policy) if isinstance(outcome, Done)
-                        else ("skipped", "busy" if outcome.is_busy else "nothing") if isinstance(outcome, Skipped)
-                        else ("failed", type(outcome.error).__name__))
-        self.ended(observer, name, reason, seconds, Moved() if moved is None else moved)
-
-    def ended(self, observer: Observer, outcome: str, reason: str, seconds: float | None, moved: Moved) -> None:
-        """As `compacted`, for one that came to no `Outcome`; its seconds may be unknown."""
         labels = {"kind": self.kind, "store": self.store}
         observer.count("store_compactions", 1, {**labels, "outcome": outcome, "reason": reason})
         if seconds is not None:
@@ -95,19 +86,19 @@ class StoreNumbers:
         self.moved(observer, moved)
 
     def moved(self, observer: Observer, moved: Moved) -> None:
-        """Bytes were moved, by a reclaim for example; a store that has grown has freed none."""
+        """Count bytes that were moved, by a reclaim for example; a store that has grown has freed none."""
         labels = {"kind": self.kind, "store": self.store}
         for name, value in (("store_read_bytes", moved.read), ("store_copied_bytes", moved.copied),
                             ("store_freed_bytes", moved.freed)):
             observer.count(name, max(0, value), labels)
 
     def levels(self, observer: Observer, levels: StoreLevels) -> None:
-        """How the store stands now; a size that it does not know is not told, an age that ended is cleared."""
-        told: tuple[tuple[str, float | None], ...] = (
+        """Notify of the levels now; a size that is unknown is left out, an age that has ended is cleared."""
+        named: tuple[tuple[str, float | None], ...] = (
             ("store_live_bytes", levels.live_bytes), ("store_dead_bytes", levels.dead_bytes),
             ("store_free_bytes", levels.free_bytes), ("store_capacity_bytes", levels.capacity_bytes),
             ("store_oldest_lease_seconds", levels.oldest_lease_seconds),
             ("store_oldest_unreclaimed_seconds", levels.oldest_unreclaimed_seconds))
-        for name, value in told:
+        for name, value in named:
             if value is not None or name.endswith("_seconds"):
                 observer.event(name, {"kind": self.kind, "store": self.store, "value": value})

@@ -20,7 +20,6 @@ from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, Busy, InvalidInput, NotFound
 from compactlib.executors import own_error
 from compactlib.files import list_folder
-from compactlib.outcome import is_empty, raised
 from compactlib.report import Table
 from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of
@@ -160,8 +159,8 @@ class _OneStore:
                                f"or say by exists= where stores are that are no files or folders of these names")
             fence = None if self.open_fence is None else self.open_fence(name)
             with contextlib.closing(self.open_store(name)) as store:
-                report = raised(store.compact(policy=self.policy, budget=budget, fence=fence))
-            outcome, reason = ("skipped", report.why) if is_empty(report) else ("done", repr(report))
+                report = store.compact(policy=self.policy, budget=budget, fence=fence)
+            outcome, reason = ("skipped", report.why) if report.is_empty else ("done", repr(report))
             freed = getattr(report, "bytes_freed", None)
         except Exception as error:  # a host's own code may raise anything; the other stores go on
             # Busy: another has it open, perhaps an attempt at this very task, which Spark has given up and which goes

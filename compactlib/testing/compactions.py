@@ -50,7 +50,6 @@ from compactlib.errors import (
     TaskFailed,
 )
 from compactlib.executors import RewriteTask
-from compactlib.outcome import is_empty, raised
 from compactlib.report import VerifyReport
 from compactlib.runtime import Budget, Observer
 from compactlib.testing.choices import spread
@@ -129,7 +128,7 @@ class Opened:
     def compact(self, plan: Any = None, **named: Any) -> Any:
         """Return the report of `compact()` with a plan, or with the driver's policy, or raise what it raises."""
         given = {} if plan is not None else {"policy": self.driver.policy()}
-        return raised(self.store.compact(plan, **{**given, **named}))
+        return self.store.compact(plan, **{**given, **named})
 
     def ended(self, plan: Any = None, **named: Any) -> Any:
         """Return the report of `compact()`, or the library's error that it raises."""
@@ -137,7 +136,7 @@ class Opened:
 
     def reclaimed(self, **named: Any) -> Any:
         """Return the report of `reclaim()`, or the library's error that it raises."""
-        return _attempt(lambda: raised(self.store.reclaim(**named)))
+        return _attempt(lambda: self.store.reclaim(**named))
 
     def act(self, number: int) -> None:
         """Let the driver act until there is something to compact, and to copy where an executor copies."""
@@ -183,7 +182,7 @@ class Opened:
             if isinstance(report, CompactlibError):
                 raise Mismatch(f"after {after} the next compact() raised {report!r}",
                                "it to go on with what is left, until its report is empty")
-            if is_empty(report):
+            if report.is_empty:
                 break
         else:
             raise Mismatch(f"after {after} each of {_MOST_COMPACTIONS} compactions found something to do",
@@ -366,7 +365,7 @@ class CompactionConformance(ConformanceKit):
             plan = opened.plan()
             opened.act(1)
             report = opened.ended(plan)
-            if isinstance(report, CompactlibError) or is_empty(report):
+            if isinstance(report, CompactlibError) or report.is_empty:
                 _failed(report, Stale, "compact() with a plan made before the last write")
             opened.finish("a plan that writes came after")
         with self.opened(tmp_path, acts=1, name="carried out") as opened:
@@ -868,12 +867,12 @@ def _answered(report: Any, when: str) -> Any:
 
 
 def _done(report: Any, when: str) -> None:
-    if is_empty(_answered(report, when)) or getattr(report, "is_partial", False):
+    if _answered(report, when).is_empty or getattr(report, "is_partial", False):
         raise Mismatch(f"{when}: {report!r}", "a report of what was done, whole")
 
 
 def _nothing(report: Any, when: str) -> Any:
-    if not is_empty(_answered(report, when)) or not report.why.strip():
+    if not _answered(report, when).is_empty or not report.why.strip():
         raise Mismatch(f"{when}: {report!r}", "an empty report that says why")
     return report
 
@@ -889,9 +888,9 @@ def _failed(answer: object, kind: type[CompactlibError], when: str) -> Compactli
     raise Mismatch(f"{when}: {answer!r}", f"{kind.__name__} to be raised")
 
 
-def _one_done(answers: Sequence[object], when: str) -> None:
+def _one_done(answers: Sequence[Any], when: str) -> None:
     """Require that one has compacted and the other nothing."""
-    done = [each for each in answers if not isinstance(each, CompactlibError) and not is_empty(each)]
+    done = [each for each in answers if not isinstance(each, CompactlibError) and not each.is_empty]
     strange = [each for each in answers if isinstance(each, CompactlibError) and not isinstance(each, Rejected)]
     if strange or len(done) != 1:
         raise Mismatch(f"{when}: {answers}", "one to be done, and one to be Rejected or empty")

@@ -35,7 +35,6 @@ from compactlib.staging.errors import BeingCollected
 from compactlib.staging.policy import BranchRecord
 from compactlib.testing import Request, StoreInFront
 from tests.harness.interleave import ABSENT, History, HistoryOperation, Stage, SteppedObjects, SteppedStore
-from tests.promises.drivers.outcomes import has_changed
 
 MAIN, SOURCE, REPOSITORY = "main", "source", "repo"
 A, B, K, M = b"a", b"b", b"k", b"m"
@@ -391,7 +390,7 @@ def _resolve(world: World, each: HistoryOperation) -> None:
     """What a reset wrote: whatever HEAD held while it ran. What a merge wrote: what differs from HEAD before it."""
     if each.name == "merge" and each.result is not None and each.result != "dirty" and not each.failed:
         each.writes.clear()
-        if has_changed(each.result):
+        if not each.result.is_empty:
             made = [commit for _, commit in world.behind.branch(MAIN).log()
                     if commit.message == f"merge of {each.actor}"]
             for commit in made or _lost_merges(world, each.actor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from compactlib.clock import ManualClock
 from compactlib.runtime.breather import WORK_SECONDS, Breather
-from tests.runtime.busy_clock import BusyClock
+from tests.raftlog.store.busy_clock import BusyClock
 
 
 def test_a_nap_comes_after_each_stretch_of_work() -> None:

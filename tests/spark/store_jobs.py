@@ -19,8 +19,15 @@ from compactlib.errors import DiskFull
 from compactlib.executors import Executor
 from compactlib.fences import FileFence, KVFence, TokenFence
 from compactlib.kv import SqliteStore
-from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, LogPlan, LogReader, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog import (
+    LogCompactionReport,
+    LogOptions,
+    LogPlan,
+    LogReader,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+)
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.runtime import Budget
 from compactlib.spark import HeldFence, plan_many
@@ -148,6 +155,6 @@ def contents(folder: str) -> dict[str, Any]:
             for path in Path(folder).iterdir() if path.is_file() and path.name != "LOCK"}
 
 
-def groups_of(outcome: Any) -> int:
+def groups_of(report: LogCompactionReport) -> int:
     """How many groups of segments a log's compaction has merged."""
-    return len(outcome.stats.done) if isinstance(outcome, Done) else 0
+    return len(report.done)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-PACKAGES = ("runtime", "raftlog", "raftlog_worker", "blobstore", "staging", "catalog", "scheduler")
+PACKAGES = ("raftlog", "raftlog_worker", "blobstore", "staging", "catalog", "scheduler")
 
 
 def offered(what: str) -> Sequence[Any]:

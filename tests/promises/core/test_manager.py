@@ -16,12 +16,12 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, CorruptData, InvalidInput, NotFound, StorageError
 from compactlib.manager import CompactionManager, LowSpace, OnRequest, Periodic, disk_of
 from compactlib.observer import EventRecorder
-from compactlib.outcome import Done, Failed, Skipped
 
 
 @attrs.frozen
 class Report:
     is_partial: bool = False
+    why: str = ""
 
 
 class Store:
@@ -89,7 +89,7 @@ def test_a_store_is_compacted_and_reclaimed_each_period() -> None:
 
 def test_the_report_says_how_each_ended() -> None:
     store = Store()
-    store.compacts, store.reclaims = [Skipped("nothing is dead\nand more")], [Skipped("nothing to reclaim")]
+    store.compacts, store.reclaims = [Report(why="nothing is dead\nand more")], [Report(why="nothing to reclaim")]
     manager = managing(ManualClock())
     manager.add("store", store)
     manager.run_pending()
@@ -264,7 +264,7 @@ def test_an_exit_in_a_turn_ends_no_thread_and_passes_through_a_caller() -> None:
 
 @pytest.mark.parametrize("ending", [
     Busy("another compaction runs"), Report(is_partial=True),
-    BudgetSpent("cancelled", reason="cancelled", spent_bytes=0), Skipped("busy", is_busy=True),
+    BudgetSpent("cancelled", reason="cancelled", spent_bytes=0),
     BudgetSpent("late", reason="deadline", spent_bytes=0)])
 def test_busy_cancelled_and_partial_are_no_failures_and_come_again_at_the_period(ending: Any) -> None:
     clock, store = ManualClock(), Store()
@@ -282,19 +282,6 @@ def test_a_budget_of_too_few_bytes_is_a_failure() -> None:
     manager.add("store", store)
     manager.run_pending()
     assert row(manager)["failures"] == 1
-
-
-def test_outcomes_of_engines_that_return_them_are_understood() -> None:
-    clock, store = ManualClock(), Store()
-    store.compacts = [Failed(Busy("b")), Failed(NotFound("n")), Done("well"), Skipped("nothing")]
-    manager = managing(clock)
-    manager.add("store", store)
-    seen = []
-    for _ in range(4):
-        manager.run_pending()
-        seen.append(row(manager)["failures"])
-        clock.advance(100)
-    assert seen == [0, 1, 0, 0]
 
 
 def test_a_store_gets_what_it_was_added_with() -> None:
@@ -333,7 +320,7 @@ def test_a_reclaim_goes_in_slices_and_other_stores_come_in_between() -> None:
         return work
 
     late = BudgetSpent("late", reason="deadline", spent_bytes=0)
-    first.reclaims = [slice_of(Report(is_partial=True)), slice_of(late), slice_of(Failed(late)), slice_of(Report())]
+    first.reclaims = [slice_of(Report(is_partial=True)), slice_of(late), slice_of(late), slice_of(Report())]
     manager.add("first", first)
     manager.add("second", second)
     manager.request("first")

@@ -30,7 +30,7 @@ from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.testing import Change, HostLock, Journal, World, WorldClock
-from tests.promises.drivers.outcomes import Denied, standing
+from tests.promises.drivers.denied import Denied, standing
 
 AnswerT = TypeVar("AnswerT")
 

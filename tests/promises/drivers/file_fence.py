@@ -14,7 +14,7 @@ from compactlib.errors import CompactlibError, CorruptData
 from compactlib.fences import FencedOff, FileFence, KVFence
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.testing import HostLock, Journal, World
-from tests.promises.drivers.outcomes import Denied, standing
+from tests.promises.drivers.denied import Denied, standing
 
 RESOURCES = ("log", "table")
 NEVER_NAMED = "never admitted to"

@@ -31,7 +31,6 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.testing import Change, FilesInFront, HostLock, Journal, Request, World
-from tests.promises.drivers.outcomes import result_of
 from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
@@ -196,7 +195,7 @@ class Opened:
     def compact(self, *, policy: Any) -> None:
         for log_id in self.store.log_ids:
             with pinned(self.store.log(log_id)) as log:
-                result_of(log.compact(policy=policy))
+                log.compact(policy=policy)
 
     def close(self) -> None:
         self.store.close()
@@ -297,7 +296,7 @@ class RaftLogStoreDriver:
                 if work == "compact":
                     self._compact(store, log, rng, journal)
                 elif work == "reclaim":
-                    result_of(log.reclaim())
+                    log.reclaim()
 
     def _compact(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
         """Compact alone, with pinned entries, or while a flush takes back what is rewritten."""
@@ -320,7 +319,7 @@ class RaftLogStoreDriver:
             if way in ("alone", "pinned"):
                 flush()
             executor = Beside(flush, way == "after") if way in ("before", "after") else LocalExecutor()
-            result_of(log.compact(policy=self.policy(), executor=executor))
+            log.compact(policy=self.policy(), executor=executor)
 
     def _write(self, store: Opened, kind: str, rng: Random, journal: Journal) -> None:
         log_id = rng.choice([SNAPSHOTTED, OTHER])

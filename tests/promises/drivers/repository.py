@@ -34,7 +34,6 @@ from compactlib.staging.errors import BeingCollected
 from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers import branches as tried
 from tests.promises.drivers.kv_sqlite import Settings as SqliteSettings, SqliteInFront
-from tests.promises.drivers.outcomes import has_changed, result_of
 from tests.promises.drivers.possible import possible_states
 
 KEYS = (b"a", b"a/1", b"a/2", b"b", b"b/1", b"\0", b"\xff", b"\xff\xff")
@@ -81,7 +80,7 @@ class Opened:
     host: HostLock = attrs.field(factory=HostLock)
 
     def compact(self, *, policy: AlwaysPolicy, branch: str = "main") -> object:
-        return result_of(self.repository.compact(branch=branch, policy=policy))
+        return self.repository.compact(branch=branch, policy=policy)
 
     def close(self) -> None:
         self.repository.close()
@@ -184,7 +183,7 @@ class RepositoryDriver:
             with journal.trying(tried.Upkeep(store.opening)):
                 if store.repository.status().ranges_refused:
                     store.repository.adopt_ranges()  # what was written before an owner was known, an operator adopts
-                result_of(store.repository.reclaim())
+                store.repository.reclaim()
         finally:
             with store.host:
                 self._reclaims[store.clock] -= 1
@@ -298,18 +297,18 @@ class _Host:
     def commit(self, name: str) -> None:
         message = self.message()
         with self.journal.trying(tried.Commit(self.opening, name, message=message)):
-            self.require_own(result_of(self.repository.branch(name).commit(message)), message)
+            self.require_own(self.repository.branch(name).commit(message), message)
 
     def merge(self) -> None:
         self.clean("main")
         change = tried.Merge(self.opening, "main", source="dev", message=self.message(), strategy=self.strategy())
         with self.journal.trying(change):
-            made = result_of(self.repository.branch("main").merge("dev", change.message, strategy=change.strategy))
+            made = self.repository.branch("main").merge("dev", change.message, strategy=change.strategy)
             self.require_own(made, change.message)
 
     def require_own(self, report: Any, message: str) -> None:
         """The commit that a caller is told of is its own."""
-        if has_changed(report):
+        if not report.is_empty:
             found = self.repository.commit(report.commit_id).message
             assert found == message, f"commit {message} was made, and {found} was told"
 

@@ -35,7 +35,7 @@ from compactlib.scheduler import (
     StatusUpdate,
 )
 from compactlib.testing import HostLock, Journal, World
-from tests.promises.drivers.outcomes import Denied
+from tests.promises.drivers.denied import Denied
 
 AnswerT = TypeVar("AnswerT")
 

@@ -22,7 +22,6 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.testing import HostLock, Journal, World
-from tests.promises.drivers.outcomes import result_of
 from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
@@ -97,7 +96,7 @@ class SegmentLogDriver:
                 self._write(store, write, rng, journal)
         if kind in ("compact", "reclaim"):
             with journal.trying(Upkeep(kind)):
-                result_of(store.compact(policy=self.policy()) if kind == "compact" else store.reclaim())
+                store.compact(policy=self.policy()) if kind == "compact" else store.reclaim()
 
     def _write(self, store: SegmentLog, kind: str, rng: Random, journal: Journal) -> None:
         last, state = store.last_index or 0, store.snapshot
@@ -125,7 +124,7 @@ class SegmentLogDriver:
 
 def _require_tidy(store: SegmentLog) -> None:
     """Only what is in force is there: segments, and the links to them."""
-    result_of(store.reclaim())
+    store.reclaim()
     folder = Path(store.folder)
     leftovers = leftovers_of(folder, *TIDY)
     assert not leftovers, f"{leftovers} were left"

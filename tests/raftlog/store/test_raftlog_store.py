@@ -31,8 +31,8 @@ from tests.harness.open_files import open_files
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, rows
+from tests.raftlog.store.busy_clock import BusyClock
 from tests.raftlog.wrapped_files import LocksAsideFiles, WatchedFiles
-from tests.runtime.busy_clock import BusyClock
 from tests.tools.faults.plan import FailingFiles
 
 

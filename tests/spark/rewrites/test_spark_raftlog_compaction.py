@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
-from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.rewrite import RewriteOutcome
@@ -47,10 +46,10 @@ def log(tmp_path: Path) -> Path:
 def compacted(log: Path, copy: Path, executor: Executor) -> LogCompactionReport:
     shutil.copytree(log, copy)
     with SegmentLog(copy, LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=0)) as writer:
-        outcome = writer.compact(policy=writer.policy, executor=executor)
-        assert isinstance(outcome, Done), outcome
+        report = writer.compact(policy=writer.policy, executor=executor)
+        assert not report.is_empty, report
         writer.reclaim()
-    return outcome.stats
+    return report
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -135,23 +134,19 @@ def test_any_logs_in_common_jobs_of_shared_tasks_come_out_the_same(
         shutil.copytree(source, base / f"local{number}")
         theirs[str(source)] = _compact(str(base / f"local{number}"), layout.options, LocalExecutor())
         ours[str(source)] = _compact(str(source), layout.options, executor)
-    assert {name: _told(outcome) for name, outcome in ours.items()} == {
-        name: _told(outcome) for name, outcome in theirs.items()}
+    assert {name: _numbers(report) for name, report in ours.items()} == {
+        name: _numbers(report) for name, report in theirs.items()}
     for number in range(len(logs)):
         assert contents(base / f"log{number}") == contents(base / f"local{number}")
 
 
-def _compact(folder: str, options: LogOptions, executor: Executor) -> object:
+def _compact(folder: str, options: LogOptions, executor: Executor) -> LogCompactionReport:
     with SegmentLog(folder, options) as log:
-        outcome = log.compact(policy=log.policy, executor=executor)
+        report = log.compact(policy=log.policy, executor=executor)
         log.reclaim()
-        return outcome
+        return report
 
 
-def _told(outcome: object) -> object:
-    """What an outcome says, without times and paths."""
-    if isinstance(outcome, Done):
-        groups = sorted((group.members, group.entries_after) for group in outcome.stats.groups)
-        return groups, outcome.stats.bytes_freed
-    assert isinstance(outcome, Skipped), outcome
-    return outcome.reason
+def _numbers(report: LogCompactionReport) -> object:
+    """What a report says, without times and paths."""
+    return sorted((group.members, group.entries_after) for group in report.done), report.bytes_freed, report.why

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from compactlib.contract import CommitFence
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor
-from compactlib.outcome import Done
 from compactlib.raftlog import SeedPolicy, SegmentLog
 from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark import compact_on_workers
@@ -43,7 +42,7 @@ def outcomes_of(frame: DataFrame) -> dict[str, tuple[str, str | None]]:
 
 def compacted_alone(folders: list[str]) -> list[dict[str, Any]]:
     for folder in folders:
-        assert isinstance(compact_log(folder, LocalExecutor(), Budget()), Done)
+        assert not compact_log(folder, LocalExecutor(), Budget()).is_empty
     return [contents(folder) for folder in folders]
 
 

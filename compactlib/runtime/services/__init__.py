@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Background services, each with threads or tasks of its own: turns, agendas, the services of stores."""
