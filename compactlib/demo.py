@@ -133,10 +133,16 @@ def _spark_session(cores: int) -> Iterator[Any]:
         if found is None:
             # Without PYSPARK_PYTHON Spark would run the first `python3` of the PATH.
             spark.sparkContext.pythonExec = sys.executable
+            # Starts the workers now: a first job would be timed with them.
+            spark.range(0, cores, 1, cores).mapInArrow(_same, "id bigint").collect()
         yield spark
     finally:
         if found is None:
             spark.stop()
+
+
+def _same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
 
 
 @contextlib.contextmanager
