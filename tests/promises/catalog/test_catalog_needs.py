@@ -303,15 +303,15 @@ def test_report_has_the_lowest_floor_of_each_factor_and_names_what_fails() -> No
     transactions = ActiveTransactions(lambda: service.history, service.clock)
 
     class Source:
-        def __init__(self, answer: object) -> None:
+        def __init__(self, answer: Floor | Exception | None) -> None:
             self.answer = answer
 
-        def need(self, view: object) -> object:
+        def need(self, view: object) -> Floor | None:
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer
 
-    needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions, sources=[  # type: ignore[list-item]
+    needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions, sources=[
         Source(Floor(Factor.REBALANCE, 30)), Source(Floor(Factor.REBALANCE, 20)), Source(None),
         Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3))])
     report = needs.report()

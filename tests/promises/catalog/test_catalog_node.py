@@ -308,7 +308,7 @@ class Watched(Cluster):
         await self.may_report.wait()
         return await super().report(node)
 
-    def coordinating(self, story: Callable[[], Awaitable[None]], **how: float) -> None:
+    def coordinating(self, story: Callable[[], Awaitable[None]], **how: Any) -> None:
         """Run a story beside a node that coordinates when it is elected."""
         async def run() -> None:
             self.may_report = asyncio.Event()
