@@ -1,43 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments at a face: what is not of the type that is asked for is `InvalidInput`, before anything is done with it."""
+"""Checks of values that are stored or used later; each raises `InvalidInput`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable
 from sys import float_info
-from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
-
-import attrs
+from typing import Any, get_args
 
 from compactlib.errors import InvalidInput
 
-AnswerT = TypeVar("AnswerT")
-ParamsP = ParamSpec("ParamsP")
-_LOOKED_AT = 1000
-"""Items of a sequence that are looked at."""
 _LONGEST_SECONDS = 2_000_000
-
-
-def require_type(name: str, value: object, kind: type | tuple[type, ...], wanted: str = "", *,
-                 or_none: bool = False) -> None:
-    """Return if `value` is of this type, or of one of these.
-
-    Args:
-        name: of the argument.
-        value: what was given.
-        kind: what it must be.
-        wanted: the same in words, `"a Budget"`; default the types' names.
-        or_none: whether it may be `None`.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not (isinstance(value, kind) or (or_none and value is None)):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        raise InvalidInput(f"{name} is {value!r:.100}; give "
-                           f"{wanted or ' or '.join([each.__name__ for each in kinds] + ['None'] * or_none)}")
 
 
 def require_names(name: str, value: object) -> None:
@@ -106,17 +78,6 @@ def require_whole(name: str, value: object, least: int = 0, *, or_none: bool = F
                            + ", or None" * or_none)
 
 
-def require_above_zero(numbers: attrs.AttrsInstance) -> None:
-    """Return if every field of a value is a number above 0.
-
-    Raises:
-        InvalidInput: one is not; it is named.
-    """
-    for name, value in attrs.asdict(numbers).items():
-        if not isinstance(value, int | float) or not value > 0:
-            raise InvalidInput(f"{name} is {value!r:.100}; give a number above 0")
-
-
 def is_whole(least: int = 0, *, or_none: bool = False) -> Callable[[object, Any, Any], None]:
     """`require_whole` as a validator of `attrs`."""
     return lambda _, field, value: require_whole(field.name, value, least, or_none=or_none)
@@ -142,44 +103,3 @@ def is_above(limit: float, *, or_none: bool = False) -> Callable[[object, Any, A
                                + ", or None" * or_none)
 
     return check
-
-
-def _has_what_it_seems(value: Any, kind: type) -> bool:
-    """`False` for arrays of no dimension, which have the method of an iterable, and tuples of what has no hash."""
-    try:
-        if kind is Iterable:
-            iter(value)
-        elif kind is Hashable:
-            hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _fits(value: object, hint: Any) -> bool:
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is Literal:
-        return any(value is part or (type(value) is type(part) and value == part) for part in parts)
-    if isinstance(origin, type):
-        if not isinstance(value, origin) or not _has_what_it_seems(value, origin):
-            return False
-        if not parts or not isinstance(value, Collection):
-            return True
-        if isinstance(value, Mapping) and issubclass(origin, Mapping):
-            return all(_fits(key, parts[0]) and _fits(item, parts[1])
-                       for key, item in islice(value.items(), _LOOKED_AT))
-        if origin is tuple and parts[1:] != (...,):
-            return len(value) == len(parts) and all(map(_fits, value, parts))
-        return all(_fits(item, parts[0]) for item in islice(value, _LOOKED_AT))
-    if hint is None or hint is NoneType:
-        return value is None
-    if hint is Any or not isinstance(hint, type):
-        return True
-    if getattr(hint, "_is_protocol", False):
-        names = {name for kind in hint.__mro__ if getattr(kind, "_is_protocol", False) for name in vars(kind)}
-        return all(hasattr(value, name) for name in names if not name.startswith("_"))
-    if hint is float and isinstance(value, int):
-        return abs(value) <= float_info.max
-    return isinstance(value, hint) and _has_what_it_seems(value, hint)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from compactlib._arguments import require_whole
+from compactlib._forks import OpenState
 from compactlib.errors import InvalidInput
 from compactlib.kv.errors import (
     BatchSizeTooBig,
@@ -29,7 +30,6 @@ from compactlib.kv.errors import (
     TooLarge,
 )
 from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry, PagedEntries, own_bytes
-from compactlib.runtime.open_state import OpenState
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import require_age, require_id, require_type
+from compactlib._arguments import require_age, require_id
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CorruptData, Stale, StorageError
 from compactlib.files.record_frame import RecordFrame
+from compactlib.kv.cell import look_until_seen
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key
 from compactlib.objects.store import ObjectStore, delete_many
-from compactlib.runtime.look import look_until_seen
 
 _FRAME = RecordFrame("version of a register", b"CLREGSTR", 1, "<HQ16s16s")
 _ID_BYTES = 16
@@ -95,14 +95,12 @@ class ObjectRegister:
         A write without an answer is tried again until its outcome is seen.
 
         Raises:
-            InvalidInput: the value, or what `new_id` gave, is not bytes of the right length; nothing was changed.
+            InvalidInput: what `new_id` gave is not bytes of the right length; nothing was changed.
             Stale: there is another version by now; this one does not count, and never will.
             AccessDenied: the store does not let these credentials write; nothing was changed.
             StorageError: a disk that the store is on refused; nothing was changed.
             ObjectStoreFailed: the store is away. If that is said of the operation `create`, the outcome is unknown.
         """
-        require_type("value", value, (bytes, bytearray, memoryview), "bytes")
-        require_type("seen", seen, Version, or_none=True)
         number, follows = (1, NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
             raise self._lost(number)

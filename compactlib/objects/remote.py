@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from compactlib._closing import Closing
+from compactlib._forks import OpenState
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
-from compactlib.runtime.open_state import OpenState
 
 if TYPE_CHECKING:
     import obstore.store

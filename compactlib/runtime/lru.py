@@ -7,29 +7,10 @@ import threading
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-import attrs
-
 from compactlib.errors import InvalidInput
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-
-
-@attrs.frozen
-class CacheStats:
-    """How well a cache did.
-
-    Attributes:
-        entries: values held.
-        size_bytes: what they count for.
-        hits: questions it answered.
-        misses: questions it could not answer.
-    """
-
-    entries: int
-    size_bytes: int
-    hits: int
-    misses: int
 
 
 class Lru(Generic[_K, _V]):
@@ -52,8 +33,6 @@ class Lru(Generic[_K, _V]):
         self._max_bytes = max_bytes
         self._held: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
         self._size_bytes = 0
-        self._hits = 0
-        self._misses = 0
         self._lock = threading.Lock()
 
     def get(self, key: _K) -> _V | None:
@@ -61,9 +40,7 @@ class Lru(Generic[_K, _V]):
         with self._lock:
             found = self._held.get(key)
             if found is None:
-                self._misses += 1
                 return None
-            self._hits += 1
             self._held.move_to_end(key)
             return found[0]
 
@@ -109,8 +86,3 @@ class Lru(Generic[_K, _V]):
         most = " and ".join(f"at most {bound:,} {unit}" for bound, unit in (
             (self._max_entries, "values"), (self._max_bytes, "bytes")) if bound is not None)
         return f"Lru({len(self):,} values, {self._size_bytes:,} bytes; {most or 'no bound'})"
-
-    def stats(self) -> CacheStats:
-        """Counts since it was made."""
-        with self._lock:
-            return CacheStats(len(self._held), self._size_bytes, self._hits, self._misses)

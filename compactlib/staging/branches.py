@@ -18,10 +18,9 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, StorageError
 from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.batches import get_many
-from compactlib.kv.cell import Attempt, Fate, Found, Retries, Swap, swap
+from compactlib.kv.cell import Attempt, Fate, Found, Retries, Swap, look_until_seen, swap
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Address, Predicate
-from compactlib.runtime.look import look_until_seen
 from compactlib.staging.activity import Activity
 from compactlib.staging.errors import (
     BeingCollected,

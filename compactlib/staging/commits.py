@@ -11,7 +11,6 @@ from typing import Final
 
 import attrs
 
-from compactlib._arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
 from compactlib.runtime.lru import Lru
@@ -128,7 +127,6 @@ class CommitStore:
         Raises:
             CommitNotFound: a parent does not exist.
         """
-        require_type("metadata", metadata, Mapping, or_none=True)
         generation = 1 + max((self.get(parent).generation for parent in parents), default=0)
         return Commit(metarange_id=metarange_id, parents=parents, generation=generation, message=message,
                       metadata=dict(metadata or {}), created_at=created_at,
@@ -153,7 +151,6 @@ class CommitStore:
             CommitNotFound: there is none of this id.
             CorruptData: it is damaged.
         """
-        require_type("the id of a commit", commit_id, str)
         cached = self._cache.get(commit_id)
         if cached is not None:
             return cached

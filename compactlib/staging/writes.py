@@ -23,9 +23,9 @@ from typing import TypeAlias
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.kv.cell import look_until_seen
 from compactlib.kv.scan import own_bytes
 from compactlib.kv.store import Exists
-from compactlib.runtime.look import look_until_seen
 from compactlib.staging.branches import FoundBranch
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (

@@ -238,13 +238,6 @@ def test_an_id_of_another_length_is_refused_before_anything_is_written(length: i
     assert list(store.list()) == []
 
 
-def test_a_value_that_is_not_bytes_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="give bytes"):
-        ObjectRegister(MemoryObjects(), "r").replace("value", None)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="seen is 7; give Version or None"):
-        ObjectRegister(MemoryObjects(), "r").replace(b"value", 7)  # type: ignore[arg-type]
-
-
 def test_the_golden_version_is_read_and_written() -> None:
     data = GOLDEN.read_bytes()
     store = MemoryObjects()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from compactlib.runtime.open_state import OpenState
+from compactlib._forks import OpenState
 
 
 class Closable(Protocol):

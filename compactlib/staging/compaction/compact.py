@@ -27,14 +27,14 @@ from itertools import islice
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.contract import CommitFence
-from compactlib.errors import CompactionFailed, CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Guard, Run
 from compactlib.kv import OutcomeUnknown, PredicateFailed
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import Executor, RewriteFailure
-from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, TellingObserver, telling
 from compactlib.staging.activity import report_compaction
 from compactlib.staging.branches import BranchUpdate, FoundBranch
@@ -246,7 +246,7 @@ class Compactor:
         except BranchNotFound:
             raise LostRace("the branch was deleted meanwhile", branch=branch, step="swap") from None
         except CompactlibError as error:
-            ended = spent_at_once(error, f"branch {branch!r}", left=left, needed=plan.bytes_to_copy)
+            ended = _spent_at_once(error, f"branch {branch!r}", left=left, needed=plan.bytes_to_copy)
             if ended is error:
                 raise
             raise ended from error
@@ -436,3 +436,21 @@ class _Runs:
         following = next(base, None)
         self._following = None if following is None else following[0]
         self._is_known = True
+
+
+def _spent_at_once(error: CompactlibError, what: str, *, left: int | None, needed: int | None) -> CompactlibError:
+    """Return `error`, and if the total did not suffice for one commit, another one that says how much would.
+
+    Args:
+        error: what ended the work.
+        what: is committed all at once, and starts over each time: `"the branch 'main'"`.
+        left: bytes that the budget had when it began; `None`: no total.
+        needed: what it takes, as far as that is known before.
+    """
+    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None:
+        return error
+    least = max(needed or 0, left + 1)
+    advice = f"give more than {left}, how many is unknown" if needed is None else f"give at least {least}"
+    return BudgetSpent(f"{what} is committed all at once, and begins anew each time: the budget had {left} bytes left "
+                       f"({error.spent_bytes} bytes spent in all); {advice}",
+                       reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.runtime.look import MAX_LOOKS, look_until_seen
+from compactlib.kv.cell import look_until_seen
 
 
 def unknown() -> OutcomeUnknown:
@@ -51,7 +51,7 @@ def test_what_cannot_be_seen_stays_unknown() -> None:
         look_until_seen(look, error, clock=clock)
     assert raised.value is error
     assert isinstance(raised.value.__cause__, ValueError)
-    assert looked == MAX_LOOKS
+    assert looked == 8
     assert 1.1 <= clock.now() <= 2.3
 
 
