@@ -28,10 +28,10 @@ from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMa
 from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
+from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.options import LogOptions
 from compactlib.runtime.observe import telling
 
 _HEAD = struct.Struct("<Bd")

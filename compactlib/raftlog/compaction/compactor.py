@@ -31,7 +31,7 @@ from compactlib.errors import (
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, own_error
 from compactlib.guard import Guard, Run
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,

@@ -19,7 +19,7 @@ import attrs
 from compactlib._closing import Closing
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.guard import Guard
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import require_ascending, whole
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
