@@ -32,7 +32,7 @@ AT_MOST = {
 IN_ALL = 495
 # Names that the foundation has under its final place while engines that are not yet re-drawn use the old meaning.
 MOVING = {"Observer", "Observers"}
-DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "commandlog", "lab",
+DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "lab",
               "testing"]
 
 
