@@ -59,7 +59,7 @@ from compactlib.lab import (
     grid,
     run_experiments,
 )
-from compactlib.lab.blobstore.log import BlobLog, Compacted
+from compactlib.lab.blob_log import BlobLog, Compacted
 from compactlib.lab.policies import (
     ByAge,
     ByEnd,

@@ -30,9 +30,9 @@ from compactlib.blobstore.statistics import needs_forecast
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, Operations
-from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.blobs import BlobReplay
+from compactlib.lab.operations import DELETE, FOREVER, PUT
 from compactlib.lab.policies import ByAge, ByEnd, CopyBudget, DChoices, DecliningCost, SurvivorPlacement
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 
 _GATE: dict[str, Any] = {"min_used_fraction": 0.3}
 _START = 1_700_000_000

@@ -31,9 +31,9 @@ from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.policy import FIRST_SEGMENT, Dying, LastPlans, SegmentName, SegmentView, Survivor
 from compactlib.errors import AuditFailed, InvalidInput
-from compactlib.lab.blobstore.layout import BlobLayout
-from compactlib.lab.blobstore.placement.placement import NEVER, Contents, Placer, Victim
-from compactlib.lab.blobstore.survivors import SurvivorPlacement, class_of, needs_history
+from compactlib.lab.blob_layout import BlobLayout
+from compactlib.lab.placement import NEVER, Contents, Placer, Victim
+from compactlib.lab.survivors import SurvivorPlacement, class_of, needs_history
 
 _NAME, _VIEW = attrgetter("name"), attrgetter("view")
 _GROWTH = 4096

@@ -12,13 +12,12 @@ from collections import Counter
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobPolicy
-from compactlib.lab.blobstore.layout import BlobLayout
-from compactlib.lab.blobstore.log import BlobLog
-from compactlib.lab.blobstore.placement.placement import NEVER
-from compactlib.lab.results.measures import Measures
-from compactlib.lab.results.reports import ReplayReport
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
-from compactlib.lab.traces.workloads import Workload
+from compactlib.lab.blob_layout import BlobLayout
+from compactlib.lab.blob_log import BlobLog
+from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
+from compactlib.lab.placement import NEVER
+from compactlib.lab.report import Measures, ReplayReport
+from compactlib.lab.workloads import Workload
 from compactlib.report import PolicyRecord
 from compactlib.runtime import Observer, Progress, telling
 
