@@ -125,12 +125,12 @@ class BlobReplay:
             self._begun = True
             self._now_ms = self._started_ms = log.since = piece.times_ms[0]
         log.know_keys(max(piece.keys) + 1)
-        current, append, leave = log.current, log.append, log.leave
+        current, append, leave, now = log.current, log.append, log.leave, self._now_ms
         for kind, key, size, life, at in piece.rows():
-            if at != self._now_ms:
+            if at != now:
                 if is_watched:
                     self._ask_about_the_dead()
-                self._now_ms = at
+                self._now_ms = now = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life
