@@ -636,7 +636,7 @@ class _Copy:
                     count = max(1, min(count - 1, count * most // len(outputs)))
                 else:
                     carried = []
-            sources = [*carried, *waiting[:count]]
+            sources: list[Segment] = [*carried, *waiting[:count]]
             self._sources = [source.name for source in sources]
             for source in sources:
                 self._sort_out(source)
