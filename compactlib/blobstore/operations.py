@@ -69,7 +69,9 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
     state = blob_state(history)
     if state is None:
         return draft
-    if not replace and not state.is_expired(now_ms):
+    # Of a blob whose PUT is gone, and that is not deleted, every answer is that it is missing.
+    is_there = state.is_deleted or state.put is not None
+    if not replace and is_there and not state.is_expired(now_ms):
         was = "deleted" if state.is_deleted else "put before"
         raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True", id=blob_id)
     newest = state.newest

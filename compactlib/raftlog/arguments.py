@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from compactlib.errors import InvalidInput, Unsorted
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 
 
 def whole(name: str, value: Any) -> int:

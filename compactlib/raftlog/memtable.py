@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib.errors import AuditFailed, CorruptData
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
 

@@ -16,7 +16,6 @@ PLACES = (*TESTS, *OUTSIDE)
 STILL_INSIDE = {
     "tests/harness/scheduler_history.py": "operations and answers of the scheduler's state machine",
     "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
-    "tests/promises/contract/runtime.py": "the base of all services, which has no face",
     "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
     "benchmarks/growth.py": "steps of a poll, a recovery and a table's plan, each by itself",
     "benchmarks/lab_policies.py": "a log of the lab that puts records aside at no cost",

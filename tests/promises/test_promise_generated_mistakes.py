@@ -144,6 +144,8 @@ SUPERFLUOUS: Sequence[Row] = (
         "what a crash brings back, the next opening removes again"),
     Row("unlink in blobstore.copying_task.run", BOTH,
         "a leftover, which the next opening removes"),
+    Row("sync in blobstore.opening._begin_segment", BOTH,
+        "the first record is synced in the same file"),
 )
 """Nothing is lost."""
 
@@ -195,6 +197,18 @@ SELDOM: Sequence[Row] = (
     Row("sync folder in files.disk.write_durably < files.durable_record.write < blobstore.erasure.redo_erasures", BOTH,
         "few lives erase anything"),
     Row("sync in files.disk.write_durably < files.durable_record.write < blobstore.erasure.redo_erasures", BOTH,
+        "few lives erase anything"),
+    Row("sync in blobstore.opening._settle_tail", BOTH,
+        "only a kill between a name and its sync shows it"),
+    Row("sync in files.disk.write_durably < blobstore.index_file.replace_parts", BOTH,
+        "an index that is not its segment's is made anew"),
+    Row("sync in files.disk.write_durably < files.durable_record.write < blobstore.hard_delete._erase", BOTH,
+        "few lives erase anything"),
+    Row("sync in files.disk.write_durably < files.durable_record.write < blobstore.hard_delete._write", BOTH,
+        "few lives erase anything"),
+    Row("rename in files.disk.write_durably < files.durable_record.write < blobstore.hard_delete._erase", BOTH,
+        "few lives erase anything"),
+    Row("rename in files.disk.write_durably < files.durable_record.write < blobstore.hard_delete._write", BOTH,
         "few lives erase anything"),
 )
 """Something is lost, and the hazards seldom come to it, or never: a driver to sharpen."""

@@ -158,7 +158,7 @@ def until(is_so: Callable[[], object]) -> None:
 # ---------------------------------------------------------------------------------------------------- scheduler
 
 
-def scheduler(**settings: float) -> Scheduler:
+def scheduler(**settings: Any) -> Scheduler:
     made = Scheduler(KVLog(MemoryStore()), None, SchedulerConfig(levels=(LevelConfig(max_blocks=2),), **settings))
     made.add_blocks(BlockMeta(id=f"b{number}", tenant="acme", shard=1, level=0) for number in range(4))
     return made

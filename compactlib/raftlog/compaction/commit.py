@@ -37,7 +37,7 @@ import attrs
 
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, replace_with_link, replace_with_symlink
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.names import (
     LINK_SUFFIX,
     SWAP_SUFFIX,

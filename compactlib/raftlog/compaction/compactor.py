@@ -32,7 +32,7 @@ from compactlib.errors import (
 )
 from compactlib.executors.tasks import LocalExecutor, Within, answers_of, foreign_error, own_error
 from compactlib.guard import Guard, Run
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import (
     check_rewritten,

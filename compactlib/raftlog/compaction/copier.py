@@ -20,7 +20,7 @@ import attrs
 
 from compactlib.errors import StorageError
 from compactlib.files.checksum import crc32
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform

@@ -18,7 +18,7 @@ import attrs
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.copier import Copier, Part, idle_copier
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native

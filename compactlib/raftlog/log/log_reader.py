@@ -13,7 +13,7 @@ from compactlib.clock import SystemClock
 from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.guard import Guard
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for

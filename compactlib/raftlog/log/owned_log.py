@@ -17,7 +17,7 @@ from compactlib.contract import CommitFence
 from compactlib.errors import Stale, StorageError
 from compactlib.files.disk import make_missing_folder, sync_names
 from compactlib.guard import Guard
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Compactor

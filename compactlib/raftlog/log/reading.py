@@ -20,7 +20,7 @@ from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.guard import Guard
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import require_ascending, whole
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.errors import LiveIndexMissing

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set, whole
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.folder import wal_of

@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.errors import InvalidInput, Stale
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import index_set
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.files_format import SnapshotKind

@@ -23,7 +23,7 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveAboveSnapshot
 from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.values import MAX_INDEX

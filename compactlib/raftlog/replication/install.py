@@ -9,7 +9,7 @@ from functools import partial
 from itertools import takewhile
 
 from compactlib.errors import Closed, CompactlibError
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.messages import Entries, decode, encode
@@ -44,7 +44,7 @@ def put_in_force(log: RaftLog, snapshots: SnapshotFolder, incoming: IncomingStat
         LiveIndexMissing: the log lacks a live entry that was not sent since it had applied it; nothing was changed.
         CorruptData: the state is not what the manifest says.
         StorageError: the disk refused.
-        LogStopped, Closed: the log refused.
+        StorageError, Closed: the log refused.
     """
     manifest = incoming.manifest
     sent = IndexSet.from_sorted(entry.index for group in _groups(incoming) for entry in group.entries)

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
 from compactlib.files.checksum import crc32
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferRefused
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing

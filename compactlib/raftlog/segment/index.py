@@ -11,7 +11,7 @@ from operator import itemgetter, lt
 
 import attrs
 
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.segment.format import Columns
 
 

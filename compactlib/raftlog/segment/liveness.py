@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compactlib.indexset.index_set import IndexSet, merge_positions
+from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta

@@ -19,7 +19,7 @@ import attrs
 
 from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.names import segment_name, segment_number
 from compactlib.raftlog.model.refs import asked_refs, audit_refs, next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta

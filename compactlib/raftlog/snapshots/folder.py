@@ -31,7 +31,7 @@ from compactlib.files.disk import (
     sync_names,
     write_durably,
 )
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta

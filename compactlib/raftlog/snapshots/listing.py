@@ -10,7 +10,7 @@ import attrs
 
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import list_folder, look_at, read_if_there
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,

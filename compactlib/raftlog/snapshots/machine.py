@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compactlib.errors import InvalidInput, Unsorted
-from compactlib.indexset.index_set import IndexSet, IndexSetBuilder
+from compactlib.indexset import IndexSet, IndexSetBuilder
 from compactlib.raftlog.model.values import Entry
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model.values import MAX_INDEX
 

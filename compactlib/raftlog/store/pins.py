@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from compactlib.errors import CorruptData, NotFound
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import DamagedEntry, Entry
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_list import SegmentList

@@ -32,7 +32,7 @@ from compactlib.errors import (
     Stale,
     StorageError,
 )
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
 from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs

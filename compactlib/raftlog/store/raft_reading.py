@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from compactlib.errors import NotFound
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.owned_log import OwnedLog

@@ -232,7 +232,7 @@ class RaftLogStore(Closing):
             if not self._logs[log_id].holds(lost.meta):
                 self._set_aside(log_id, lost.error)
 
-    def _set_aside(self, log_id: str, error: CompactlibError) -> None:
+    def _set_aside(self, log_id: str, error: CorruptData | Unsupported | NotALog) -> None:
         """A damaged log keeps no other back."""
         self._damaged[log_id] = error.with_traceback(None)
         self._logs.pop(log_id).let_go()

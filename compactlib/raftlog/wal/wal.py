@@ -26,7 +26,7 @@ from compactlib.errors import AuditFailed, StorageError
 from compactlib.files.disk import Files, OutFile, StrPath, look_at, may_be_there, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.guard import Guard
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.wal.frames import (
     FILE_HEADER_BYTES,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -306,7 +307,7 @@ def test_report_has_the_lowest_floor_of_each_factor_and_names_what_fails() -> No
         def __init__(self, answer: Floor | Exception | None) -> None:
             self.answer = answer
 
-        def need(self, view: object) -> Floor | None:
+        def need(self, view: Any) -> Floor | None:
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer

@@ -43,7 +43,7 @@ def imported(folder: Path, log_folder: Path) -> list[Entry]:
         import_ra(folder, log)
         log.sync()
     with LogReader(log_folder) as reader:
-        return [entry for entry in reader.entries() if isinstance(entry, Entry)]
+        return list(reader.entries())
 
 
 @pytest.mark.parametrize("version", [1, 2])

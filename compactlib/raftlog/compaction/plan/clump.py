@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import SegmentStats
 from compactlib.report import Printed
 

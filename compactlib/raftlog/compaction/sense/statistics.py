@@ -13,7 +13,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath
-from compactlib.indexset.index_set import IndexSet
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.plan.view import DamagedSegment, LogView
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
