@@ -57,6 +57,7 @@ from compactlib.blobstore.survivors import OutputPlan, Place, Survivors, choose_
 from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
 from compactlib.blobstore.values import IndexEntry, milliseconds
 from compactlib.blobstore.view import BlobPolicy, BlobView
+from compactlib.breather import Breather
 from compactlib.budget import Budget
 from compactlib.errors import (
     BudgetSpent,
@@ -72,10 +73,9 @@ from compactlib.errors import (
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Run
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
-from compactlib.runtime.breather import Breather
-from compactlib.runtime.observe import Observer, Observers, telling
-from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -454,13 +454,13 @@ class Compactor:
             done.failures[str(survivors.sources[0])] = error
         done.freed -= sum(disk.values())
         fields = {"store": self._name}
-        done.observer.event(POSITIONS_MOVED, {
-            **fields, "removed": [str(name) for name in survivors.sources], "copied_bytes": survivors.copied_bytes,
-            "added": [str(output.name) for output in survivors.outputs]})
+        done.observer.event(POSITIONS_MOVED, **fields, removed=[str(name) for name in survivors.sources],
+                            copied_bytes=survivors.copied_bytes,
+                            added=[str(output.name) for output in survivors.outputs])
         for verdict, event in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
                                (Verdict.PURGED, TOMBSTONES_GONE)):
             if survivors.verdicts[verdict]:
-                done.observer.event(event, {**fields, "records": survivors.verdicts[verdict]})
+                done.observer.event(event, **fields, records=survivors.verdicts[verdict])
 
     def _leave_out(self, damaged: _Damaged, done: _Progress) -> None:
         """Go on without a segment that holds a damaged record: it stays as it is, with everything in it."""
@@ -468,7 +468,7 @@ class Compactor:
         self.damaged[damaged.segment] = f"left out for damage until the store is opened again: {error}"
         done.left_out.append(damaged.segment)
         done.damage.append(error)
-        done.observer.event(DAMAGE_FOUND, {"store": self._name, "segment": str(damaged.segment), "error": str(error)})
+        done.observer.event(DAMAGE_FOUND, store=self._name, segment=str(damaged.segment), error=str(error))
 
     # -- the end
 
@@ -497,8 +497,8 @@ class Compactor:
 
     def _tell(self, told: Observer, done: _Progress, report: BlobCompactionReport) -> None:
         if not report.is_empty:
-            told.event(COMPACTION_DONE, {"store": self._name, "victims": [str(name) for name in report.victims],
-                                         "freed_segments": report.freed_segments, "copied_bytes": report.copied_bytes})
+            told.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
+                       freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
         outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
         self._numbers.ended(told, outcome, reason, report.seconds, _moved(report))
         self._tell_levels(told, done.plan)
@@ -512,7 +512,7 @@ class Compactor:
         known = own_error(f"compact {self._name}", error)
         if not isinstance(error, CompactlibError):
             self._note(known)
-        told.event(COMPACTION_FAILED, {"store": self._name, "error": str(known)})
+        told.event(COMPACTION_FAILED, store=self._name, error=str(known))
         report = error.report if isinstance(error, CompactionFailed) else None
         self._numbers.ended(told, "failed", type(error).__name__, seconds,
                             Moved() if report is None else _moved(report))
@@ -683,5 +683,5 @@ def _moved(report: BlobCompactionReport) -> Moved:
 
 
 def _both(own: Observer, given: Observer | None) -> Observer:
-    return telling(own if given is None else Observers(own, given))
+    return Observers(own, given)
 

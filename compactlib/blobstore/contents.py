@@ -18,8 +18,8 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
+from compactlib.breather import unhurried
 from compactlib.errors import AuditFailed
-from compactlib.runtime.breather import unhurried
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_SEQUENCE = attrgetter("last_sequence")

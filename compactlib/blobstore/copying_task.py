@@ -21,14 +21,13 @@ from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.records import check_whole
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.survivors import OutputPlan
+from compactlib.breather import Breather
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
-from compactlib.runtime.breather import Breather
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Progress
 
 _MOST_READ, _LEAST_READ = 1 << 20, 64 << 10
 """How much is read and written at once: a quarter of a second's worth of the budget's rate, within these bounds."""
@@ -126,7 +125,7 @@ class CopyRecords:
                              bytes_read=read, bytes_written=total, seconds=attempt.clock.monotonic() - began)
 
     def _tell(self, attempt: Attempt, done: int, total: int) -> None:
-        attempt.observer.progress(Progress(f"compact {self.name}", done, total))
+        attempt.observer.event("progress", work=f"compact {self.name}", done=done, total=total, unit="bytes")
 
     def _opened(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.folder, name.log_file))

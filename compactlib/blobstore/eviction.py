@@ -19,7 +19,7 @@ from compactlib.blobstore.statistics import all_lifetimes
 from compactlib.blobstore.validity import FOREVER, PurgeRules
 from compactlib.blobstore.values import milliseconds
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, SegmentView
-from compactlib.runtime.breather import unhurried
+from compactlib.breather import unhurried
 
 
 @attrs.frozen

@@ -41,12 +41,12 @@ from compactlib.blobstore.values import (
 )
 from compactlib.blobstore.verify import verify_log
 from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
+from compactlib.breather import Breather
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CorruptData, MissingDependency, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path
 from compactlib.report import Finding, Printed, VerifyReport
-from compactlib.runtime.breather import Breather
 
 _PLAIN = GetOptions()
 

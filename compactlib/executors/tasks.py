@@ -5,25 +5,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import pickle
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compactlib._arguments import require_whole
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, TellingObserver, tell, telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+_LOGGER = logging.getLogger("compactlib.executors")
 MAX_NAME_CHARS = 1000
 """The longest name a task may have."""
 MAX_MESSAGE_CHARS = 2000
@@ -57,8 +59,52 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
         f"with its own name and the attempt id {attempt.id!r}"))
 
 
-def _inside(observer: Observer) -> contextlib.AbstractContextManager[None]:
-    return observer.inside() if isinstance(observer, TellingObserver) else contextlib.nullcontext()
+class Within:
+    """An observer whose events are sent, and the tasks that have it are run, inside a context manager.
+
+    Args:
+        observer: is notified.
+        inside: marks what its thread does as work of the run that the tasks belong to.
+    """
+
+    def __init__(self, observer: Observer, inside: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+        self._observer = observer
+        self.inside: Callable[[], contextlib.AbstractContextManager[Any]] = inside
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        with self.inside():
+            self._observer.event(name, **fields)
+
+
+def _inside(observer: Observer | None) -> contextlib.AbstractContextManager[Any]:
+    return observer.inside() if isinstance(observer, Within) else contextlib.nullcontext()
+
+
+class CarriedEvents:
+    """An observer that keeps a task's events for their way home from another process. Progress is left out.
+
+    An event that cannot be pickled is an error of the task that reports it.
+
+    Args:
+        dumps: how the events will be pickled.
+        limit: how many are kept; later ones are left out.
+    """
+
+    def __init__(self, dumps: Callable[[object], bytes], limit: int = 100_000) -> None:
+        self._dumps = dumps
+        self._limit = limit
+        self._events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        if name != "progress":
+            self._dumps(fields)
+            if len(self._events) < self._limit:
+                self._events.append((name, fields))
+
+    @property
+    def kept(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """The names and fields so far: a copy, as the task's threads may outlive it."""
+        return tuple(self._events)
 
 
 def foreign_error(task: str, error: BaseException) -> TaskFailed:
@@ -153,7 +199,11 @@ def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budg
         # Not every iterator can be left.
         close = getattr(given, "close", None)
         if close is not None:
-            tell(close)
+            try:
+                close()
+            except Exception as error:
+                _LOGGER.warning("closing the answers of %r raised %r; the work goes on", executor, error,
+                                exc_info=error)
     for name in waiting:
         yield RewriteFailure(name, InvalidInput(f"the executor {executor!r} gave no outcome for the task {name!r}; it "
                                                 f"must give one for each: see Executor.run"))
@@ -193,13 +243,13 @@ class LocalExecutor:
         listed = checked_names(tasks)
         # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
         lent = (Budget() if budget is None else budget).child()
-        told = telling(observer)
+        told: Observer = observer if isinstance(observer, Within) else Observers(observer)
 
         turn = threading.Lock()
 
         finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
         if self._workers > 1:
-            told = TellingObserver(_Queued(finished, told), partial(_inside, told))
+            told = Within(_Queued(finished, told), partial(_inside, observer))
 
         def run_one(task: RewriteTask) -> RewriteOutcome:
             return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock, turn))
@@ -246,28 +296,15 @@ class LocalExecutor:
         return f"LocalExecutor(workers={self._workers})"
 
 
-class _Queued(Observer):
-    """Puts what a task reports on a queue, for the caller's thread."""
+class _Queued:
+    """Puts the events of a task on a queue, for the caller's thread."""
 
     def __init__(self, news: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]], observer: Observer) -> None:
         self._news = news
         self._observer = observer
 
-    @property
-    def is_deaf(self) -> bool:
-        return self._observer.is_deaf
-
-    def progress(self, progress: Progress) -> None:
-        self._news.put(partial(self._observer.progress, progress))
-
-    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        self._news.put(partial(self._observer.count, name, value, labels))
-
-    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        self._news.put(partial(self._observer.measure, name, value, labels))
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self._news.put(partial(self._observer.event, name, dict(fields)))
+    def event(self, name: str, /, **fields: Any) -> None:
+        self._news.put(partial(self._observer.event, name, **fields))
 
 
 def _text(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
@@ -34,7 +35,6 @@ from compactlib.raftlog.model.snapshot_meta import (
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, FolderContents, SegmentList, read_folder
 from compactlib.report import VerifyReport
-from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable

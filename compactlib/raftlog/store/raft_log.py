@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from compactlib.breather import Breather
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -46,7 +47,6 @@ from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, Snaps
 from compactlib.raftlog.store.raft_reading import RaftReading
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
 from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
-from compactlib.runtime.breather import Breather
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

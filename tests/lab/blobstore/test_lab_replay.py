@@ -18,7 +18,7 @@ from compactlib.lab.results.measures import together
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 from compactlib.lab.traces.workloads import AppendMostly, Bursts
-from compactlib.runtime import RecordingObserver
+from tests.harness.recording import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 GREEDY = Greedy(min_used_fraction=0, min_reclaimed_segments=2)

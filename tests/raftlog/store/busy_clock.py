@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from compactlib.breather import NAP_SECONDS
 from compactlib.clock import ManualClock
-from compactlib.runtime.breather import NAP_SECONDS
 
 
 class BusyClock(ManualClock):

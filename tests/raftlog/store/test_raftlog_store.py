@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.breather import WORK_SECONDS
 from compactlib.errors import (
     Busy,
     Closed,
@@ -25,7 +26,6 @@ from compactlib.errors import (
 from compactlib.files import LocalFiles
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import MemtableFull
-from compactlib.runtime.breather import WORK_SECONDS
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.open_files import open_files
 from tests.harness.plain_log import PlainLog

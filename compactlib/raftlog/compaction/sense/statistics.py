@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from compactlib.breather import Breather, unhurried
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath
@@ -18,8 +20,6 @@ from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentSt
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes
 from compactlib.raftlog.segment.liveness import segment_stats
 from compactlib.raftlog.segment.segment_list import SegmentList
-from compactlib.runtime.breather import Breather, unhurried
-from compactlib.runtime.budget import Budget
 
 
 @attrs.frozen

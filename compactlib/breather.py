@@ -10,8 +10,8 @@ Giving it up without a nap does not help: the same thread has it back before ano
 
 from __future__ import annotations
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.runtime.budget import Budget
 
 WORK_SECONDS = 0.0001
 """How long is computed at a stretch: what another thread may wait. The naps between take a third of the time."""

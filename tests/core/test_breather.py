@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from compactlib.breather import WORK_SECONDS, Breather
 from compactlib.clock import ManualClock
-from compactlib.runtime.breather import WORK_SECONDS, Breather
 from tests.raftlog.store.busy_clock import BusyClock
 
 
