@@ -32,7 +32,7 @@ else:
     offer(__name__, {
         "compactlib.executors.process_executor": "ProcessExecutor",
         "compactlib.executors.tasks":
-            "CarriedEvents LocalExecutor answers_of attempt_task checked_names foreign_error least_bytes new_attempt_id "
-            "own_error portable portable_error",
+            "CarriedEvents LocalExecutor answers_of attempt_task checked_names foreign_error least_bytes "
+            "new_attempt_id own_error portable portable_error",
         "compactlib.rewrite": "Attempt Executor RewriteFailure RewriteResult RewriteTask RewrittenFile",
     })
