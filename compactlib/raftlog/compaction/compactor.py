@@ -131,7 +131,7 @@ class Compactor:
         known = self._segments.known()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._state_of_segments()
-        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget, self._clock)
+        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """Return the snapshot, with what is pinned, and without what no segment holds (memory or its pin holds it)."""
