@@ -18,8 +18,14 @@ import attrs
 
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
-from compactlib.executors import attempt_task, checked_names, foreign_error, new_attempt_id, portable
-from compactlib.executors.tasks import CarriedEvents
+from compactlib.executors import (
+    CarriedEvents,
+    attempt_task,
+    checked_names,
+    foreign_error,
+    new_attempt_id,
+    portable,
+)
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of

@@ -134,7 +134,7 @@ class LineStore:
                 self._compacting = None
 
     def notify(self, observer: Observer | None, event: str) -> None:
-        notify(observer, event)  # type: ignore[arg-type]  # a runtime.Observer is given, as to stores that have those
+        notify(observer, event)
 
     def carry_out(self, run: Run, plan: LinePlan, executor: Executor, observer: Observer | None,
                   fence: CommitFence | None) -> LineReport:
