@@ -57,7 +57,6 @@ from compactlib.blobstore.survivors import OutputPlan, Place, Survivors, choose_
 from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
 from compactlib.blobstore.values import IndexEntry, milliseconds
 from compactlib.blobstore.view import BlobPolicy, BlobView
-from compactlib.breather import Breather
 from compactlib.budget import Budget
 from compactlib.errors import (
     BudgetSpent,
@@ -163,12 +162,10 @@ class Compactor:
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """Return the store as a policy sees it now. Reads the whole index once."""
         log, snapshot = self._log, self._log.snapshot()
-        if budget is not None:
-            budget.check()
         found = view_of(snapshot, name=self._name, descriptor=log.descriptor, config=log.config,
                         policy=self.policy if policy is None else policy, now=log.clock.now(), rules=self.purge,
                         damaged=self.damaged, last_full_ms=log.lists.known.last_full_ms,
-                        breathe=Breather(log.clock, budget).breathe)
+                        check=(budget or Budget()).check)
         log.guard.require_open()
         return found
 
@@ -342,7 +339,7 @@ class Compactor:
             sources = [*([carried] if carried is not None else []), *waiting[:count]]
             found = choose_survivors(snapshot, sources, rules, place=self._place,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds),
-                                     breathe=Breather(log.clock, done.budget).breathe)
+                                     check=done.budget.check)
             if len(found.outputs) <= most:
                 return found
             if count > 1:
@@ -371,7 +368,7 @@ class Compactor:
                     raise outcome.error
                 path = outcome.files[0].path
                 files[task.header.name] = path
-                check_output(path, task, budget, self._log.clock)
+                check_output(path, task, budget)
             except CompactlibError as error:
                 failures[name] = error
         if not failures:
@@ -395,7 +392,7 @@ class Compactor:
         snapshot, published = log.snapshot(), list[LogSegment]()
         try:
             for output in survivors.outputs:
-                index = moved_index(snapshot, output, Breather(log.clock, budget))
+                index = moved_index(snapshot, output, budget)
                 remove_names(log.files, log.folder, [output.name.index_file])
                 write_part(log.files, log.folder, index, log.descriptor.incarnation)
                 log.files.rename(files[output.name], os.path.join(log.folder, output.name.log_file))
@@ -624,7 +621,7 @@ def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
     return given.child(bytes_per_second=rate)
 
 
-def moved_index(snapshot: LogSnapshot, output: OutputPlan, breather: Breather) -> IndexSegment:
+def moved_index(snapshot: LogSnapshot, output: OutputPlan, budget: Budget) -> IndexSegment:
     """Return the index of an output: the entries of its records, at their new places."""
     columns, hashes, end = EntryColumns.empty(output.name), list[int](), SEGMENT_HEADER_BYTES
     for picked in output.picked:
@@ -635,7 +632,7 @@ def moved_index(snapshot: LogSnapshot, output: OutputPlan, breather: Breather) -
                 piece = rows[start:start + _PIECE_ROWS]
                 end = columns.take(part.columns, piece, end)
                 hashes.extend(map(hashed.__getitem__, piece))
-                breather.breathe(len(piece))
+                budget.check()
     assert end == output.end, "the index has each record that the output gets"
     return IndexSegment.of_hashed(columns, SEGMENT_HEADER_BYTES, end, hashes)
 

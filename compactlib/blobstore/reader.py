@@ -41,7 +41,6 @@ from compactlib.blobstore.values import (
 )
 from compactlib.blobstore.verify import verify_log
 from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
-from compactlib.breather import Breather
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CorruptData, MissingDependency, StorageError
@@ -289,7 +288,7 @@ class BlobReader(Closing):
         return view_of(stored.snapshot, name=self._name, descriptor=stored.descriptor, config=self._config,
                        policy=policy, now=self._clock.now(), damaged={}, last_full_ms=stored.last_full_ms,
                        rules=PurgeRules(purge_tombstones=self._config.purge_tombstones),
-                       breathe=Breather(self._clock, budget).breathe)
+                       check=(budget or Budget()).check)
 
     def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
         """What a compaction would do: a dry run from outside. The owner's `compact` takes the plan, if it is not

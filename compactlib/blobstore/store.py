@@ -79,7 +79,6 @@ from compactlib.blobstore.values import (
 )
 from compactlib.blobstore.verify import MAX_TRIES, verify_log
 from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
-from compactlib.breather import Breather
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
@@ -578,7 +577,7 @@ class BlobStore(Closing):
                 if removed:
                     log.files.sync_folder(log.folder)
                 if self.config.hard_delete:
-                    erased = erase_deleted(log, run.budget, Breather(log.clock, run.budget).breathe)
+                    erased = erase_deleted(log, run.budget)
         finally:
             self._deliver()
         if erased.was_reset:

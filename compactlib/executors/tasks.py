@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -46,10 +45,8 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
     `KeyboardInterrupt`, passes through.
     """
     try:
-        # On whichever thread this is, the task is work of the run that its observer belongs to.
-        with _inside(attempt.observer):
-            attempt.budget.check()
-            result: object = task.run(attempt)
+        attempt.budget.check()
+        result: object = task.run(attempt)
     except Exception as error:  # whatever foreign code raises is this task's outcome
         return RewriteFailure(task.name, own_error(task.name, error))
     if isinstance(result, RewriteResult) and (result.task, result.attempt) == (task.name, attempt.id):
@@ -57,27 +54,6 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
     return RewriteFailure(task.name, InvalidInput(
         f"task {task.name!r} returned {_cut(repr(result), MAX_MESSAGE_CHARS)}; its run() must return a RewriteResult "
         f"with its own name and the attempt id {attempt.id!r}"))
-
-
-class Within:
-    """An observer whose events are sent, and the tasks that have it are run, inside a context manager.
-
-    Args:
-        observer: is notified.
-        inside: marks what its thread does as work of the run that the tasks belong to.
-    """
-
-    def __init__(self, observer: Observer, inside: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-        self._observer = observer
-        self.inside: Callable[[], contextlib.AbstractContextManager[Any]] = inside
-
-    def event(self, name: str, /, **fields: Any) -> None:
-        with self.inside():
-            self._observer.event(name, **fields)
-
-
-def _inside(observer: Observer | None) -> contextlib.AbstractContextManager[Any]:
-    return observer.inside() if isinstance(observer, Within) else contextlib.nullcontext()
 
 
 class CarriedEvents:
@@ -243,13 +219,13 @@ class LocalExecutor:
         listed = checked_names(tasks)
         # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
         lent = (Budget() if budget is None else budget).child()
-        told: Observer = observer if isinstance(observer, Within) else Observers(observer)
+        told: Observer = Observers(observer)
 
         turn = threading.Lock()
 
         finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
         if self._workers > 1:
-            told = Within(_Queued(finished, told), partial(_inside, observer))
+            told = _Queued(finished, told)
 
         def run_one(task: RewriteTask) -> RewriteOutcome:
             return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock, turn))
@@ -268,7 +244,6 @@ class LocalExecutor:
                      ) -> Generator[RewriteOutcome, None, None]:
         # Imported by executors that use threads: it takes as long as all the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
-        from contextvars import copy_context
 
         waiting = iter(tasks)
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")
@@ -276,8 +251,7 @@ class LocalExecutor:
         try:
             while True:
                 for task in itertools.islice(waiting, 2 * self._workers - unfinished):
-                    # In the caller's context, so that what a task does is known as the work of its run.
-                    pool.submit(copy_context().run, run_one, task).add_done_callback(finished.put)
+                    pool.submit(run_one, task).add_done_callback(finished.put)
                     unfinished += 1
                 if not unfinished:
                     return

@@ -30,7 +30,7 @@ from compactlib.errors import (
     TaskFailed,
     Unsupported,
 )
-from compactlib.executors.tasks import LocalExecutor, Within, answers_of, foreign_error, own_error
+from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, own_error
 from compactlib.guard import Guard, Run
 from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
@@ -131,7 +131,7 @@ class Compactor:
         known = self._segments.known()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._state_of_segments()
-        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget, self._clock)
+        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """Return the snapshot, with what is pinned, and without what no segment holds (memory or its pin holds it)."""
@@ -287,9 +287,7 @@ class Compactor:
         self._files.make_folder(private)
         try:
             observer.event("progress", work="compact", done=0, total=count, unit="groups")
-            # A task that closes the log, on whichever thread, is refused: it uses the log while it runs.
-            inside = Within(observer, self._guard.use)
-            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=inside)) as answers:
+            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=observer)) as answers:
                 for answer in answers:
                     group, task = waiting.pop(answer.task)
                     if isinstance(answer, RewriteFailure):

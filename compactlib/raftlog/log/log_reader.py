@@ -150,7 +150,7 @@ class LogReader(LogReading):
             # Without what is alive in the write-ahead log only.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
         known = self._segments.known() if self.refs else ()
-        return view_of(self._segments, row, known, self._stats, self._limits, budget, SystemClock())
+        return view_of(self._segments, row, known, self._stats, self._limits, budget)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
