@@ -42,19 +42,6 @@ def test_equal_arguments_give_equal_reports(workload: Uniform) -> None:
     assert first.total.refused == 0
 
 
-def test_the_plain_path_and_the_general_one_count_alike() -> None:
-    """One piece of plain puts, and the same operations as rows of their own."""
-    workload = Uniform(keys=600, writes=3_000)
-    plain, general = (BlobReplay(GREEDY, SETTINGS, expected_operations=workload.operations) for _ in range(2))
-    for piece in workload.pieces(2):
-        plain.feed(piece)
-        general.feed(Operations(kinds=piece.kinds, keys=piece.keys, sizes=[1] * len(piece), times_ms=piece.times_ms))
-        for each in (plain, general):
-            each.log.audit()
-    assert plain.log.view(4_000) == general.log.view(4_000)
-    assert plain.report("") == general.report("")
-
-
 def test_what_is_written_copied_and_reclaimed_adds_up() -> None:
     replay = BlobReplay(GREEDY, SETTINGS)
     for piece in HotCold(keys=700, writes=5_000).pieces(1):
