@@ -18,8 +18,8 @@ from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.placement import NEVER
 from compactlib.lab.report import Measures, ReplayReport
 from compactlib.lab.workloads import Workload
+from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
-from compactlib.runtime import Observer, Progress, telling
 
 MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""
@@ -61,13 +61,13 @@ def replay_blobs(workload: Workload, policy: BlobPolicy, settings: BlobSettings,
         InvalidInput: it is no policy.
     """
     replay = BlobReplay(policy, settings, expected_operations=workload.operations)
-    told = telling(observer)
+    told = Observers(observer)
     work = f"replay {workload.name} against {policy.name}"
     for piece in workload.pieces(seed):
         replay.feed(piece)
         total = max(workload.operations, replay.operations + 1)
-        told.progress(Progress(work, replay.operations, total, "operations"))
-    told.progress(Progress(work, replay.operations, replay.operations, "operations"))
+        told.event("progress", work=work, done=replay.operations, total=total, unit="operations")
+    told.event("progress", work=work, done=replay.operations, total=replay.operations, unit="operations")
     return replay.report(str(workload))
 
 

@@ -2,12 +2,12 @@
 """`MeteredObjects`: an object store that notifies an observer of its requests (metrics).
 
 >>> from compactlib.objects import MemoryObjects
->>> from compactlib.runtime.observe import RecordingObserver
->>> seen = RecordingObserver()
+>>> from compactlib.observer import EventRecorder
+>>> seen = EventRecorder()
 >>> with MeteredObjects(MemoryObjects(), seen, name="ranges") as store:
 ...     ref = store.create("a", b"1234")
->>> seen.counters["objects_written_bytes", (("operation", "create"), ("store", "ranges"))]
-4
+>>> seen.named("objects_written_bytes")
+[{'add': 4, 'store': 'ranges', 'operation': 'create'}]
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from compactlib.clock import Clock, SystemClock
+from compactlib.meter import Meter
 from compactlib.objects.in_front import AnswerT, ObjectsInFront
 from compactlib.objects.keys import checked_deletes
 from compactlib.objects.store import MultiDelete, ObjectInfo, ObjectRef, ObjectStore
-from compactlib.runtime.meter import Meter
-from compactlib.runtime.observe import Observer
+from compactlib.observer import Observer
 
 
 class MeteredObjects(ObjectsInFront):

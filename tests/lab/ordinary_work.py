@@ -34,8 +34,8 @@ from compactlib.lab import (
     run_experiments,
 )
 from compactlib.objects import MemoryObjects, MeteredObjects
+from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.runtime import Observer
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

@@ -11,7 +11,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.objects.in_front import ObjectsInFront
-from compactlib.runtime import RecordingObserver
+from tests.harness.recording import RecordingObserver
 
 
 def told(observer: RecordingObserver, name: str) -> dict[tuple[str, ...], int]:

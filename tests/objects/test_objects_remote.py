@@ -19,11 +19,11 @@ from compactlib.objects import (
 )
 from compactlib.objects.errors import ConditionsIgnored
 from compactlib.objects.store import delete_many, read_checked
-from compactlib.runtime import RecordingObserver
 from tests.harness.forks import in_a_fork
 from tests.harness.kv import servers
 from tests.harness.objects import s3_servers
 from tests.harness.objects.hostile_s3 import Manner, hostile
+from tests.harness.recording import RecordingObserver
 
 pytestmark = pytest.mark.cluster
 

@@ -18,7 +18,7 @@ from compactlib import Stale
 from compactlib.kv import KVStore, MemoryStore, MeteredStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.runtime import Observer
+from compactlib.observer import Observers
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
 from compactlib.testing import StoreInFront
 
@@ -358,7 +358,7 @@ def test_store_without_a_place_member_says_nothing() -> None:
 
 def test_metered_store_has_the_place_of_the_one_behind_it(disk: OnDisk) -> None:
     filled(disk.open())
-    metered = MeteredStore(disk.catalogue("prod"), Observer(), name="catalogue")
+    metered = MeteredStore(disk.catalogue("prod"), Observers(), name="catalogue")
     assert_collects(Repository(metered, CommittedRanges(disk.objects), options=OPTIONS), disk)
 
 

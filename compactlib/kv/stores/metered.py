@@ -2,12 +2,12 @@
 """`MeteredStore`: a key-value store that notifies an observer of its requests (metrics).
 
 >>> from compactlib.kv import MemoryStore
->>> from compactlib.runtime.observe import RecordingObserver
->>> seen = RecordingObserver()
+>>> from compactlib.observer import EventRecorder
+>>> seen = EventRecorder()
 >>> store = MeteredStore(MemoryStore(), seen, name="accounts")
 >>> store.set(b"p", b"k", b"1234")
->>> seen.counters["kv_written_bytes", (("operation", "set"), ("store", "accounts"))]
-4
+>>> seen.named("kv_written_bytes")
+[{'add': 4, 'store': 'accounts', 'operation': 'set'}]
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from compactlib.kv.store import (
     Put,
     Versioned,
 )
-from compactlib.runtime.meter import Meter
-from compactlib.runtime.observe import Observer
+from compactlib.meter import Meter
+from compactlib.observer import Observer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -41,12 +41,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound
 from compactlib.objects.keys import MAX_DELETES
 from compactlib.objects.store import delete_many
-from compactlib.runtime.budget import Budget
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import (
     COLLECTION,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from compactlib._arguments import require_one_of
-from compactlib.runtime.budget import Budget
+from compactlib.budget import Budget
 from compactlib.staging.errors import MergeConflict
 from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.cursor import RangeLookup

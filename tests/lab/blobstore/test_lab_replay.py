@@ -17,7 +17,7 @@ from compactlib.lab.operations import DELETE, FOREVER, PUT, READ
 from compactlib.lab.policies import DChoices
 from compactlib.lab.report import ReplayReport, together
 from compactlib.lab.workloads import AppendMostly, Bursts
-from compactlib.runtime import RecordingObserver
+from tests.harness.recording import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 GREEDY = Greedy(min_used_fraction=0, min_reclaimed_segments=2)

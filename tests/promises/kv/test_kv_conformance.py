@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.kv import KVStore, MemoryStore, MeteredStore, SqliteStore
-from compactlib.runtime import RecordingObserver
 from compactlib.testing import KVStoreConformance, kv_machine
+from tests.harness.recording import RecordingObserver
 
 
 class TestMemoryStore(KVStoreConformance):

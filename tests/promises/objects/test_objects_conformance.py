@@ -9,10 +9,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from compactlib.objects import LocalObjects, MemoryObjects, MeteredObjects, ObjectStore, RemoteObjects
-from compactlib.runtime import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
 from tests.harness.kv import servers
 from tests.harness.objects import s3_servers
+from tests.harness.recording import RecordingObserver
 
 
 class TestMemoryObjects(ObjectStoreConformance):

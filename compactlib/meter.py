@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError
-from compactlib.runtime.observe import Observer, telling
+from compactlib.observer import Observer, Observers
 
 
 class Meter:
@@ -25,7 +25,7 @@ class Meter:
     """
 
     def __init__(self, observer: Observer, family: str, store: str, clock: Clock) -> None:
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._family = family
         self._store = store
         self._clock = clock
@@ -37,8 +37,8 @@ class Meter:
     def ended(self, operation: str, began: float, error: BaseException | None = None) -> None:
         """A request is over."""
         labels = {"store": self._store, "operation": operation}
-        self._observer.measure(f"{self._family}_request_seconds", self._clock.monotonic() - began, labels)
-        self._observer.count(f"{self._family}_requests", 1, {**labels, "outcome": _outcome(error)})
+        self._observer.event(f"{self._family}_request_seconds", sample=self._clock.monotonic() - began, **labels)
+        self._observer.event(f"{self._family}_requests", add=1, **labels, outcome=_outcome(error))
 
     @contextmanager
     def request(self, operation: str) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Meter:
         self._bytes("written", operation, size)
 
     def _bytes(self, direction: str, operation: str, size: int) -> None:
-        self._observer.count(f"{self._family}_{direction}_bytes", size, {"store": self._store, "operation": operation})
+        self._observer.event(f"{self._family}_{direction}_bytes", add=size, store=self._store, operation=operation)
 
 
 def _outcome(error: BaseException | None) -> str:
