@@ -493,6 +493,12 @@ class BlobLog:
             if used != segment.valid or not used <= segment.used <= self._room:
                 raise AuditFailed(f"segment {segment.name} counts {segment.valid} valid bytes of {segment.used}; its "
                                   f"records come to {used}")
+        written_to = self._written_to()
+        for segment in self._order:
+            view = segment.view
+            if segment not in self._changed and (view is None or view.eligible == (segment in written_to) or (
+                    view.used_bytes, view.valid_bytes) != (segment.used, segment.valid)):
+                raise AuditFailed(f"the view {view} of segment {segment.name} is not as the segment is")
         alive = sum(each is not None for each in place)
         if alive != held:
             raise AuditFailed(f"{alive} records are alive, the segments hold {held}")

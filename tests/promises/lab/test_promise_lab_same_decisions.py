@@ -254,3 +254,17 @@ def test_a_policy_that_draws_draws_the_same_in_the_lab(tmp_path: Path) -> None:
             if number % 20 == 19:
                 plans += not both.decide().is_empty
     assert plans >= 3
+
+
+def test_history_of_a_record_ends_where_its_predecessors_were_dropped() -> None:
+    """Key 0 is put three times into the first segment, which is compacted, and its output once more."""
+    placement = ByHistory()
+    replay = BlobReplay(Greedy(), BlobSettings.of_slots(8, 4, survivors=placement))
+    keys = [0, 0, 0, 1, 2, 3, 4, 5, 6]
+    replay.feed(Operations(kinds=bytes(len(keys)), keys=keys, sizes=1, times_ms=range(len(keys))))
+    for expected in ({(2, 0, 1), (3,)}, {(2,), (3,)}):
+        placement.told.clear()
+        replay.log.view(100)
+        replay.log.compact(BlobChoice([replay.log.names[0]], why="the first"), 100)
+        replay.log.audit()
+        assert placement.told == expected
