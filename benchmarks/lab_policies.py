@@ -59,7 +59,7 @@ from compactlib.lab import (
     grid,
     run_experiments,
 )
-from compactlib.lab.blobstore.log import BlobLog, Compacted
+from compactlib.lab.blob_log import BlobLog, Compacted
 from compactlib.lab.policies import (
     ByAge,
     ByEnd,
@@ -197,8 +197,8 @@ class _EndsApart(BlobLog):
             for record in segment.members:
                 if place[record] is segment and self.until[record] != NEVER:
                     place[record] = self._aside
-                    segment.valid -= self.size[record]
-                    self._aside.valid += self.size[record]
+                    segment.dead += self.size[record]
+                    self._aside.used += self.size[record]
                     # The compaction takes its bytes off, as of what is dead.
                     self.contents.records -= self.placer is not None
             segment.members = array("i", [each for each in segment.members if place[each] is not self._aside])

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.lab.blobstore.replay import (
+    from compactlib.lab.blobs import (
         BlobReplay as BlobReplay,
         BlobSettings as BlobSettings,
         replay_blobs as replay_blobs,
     )
-    from compactlib.lab.raftlog.replay import RaftLogSettings as RaftLogSettings, replay_raftlog as replay_raftlog
-    from compactlib.lab.results.experiments import (
+    from compactlib.lab.experiments import (
         Comparison as Comparison,
         Experiment as Experiment,
         compare as compare,
@@ -29,16 +28,17 @@ if TYPE_CHECKING:
         run_experiments as run_experiments,
         sweep as sweep,
     )
-    from compactlib.lab.scheduler.replay import (
+    from compactlib.lab.log_trace import LogTrace as LogTrace
+    from compactlib.lab.operations import Operations as Operations
+    from compactlib.lab.raftlog import RaftLogSettings as RaftLogSettings, replay_raftlog as replay_raftlog
+    from compactlib.lab.scheduler import (
+        SchedulerLoad as SchedulerLoad,
         SchedulerSettings as SchedulerSettings,
         replay_scheduler as replay_scheduler,
     )
-    from compactlib.lab.scheduler.world import SchedulerLoad as SchedulerLoad
-    from compactlib.lab.sensor.replay import SensorSettings as SensorSettings, replay_sensor as replay_sensor
-    from compactlib.lab.traces.log_trace import LogTrace as LogTrace
-    from compactlib.lab.traces.operations import Operations as Operations
-    from compactlib.lab.traces.traces import CsvTrace as CsvTrace
-    from compactlib.lab.traces.workloads import (
+    from compactlib.lab.staging import SensorSettings as SensorSettings, replay_sensor as replay_sensor
+    from compactlib.lab.trace import CsvTrace as CsvTrace
+    from compactlib.lab.workloads import (
         Bursts as Bursts,
         Expiring as Expiring,
         HotCold as HotCold,
@@ -50,14 +50,13 @@ if TYPE_CHECKING:
     )
 else:
     offer(__name__, {
-        "compactlib.lab.blobstore.replay": "BlobReplay BlobSettings replay_blobs",
-        "compactlib.lab.raftlog.replay": "RaftLogSettings replay_raftlog",
-        "compactlib.lab.results.experiments": "Comparison Experiment compare grid run_experiments sweep",
-        "compactlib.lab.scheduler.replay": "SchedulerSettings replay_scheduler",
-        "compactlib.lab.scheduler.world": "SchedulerLoad",
-        "compactlib.lab.sensor.replay": "SensorSettings replay_sensor",
-        "compactlib.lab.traces.log_trace": "LogTrace",
-        "compactlib.lab.traces.operations": "Operations",
-        "compactlib.lab.traces.traces": "CsvTrace",
-        "compactlib.lab.traces.workloads": "Bursts Expiring HotCold TtlMix Uniform WithReads Workload Zipf",
+        "compactlib.lab.blobs": "BlobReplay BlobSettings replay_blobs",
+        "compactlib.lab.raftlog": "RaftLogSettings replay_raftlog",
+        "compactlib.lab.experiments": "Comparison Experiment compare grid run_experiments sweep",
+        "compactlib.lab.scheduler": "SchedulerLoad SchedulerSettings replay_scheduler",
+        "compactlib.lab.staging": "SensorSettings replay_sensor",
+        "compactlib.lab.log_trace": "LogTrace",
+        "compactlib.lab.operations": "Operations",
+        "compactlib.lab.trace": "CsvTrace",
+        "compactlib.lab.workloads": "Bursts Expiring HotCold TtlMix Uniform WithReads Workload Zipf",
     })

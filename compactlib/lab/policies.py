@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.fadac import FADaC
-from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.policies.copy_budget import CopyBudget
-from compactlib.lab.blobstore.policies.d_choices import DChoices
-from compactlib.lab.blobstore.policies.declining_cost import DecliningCost
-from compactlib.lab.blobstore.survivors import ByAge, ByEnd, SurvivorPlacement
+from compactlib.lab.blob_policies import CopyBudget, DChoices, DecliningCost
+from compactlib.lab.placement import ByLifetime, FADaC, Mixed, UserAndSurvivors
+from compactlib.lab.survivors import ByAge, ByEnd, SurvivorPlacement
 
 __all__ = [
     "ByAge", "ByEnd", "ByLifetime", "CopyBudget", "DChoices", "DecliningCost", "FADaC", "Mixed", "SurvivorPlacement",

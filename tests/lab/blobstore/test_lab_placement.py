@@ -15,16 +15,12 @@ from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.view import CopyOrder, in_copy_order
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
-from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
-from compactlib.lab.blobstore.placement.fadac import FADaC
-from compactlib.lab.blobstore.placement.mixed import Mixed
-from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.blobstore.policies.declining_cost import DecliningCost
-from compactlib.lab.blobstore.replay import BlobReplay
-from compactlib.lab.blobstore.survivors import ByEnd
-from compactlib.lab.traces.operations import FOREVER, PUT
-from compactlib.lab.traces.workloads import Bursts, Expiring, Workload
+from compactlib.lab.blob_policies import DecliningCost
+from compactlib.lab.blobs import BlobReplay
+from compactlib.lab.operations import FOREVER, PUT
+from compactlib.lab.placement import ByLifetime, Contents, FADaC, Mixed, Placement, Placer, UserAndSurvivors, Victim
+from compactlib.lab.survivors import ByEnd
+from compactlib.lab.workloads import Bursts, Expiring, Workload
 from tests.harness.effort import Effort
 
 SCHEMES: list[Placement] = [Mixed(), UserAndSurvivors(), FADaC(), ByLifetime()]

@@ -12,12 +12,11 @@ import pytest
 from compactlib.blobstore import BlobChoice, BlobView, CostBenefit, Greedy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, replay_blobs
-from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.blobs import BlobReplay
+from compactlib.lab.operations import DELETE, FOREVER, PUT, READ
 from compactlib.lab.policies import DChoices
-from compactlib.lab.results.measures import together
-from compactlib.lab.results.reports import ReplayReport
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
-from compactlib.lab.traces.workloads import AppendMostly, Bursts
+from compactlib.lab.report import ReplayReport, together
+from compactlib.lab.workloads import AppendMostly, Bursts
 from tests.harness.recording import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)

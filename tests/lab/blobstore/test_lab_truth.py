@@ -17,9 +17,8 @@ from benchmarks.oldest_first import OldestFirst
 from compactlib.blobstore import BlobPolicy, CostBenefit, Greedy
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Uniform, replay_blobs
-from compactlib.lab.blobstore.placement.placement import Placement
-from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
-from compactlib.lab.results.measures import Measures
+from compactlib.lab.placement import Placement, UserAndSurvivors
+from compactlib.lab.report import Measures
 
 SEGMENTS = 800
 PER_SEGMENT = 32

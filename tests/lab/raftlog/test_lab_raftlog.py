@@ -11,8 +11,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab import HotCold, Operations, RaftLogSettings, Uniform, replay_raftlog
-from compactlib.lab.raftlog.replay import RaftLogReplay
-from compactlib.lab.traces.operations import DELETE, PUT
+from compactlib.lab.operations import DELETE, PUT
+from compactlib.lab.raftlog import RaftLogReplay
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,

@@ -12,7 +12,7 @@ from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView, Greedy, Stats
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.lab import BlobSettings, HotCold, Uniform, compare, replay_blobs, run_experiments, sweep
-from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.experiments import Comparison
 from compactlib.testing.stand_ins import ExecutorBy
 from tests.harness.recording import RecordingObserver
 

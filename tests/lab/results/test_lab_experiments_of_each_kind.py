@@ -26,8 +26,8 @@ from compactlib.lab import (
     run_experiments,
     sweep,
 )
-from compactlib.lab.results.experiments import Comparison, grid
-from compactlib.lab.traces.workloads import AppendMostly, Bursts
+from compactlib.lab.experiments import Comparison, grid
+from compactlib.lab.workloads import AppendMostly, Bursts
 from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, LogPolicy, SeedPolicy, SegmentLimits
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging import PressurePolicy

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
-from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
+from compactlib.lab.scheduler import SchedulerMeasures, SchedulerReport
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from tests.harness.recording import RecordingObserver
 

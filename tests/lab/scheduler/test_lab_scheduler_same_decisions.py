@@ -9,8 +9,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.commandlog import Command, KVLog
 from compactlib.kv import MemoryStore, SnapshotStore
-from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
-from compactlib.lab.scheduler import world as scheduler_world
+from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler, scheduler as scheduler_world
 from compactlib.scheduler import (
     AssignmentPolicy,
     ByPriority,

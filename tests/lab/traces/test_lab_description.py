@@ -10,9 +10,9 @@ import pytest
 from compactlib.blobstore import Greedy
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, CsvTrace, HotCold, Operations, TtlMix, Uniform, replay_blobs
-from compactlib.lab.blobstore.replay import BlobReplay
-from compactlib.lab.traces.description import describe
-from compactlib.lab.traces.workloads import Synthetic
+from compactlib.lab.blobs import BlobReplay
+from compactlib.lab.description import describe
+from compactlib.lab.workloads import Synthetic
 
 
 def test_a_small_trace_is_described_to_the_byte(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from compactlib.blobstore import Greedy
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.lab import BlobSettings, CsvTrace, replay_blobs
-from compactlib.lab.traces.public_traces import (
+from compactlib.lab.public_traces import (
     ALIBABA,
     CLOUD_PHYSICS,
     MSR_CAMBRIDGE,
@@ -21,7 +21,7 @@ from compactlib.lab.traces.public_traces import (
     BlockTrace,
     TwitterTrace,
 )
-from compactlib.lab.traces.workloads import PIECE
+from compactlib.lab.workloads import PIECE
 
 CLOUDPHYSICS = Path(__file__).parents[4] / "shared" / "data" / "cloudphysics_io.csv.gz"
 LINES = ["time,op,key,size,ttl", "0,put,a,20,", "0.5,put,b,30,60", "1,read,a,20,", "2,delete,b,,"]
@@ -44,7 +44,7 @@ def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from compactlib.lab.traces.parquet_trace import ParquetTrace
+    from compactlib.lab.parquet_trace import ParquetTrace
 
     table = pyarrow.table({"time": [0.0, 0.5, 1.0, 2.0], "op": ["put", "put", "read", "delete"],
                            "key": ["a", "b", "a", "b"], "size": [20, 30, 20, None], "ttl": [None, 60.0, None, None],
@@ -69,7 +69,7 @@ def test_a_row_of_a_parquet_trace_that_is_not_in_the_schema_is_named(tmp_path: P
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from compactlib.lab.traces.parquet_trace import ParquetTrace
+    from compactlib.lab.parquet_trace import ParquetTrace
 
     rows = [{"time": float(number), "op": "put", "key": f"k{number}", "size": 10, "ttl": 1.0} for number in range(5)]
     rows[3] |= changes
@@ -128,7 +128,7 @@ def test_every_damage_of_a_parquet_trace_is_named(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from compactlib.lab.traces.parquet_trace import ParquetTrace
+    from compactlib.lab.parquet_trace import ParquetTrace
 
     count = 2 * PIECE
     parquet.write_table(pyarrow.table({"time": [float(number) for number in range(count)], "op": ["put"] * count,

@@ -11,8 +11,8 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.lab import HotCold, Operations, TtlMix, Uniform, Zipf
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
-from compactlib.lab.traces.workloads import AppendMostly, Bursts, Expiring, Synthetic, WithReads
+from compactlib.lab.operations import DELETE, FOREVER, PUT, READ
+from compactlib.lab.workloads import AppendMostly, Bursts, Expiring, Synthetic, WithReads
 
 ALL = [Uniform(keys=500, writes=3_000), HotCold(keys=500, writes=3_000), Zipf(keys=500, writes=3_000),
        TtlMix(keys=500, writes=3_000), Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100),

@@ -9,8 +9,8 @@ from typing import ClassVar, Protocol
 import attrs
 
 from compactlib._arguments import is_above
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
-from compactlib.lab.traces.traces import Request, pieces_of
+from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
+from compactlib.lab.trace import Request, pieces_of
 from compactlib.raftlog import Entry
 
 

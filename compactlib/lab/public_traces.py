@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
-from compactlib.lab.traces.traces import Request, RowTrace, opened, tick_field
+from compactlib.lab.operations import DELETE, FOREVER, PUT, READ
+from compactlib.lab.trace import Request, RowTrace, opened, tick_field
 
 _SECTOR_BYTES = 512
 _MAX_REQUEST_BYTES = 1 << 30

@@ -18,7 +18,7 @@ import attrs
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor, answers_of, own_error
 from compactlib.files import LocalFiles, crc32, local_path, write_durably
-from compactlib.lab.results.reports import Report
+from compactlib.lab.report import Report
 from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile

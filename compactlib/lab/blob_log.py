@@ -31,9 +31,9 @@ from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.policy import FIRST_SEGMENT, Dying, LastPlans, SegmentName, SegmentView, Survivor
 from compactlib.errors import AuditFailed, InvalidInput
-from compactlib.lab.blobstore.layout import BlobLayout
-from compactlib.lab.blobstore.placement.placement import NEVER, Contents, Placer, Victim
-from compactlib.lab.blobstore.survivors import SurvivorPlacement, class_of, needs_history
+from compactlib.lab.blob_layout import BlobLayout
+from compactlib.lab.placement import NEVER, Contents, Placer, Victim
+from compactlib.lab.survivors import SurvivorPlacement, class_of, needs_history
 
 _NAME, _VIEW = attrgetter("name"), attrgetter("view")
 _GROWTH = 4096
@@ -72,7 +72,7 @@ class Segment:
         begun: how many writes the user had made when it was opened.
         members: its records, dead ones included.
         used: bytes of them.
-        valid: bytes of those that are not dead.
+        dead: bytes of those that are dead.
         newest: when the newest was written, milliseconds.
         moments: the sum over the dead ones of time of death (from `BlobLog.since`) and size.
         view: as the last view showed it.
@@ -84,10 +84,15 @@ class Segment:
     begun: int = 0
     members: array[int] = attrs.field(factory=lambda: array("i"))
     used: int = 0
-    valid: int = 0
+    dead: int = 0
     newest: int = -NEVER
     moments: float = 0.0
     view: SegmentView | None = None
+
+    @property
+    def valid(self) -> int:
+        """Bytes of the records that are not dead."""
+        return self.used - self.dead
 
 
 class BlobLog:
@@ -125,7 +130,6 @@ class BlobLog:
         self._horizon = -NEVER
         # Deleted or replaced, and still valid: (last millisecond, record), ascending.
         self._leaving: deque[tuple[int, int]] = deque()
-        self._leaving_bytes = 0
         self._dead_bytes = 0
         # A heap of `until << _NUMBER_BITS | record`; an entry whose record has another end by now is stale.
         self._ends: list[int] = []
@@ -191,8 +195,11 @@ class BlobLog:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that a reader can ask for: what is valid, less tombstones and what is deleted already."""
-        return self.valid_bytes - self.tombstone_bytes - self._leaving_bytes
+        """Bytes that a reader can ask for: what is valid, less tombstones and what is deleted already.
+
+        O(records that are deleted and kept).
+        """
+        return self.valid_bytes - self.tombstone_bytes - sum(self.size[record] for _, record in self._leaving)
 
     @property
     def names(self) -> tuple[SegmentName, ...]:
@@ -228,7 +235,7 @@ class BlobLog:
             return
         if self.placer is not None:
             self.placer.closed(segment.row, placed)
-        self.contents.dead_bytes += segment.used - segment.valid
+        self.contents.dead_bytes += segment.dead
         self._changed.add(segment)
         self._open[placed] = None
 
@@ -275,7 +282,6 @@ class BlobLog:
         self.key[record] = key
         segment.members.append(record)
         segment.used += size
-        segment.valid += size
         contents.bytes += size
         if until_ms != NEVER:
             self._expires(record, until_ms)
@@ -318,7 +324,6 @@ class BlobLog:
         elif (due := at_ms + self._retention_ms) < until:
             self.until[record] = due
             self._leaving.append((due, record))
-            self._leaving_bytes += self.size[record]
         return True
 
     def advance(self, now_ms: int) -> None:
@@ -330,7 +335,6 @@ class BlobLog:
         while leaving and leaving[0][0] < now_ms:
             deaths.append(leaving.popleft())
         if deaths:
-            self._leaving_bytes -= sum([self.size[record] for _, record in deaths])
             self._bury(deaths)
         while ends and ends[0] >> _NUMBER_BITS < now_ms:
             until, record = divmod(heappop(ends), 1 << _NUMBER_BITS)
@@ -348,7 +352,7 @@ class BlobLog:
             segment, size = place[record], sizes[record]
             assert segment is not None
             place[record] = None
-            segment.valid -= size
+            segment.dead += size
             segment.moments += (at_ms - since) * size
             changed.add(segment)
             died += size
@@ -495,7 +499,7 @@ class BlobLog:
         segments, contents = self._order, self.contents
         sums = (sum(each.valid for each in segments), sum(each.used for each in segments),
                 0 if self.placer is None else sum(len(each.members) for each in segments),
-                sum(each.used - each.valid for each in segments if each not in self._open))
+                sum(each.dead for each in segments if each not in self._open))
         counted = (self.valid_bytes, contents.bytes, contents.records, contents.dead_bytes)
         if sums != counted:
             raise AuditFailed(f"valid bytes, bytes, records and dead bytes are {sums}, counted were {counted}")
@@ -537,7 +541,7 @@ class _Copy:
 
     def _sort_out(self, source: Segment) -> array[int]:
         """Count a source, and drop its dead records; return the others."""
-        log, members, dead_bytes = self._log, source.members, source.used - source.valid
+        log, members, dead_bytes = self._log, source.members, source.dead
         self.reclaimed_bytes += dead_bytes
         self.waited += (self._now_ms - log.since) * dead_bytes - source.moments
         if source not in self.outputs:
@@ -573,7 +577,6 @@ class _Copy:
                 place[record] = output
             output.members.extend(part)
             output.used += ends[count - 1]
-            output.valid += ends[count - 1]
             output.newest = max(output.newest, *map(log.written.__getitem__, part))
             done += count
 
@@ -614,7 +617,6 @@ class _Copy:
             log.place[record] = output
             output.members.append(record)
             output.used += size
-            output.valid += size
             output.newest = max(output.newest, now_ms if renew else log.written[record])
             if output.used + size > room:
                 log._close(output.placed)
@@ -634,14 +636,14 @@ class _Copy:
                     count = max(1, min(count - 1, count * most // len(outputs)))
                 else:
                     carried = []
-            sources = [*carried, *waiting[:count]]
+            sources: list[Segment] = [*carried, *waiting[:count]]
             self._sources = [source.name for source in sources]
             for source in sources:
                 self._sort_out(source)
             self._in_cycle = [log._new_segment(FIRST_SEGMENT) for _ in outputs]
             for output, kept in zip(self._in_cycle, outputs, strict=True):
                 output.members.extend(kept)
-                output.used = output.valid = sum(map(log.size.__getitem__, kept))
+                output.used = sum(map(log.size.__getitem__, kept))
                 output.newest = max(map(log.written.__getitem__, kept))
                 for record in kept:
                     log.place[record] = output

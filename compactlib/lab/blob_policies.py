@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes first what it does not pay to wait for, and knows what times to live will do meanwhile."""
+"""Policies of the blob store that are results of the lab; `docs/lab.md` compares them."""
 
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import ClassVar
 
 import attrs
@@ -14,6 +15,7 @@ from compactlib.blobstore.policy import (
     BlobView,
     CopyOrder,
     SegmentView,
+    emptiest_first,
     fewest_that_free,
     fraction,
     fullest_that_free,
@@ -24,6 +26,111 @@ from compactlib.blobstore.policy import (
     whole,
 )
 from compactlib.errors import InvalidInput
+
+
+@attrs.frozen(kw_only=True)
+class CopyBudget:
+    """Frees the most segments that copying at most `max_copied_bytes` allows, and copies no more for it than needed.
+
+    For a host that gives compaction an allowance for each round, rather than a price. The victims lie anywhere.
+
+    Attributes:
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        max_copied_bytes: the allowance for one plan, in bytes of records, >= 0; 0 only drops segments that hold
+            nothing valid.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
+    max_copied_bytes: int = whole(1 << 30)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
+
+    name: ClassVar[str] = "copy_budget"
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments.
+
+        Whatever their number, the emptiest segments are the cheapest; so the best choice is a beginning of the list
+        sorted by valid bytes.
+        """
+        if shut := shut_gate(view, self.min_used_fraction):
+            return BlobChoice(why=shut)
+        cost = most = 0
+        taken: list[SegmentView] = []
+        best = 0
+        for segment in emptiest_first(view.eligible):
+            cost += segment.valid_bytes
+            if cost > self.max_copied_bytes:
+                break
+            taken.append(segment)
+            benefit = view.benefit(len(taken), cost)
+            if benefit > most:
+                most, best = benefit, len(taken)
+        if most < self.min_reclaimed_segments:
+            more = fewest_that_free(view, emptiest_first(view.eligible), self.min_reclaimed_segments)
+            return too_little(view, self.min_reclaimed_segments,
+                              f" by copying at most max_copied_bytes={self.max_copied_bytes}",
+                              "raise max_copied_bytes" if more else "")
+        victims = in_copy_order(taken[:best], self.copy_order)
+        return BlobChoice(victims, why=f"the {best} with the fewest valid bytes free the most that copying "
+                                        f"{self.max_copied_bytes:,} bytes can pay for")
+
+
+@attrs.frozen(kw_only=True)
+class DChoices:
+    """Takes the emptiest of `choices` segments drawn at random, until `min_reclaimed_segments` are freed.
+
+    With ten choices it copies nearly as little as `Greedy`; with few it also takes segments of middling age,
+    which greedy choices never get to (Van Houdt 2013).
+
+    What is drawn follows from the seed, the view and the time alone: another store, another state of it, or another
+    time draws differently.
+
+    Attributes:
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        choices: how many are drawn for each one taken, >= 1; 1 takes segments at random.
+        seed: of the draws, >= 0.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
+    choices: int = whole(10, least=1)
+    seed: int = whole(0)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
+
+    name: ClassVar[str] = "d_choices"
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(segments + choices * segments taken)."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return BlobChoice(why=shut)
+        eligible = view.eligible
+        random = Random(f"{self.seed} {view.store} {now!r} {[(each.name, each.valid_bytes) for each in eligible]}")
+        pool = [segment for segment in eligible if segment.valid_bytes < view.fill_bytes]
+        taken: list[SegmentView] = []
+        cost = 0
+        while view.benefit(len(taken), cost) < self.min_reclaimed_segments:
+            if not pool:
+                return too_little(view, self.min_reclaimed_segments)
+            drawn = random.sample(range(len(pool)), min(self.choices, len(pool)))
+            place = min(drawn, key=lambda each: (pool[each].valid_bytes, pool[each].name))
+            taken.append(pool[place])
+            cost += pool[place].valid_bytes
+            pool[place] = pool[-1]
+            pool.pop()
+        victims = in_copy_order(taken, self.copy_order)
+        return BlobChoice(victims, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")
+
 
 _LEAST_SECONDS = 1e-3
 

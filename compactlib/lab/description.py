@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
-from compactlib.lab.traces.workloads import Workload
+from compactlib.lab.operations import DELETE, FOREVER, PUT, READ
+from compactlib.lab.workloads import Workload
 from compactlib.report import Printed
 
 _HOTTEST = (0.01, 0.1)

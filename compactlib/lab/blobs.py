@@ -12,13 +12,12 @@ from collections import Counter
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobPolicy
-from compactlib.lab.blobstore.layout import BlobLayout
-from compactlib.lab.blobstore.log import BlobLog
-from compactlib.lab.blobstore.placement.placement import NEVER
-from compactlib.lab.results.measures import Measures
-from compactlib.lab.results.reports import ReplayReport
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
-from compactlib.lab.traces.workloads import Workload
+from compactlib.lab.blob_layout import BlobLayout
+from compactlib.lab.blob_log import BlobLog
+from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
+from compactlib.lab.placement import NEVER
+from compactlib.lab.report import Measures, ReplayReport
+from compactlib.lab.workloads import Workload
 from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
 
@@ -126,12 +125,12 @@ class BlobReplay:
             self._begun = True
             self._now_ms = self._started_ms = log.since = piece.times_ms[0]
         log.know_keys(max(piece.keys) + 1)
-        current, append, leave = log.current, log.append, log.leave
+        current, append, leave, now = log.current, log.append, log.leave, self._now_ms
         for kind, key, size, life, at in piece.rows():
-            if at != self._now_ms:
+            if at != now:
                 if is_watched:
                     self._ask_about_the_dead()
-                self._now_ms = at
+                self._now_ms = now = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life

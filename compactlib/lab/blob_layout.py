@@ -12,10 +12,10 @@ from compactlib._arguments import is_seconds, is_whole, require_whole
 from compactlib.blobstore import BlobStoreConfig
 from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, flag, fraction, record_size, whole
 from compactlib.errors import InvalidInput
-from compactlib.lab.blobstore.placement.placement import NEVER, Placement
-from compactlib.lab.blobstore.survivors import SurvivorPlacement
-from compactlib.lab.traces.description import describe
-from compactlib.lab.traces.workloads import Workload
+from compactlib.lab.description import describe
+from compactlib.lab.placement import NEVER, Placement
+from compactlib.lab.survivors import SurvivorPlacement
+from compactlib.lab.workloads import Workload
 
 MAX_SEGMENTS = 1 << 24
 _MOST_OUTPUTS = 8
@@ -45,7 +45,7 @@ class BlobLayout:
         intervals: into about how many parts the report is cut, if the length of the workload is known, >= 1.
         max_dead_fraction: also ask, once after the operations of each moment, while more than this part of what the log
             holds is dead in segments that are closed; 0 to 1, 1: not by that.
-        placement: which open segment a record goes to (`compactlib.lab.blobstore.placement`); survivors then go on in
+        placement: which open segment a record goes to (`compactlib.lab.policies`); survivors then go on in
             segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
             what users write goes to one segment, and survivors into segments that each compaction closes at its end,
             and a write that is refused replaces nothing; with a placement, what it would have replaced is dead.

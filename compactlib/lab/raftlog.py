@@ -16,10 +16,9 @@ import attrs
 from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError
-from compactlib.lab.results.measures import Measures
-from compactlib.lab.results.reports import ReplayReport
-from compactlib.lab.traces.operations import DELETE, READ, Operations
-from compactlib.lab.traces.workloads import Workload
+from compactlib.lab.operations import DELETE, READ, Operations
+from compactlib.lab.report import Measures, ReplayReport
+from compactlib.lab.workloads import Workload
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
 from compactlib.raftlog.policy import (

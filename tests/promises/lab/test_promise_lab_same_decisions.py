@@ -26,14 +26,12 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.blobstore.policy import Survivor
-from compactlib.blobstore.statistics import needs_forecast
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.lab import BlobSettings, Operations
-from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab import BlobReplay, BlobSettings, Operations
 from compactlib.lab.policies import ByAge, ByEnd, CopyBudget, DChoices, DecliningCost, SurvivorPlacement
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 
+PUT, DELETE, FOREVER = 0, 1, -1
 _GATE: dict[str, Any] = {"min_used_fraction": 0.3}
 _START = 1_700_000_000
 
@@ -51,9 +49,10 @@ class BothWorlds:
                                place=placement)
         # What is replaced leaves no tombstone, and a put of a known key is of an id with a history.
         self.replaces = replaces
+        looks_ahead = getattr(policy, "needs_forecast", False)
         self.replay = BlobReplay(policy, BlobSettings.of_store(self.config, id_bytes=8, min_free_segments=0,
                                                                survivors=placement,
-                                                               forecast_seconds=7 * 86_400 * needs_forecast(policy),
+                                                               forecast_seconds=7 * 86_400 * looks_ahead,
                                                                **{"tombstone_bytes": 0} if replaces else {}),
                                  store=self.store.name)
         # The lab begins with the first operation, a store before it.

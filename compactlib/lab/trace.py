@@ -37,8 +37,8 @@ import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import StrPath
-from compactlib.lab.traces.operations import DELETE, FOREVER, KIND_NAMES, MAX_RECORD_BYTES, PUT, Operations
-from compactlib.lab.traces.workloads import PIECE
+from compactlib.lab.operations import DELETE, FOREVER, KIND_NAMES, MAX_RECORD_BYTES, PUT, Operations
+from compactlib.lab.workloads import PIECE
 
 REQUIRED = ("time", "op", "key")
 COLUMNS = (*REQUIRED, "size", "ttl")
@@ -144,7 +144,7 @@ class OwnTrace(RowTrace):
     """A base: rows in the schema of this module."""
 
     _unsorted = "sort the trace by time"
-    _schema = "time, op (put, delete, read), key, size and ttl, see compactlib.lab.traces.traces"
+    _schema = "time, op (put, delete, read), key, size and ttl, see compactlib.lab.trace"
 
     def _request(self, row: Mapping[str, Any]) -> Request:
         kind = KIND_NAMES.index(row["op"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces in Parquet, in the schema of `compactlib.lab.traces.traces`. Needs the extra `lab` or `staging` (pyarrow)."""
+"""Traces in Parquet, in the schema of `compactlib.lab.trace`. Needs the extra `lab` or `staging` (pyarrow)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.errors import CorruptData, MissingDependency
-from compactlib.lab.traces.traces import COLUMNS, REQUIRED, OwnTrace
-from compactlib.lab.traces.workloads import PIECE
+from compactlib.lab.trace import COLUMNS, REQUIRED, OwnTrace
+from compactlib.lab.workloads import PIECE
 
 try:
     import pyarrow

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.lab.traces.operations import DELETE, FOREVER, MAX_KEYS, MAX_RECORD_BYTES, PUT, READ, Operations
+from compactlib.lab.operations import DELETE, FOREVER, MAX_KEYS, MAX_RECORD_BYTES, PUT, READ, Operations
 
 PIECE = 8_192
 """Operations in a piece of a workload."""

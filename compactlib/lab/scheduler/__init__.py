@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The scheduler with its workers, replayed in simulated time."""

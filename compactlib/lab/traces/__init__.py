@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Operations: from traces, or made by a workload."""
