@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     )
     from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
     from compactlib.kv.stores.memory import MemoryStore as MemoryStore
-    from compactlib.kv.stores.metered import MeteredStore as MeteredStore
     from compactlib.kv.stores.postgres import PostgresStore as PostgresStore
     from compactlib.kv.stores.sqlite.store import SqliteStore as SqliteStore
 else:
@@ -57,7 +56,6 @@ else:
         "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
         "compactlib.kv.stores.dynamodb.store": "DynamoStore",
         "compactlib.kv.stores.memory": "MemoryStore",
-        "compactlib.kv.stores.metered": "MeteredStore",
         "compactlib.kv.stores.postgres": "PostgresStore",
         "compactlib.kv.stores.sqlite.store": "SqliteStore",
     })

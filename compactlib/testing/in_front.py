@@ -15,6 +15,7 @@ set p/k
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -27,6 +28,7 @@ from compactlib.errors import Closed
 from compactlib.files import Files, LocalFiles, OutFile
 from compactlib.kv import Condition, Delete, KVEntry, KVStore, PagedEntries, Put
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
+from compactlib.objects.keys import checked_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -349,8 +351,10 @@ class ObjectsInFront:
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         return iter(self._ask("list", prefix, lambda: list(self._store.list(prefix, after=after))))
 
-    def delete(self, key: str) -> None:
-        self._ask("delete", key, lambda: self._store.delete(key))
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`. Each object is a request."""
+        for key in checked_keys(keys):
+            self._ask("delete", key, functools.partial(self._store.delete, [key]))
 
     def available_bytes(self) -> int | None:
         return self._store.available_bytes()

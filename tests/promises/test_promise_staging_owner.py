@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactlib import Stale
-from compactlib.kv import KVStore, MemoryStore, MeteredStore, SqliteStore
+from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.metered import metered
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.runtime import Observer
+from compactlib.observer import EventRecorder
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
 from compactlib.testing import StoreInFront
 
@@ -358,8 +359,8 @@ def test_store_without_a_place_member_says_nothing() -> None:
 
 def test_metered_store_has_the_place_of_the_one_behind_it(disk: OnDisk) -> None:
     filled(disk.open())
-    metered = MeteredStore(disk.catalogue("prod"), Observer(), name="catalogue")
-    assert_collects(Repository(metered, CommittedRanges(disk.objects), options=OPTIONS), disk)
+    store = metered(disk.catalogue("prod"), EventRecorder(), name="catalogue")
+    assert_collects(Repository(store, CommittedRanges(disk.objects), options=OPTIONS), disk)
 
 
 # ------------------------------------------------------------------------------------------- adoption
@@ -494,17 +495,11 @@ class NoDeletes(MemoryObjects):
 
     denies = True
 
-    def delete(self, key: str) -> None:
-        self._require_right(key)
-        super().delete(key)
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        self._require_right(keys[0])
-        super().delete_many(keys)
-
-    def _require_right(self, key: str) -> None:
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = list(keys)
         if self.denies:
-            raise ObjectStoreFailed(operation="delete", key=key, detail="403 AccessDenied")
+            raise ObjectStoreFailed(operation="delete", key=doomed[0], detail="403 AccessDenied")
+        super().delete(doomed)
 
 
 def test_collection_marks_nothing_where_deletes_are_denied() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -367,7 +367,7 @@ class TakesAnyKey(MemoryObjects):
 
 class LosesTheShorterKey(MemoryObjects):
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        self.delete(key.split("/", maxsplit=1)[0])
+        self.delete([key.split("/", maxsplit=1)[0]])
         return super().create(key, data)
 
 
@@ -377,9 +377,9 @@ class OwesRoom(MemoryObjects):
 
 
 class RemovesBeforeItChecks(MemoryObjects):
-    def delete_many(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.delete(key)
+            super().delete([key])
 
 
 class ObjectsStayOpen(MemoryObjects):
