@@ -28,7 +28,6 @@ from compactlib.errors import Closed
 from compactlib.files import Files, LocalFiles, OutFile
 from compactlib.kv import Condition, Delete, KVEntry, KVStore, PagedEntries, Put
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
-from compactlib.objects.keys import checked_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -353,7 +352,7 @@ class ObjectsInFront:
 
     def delete(self, keys: Iterable[str]) -> None:
         """See `ObjectStore.delete`. Each object is a request."""
-        for key in checked_keys(keys):
+        for key in keys:
             self._ask("delete", key, functools.partial(self._store.delete, [key]))
 
     def available_bytes(self) -> int | None:
