@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Transaction as Transaction,
         Versioned as Versioned,
     )
-    from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
+    from compactlib.kv.stores.dynamodb import DynamoStore as DynamoStore
     from compactlib.kv.stores.memory import MemoryStore as MemoryStore
     from compactlib.kv.stores.postgres import PostgresStore as PostgresStore
     from compactlib.kv.stores.sqlite.store import SqliteStore as SqliteStore
@@ -54,7 +54,7 @@ else:
         "compactlib.kv.scan": "Entries KVEntry PagedEntries",
         "compactlib.kv.snapshots": "Snapshot SnapshotStore",
         "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
-        "compactlib.kv.stores.dynamodb.store": "DynamoStore",
+        "compactlib.kv.stores.dynamodb": "DynamoStore",
         "compactlib.kv.stores.memory": "MemoryStore",
         "compactlib.kv.stores.postgres": "PostgresStore",
         "compactlib.kv.stores.sqlite.store": "SqliteStore",
