@@ -20,7 +20,7 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.kv.batches import change_many as change_many, get_many as get_many
-    from compactlib.kv.cell import Cell as Cell, Swap as Swap, swap as swap
+    from compactlib.kv.cell import Cell as Cell, Retries as Retries, Swap as Swap, swap as swap
     from compactlib.kv.errors import (
         KeyNotFound as KeyNotFound,
         OutcomeUnknown as OutcomeUnknown,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 else:
     offer(__name__, {
         "compactlib.kv.batches": "change_many get_many",
-        "compactlib.kv.cell": "Cell Swap swap",
+        "compactlib.kv.cell": "Cell Retries Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
         "compactlib.kv.scan": "Entries KVEntry PagedEntries",
         "compactlib.kv.snapshots": "Snapshot SnapshotStore",

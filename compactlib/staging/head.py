@@ -294,20 +294,18 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetRe
         cell = context.branches.cell(branch)[0], mark.key
         return Condition(*cell, mark.predicate), Delete(*cell)
 
-    backoff = context.branches.backoff()
-    for _ in range(context.options.max_update_tries):
+    for _ in context.branches.tries():
         try:
             update = context.branches.update(branch, change, operation="reset_prefix", idempotent=False, also=unmarked)
         except PredicateFailed:
-            backoff.wait()  # the cleanup has claimed the new token
-            continue
+            continue  # the cleanup has claimed the new token
         if not update.is_written:
             return ResetReport(why="nothing was uncommitted under the prefix")
         _, stats = prepared[update.after.staging_token]
         if stats.tombstones:
             context.activity.wrote_tombstones(branch, update.after, stats.tombstones)
         return stats
-    raise TooManyTries(operation="reset_prefix", branch=branch, tries=context.options.max_update_tries)
+    raise TooManyTries(operation="reset_prefix", branch=branch, tries=context.options.retries.tries)
 
 
 def _batches(changes: Iterable[tuple[bytes, Staged]]) -> Iterator[dict[bytes, Staged]]:

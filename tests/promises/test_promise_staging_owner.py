@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compactlib import Stale
-from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
 from compactlib.metered import metered
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
@@ -23,8 +23,8 @@ from compactlib.observer import EventRecorder
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
 from compactlib.testing import StoreInFront
 
-OPTIONS = StagingOptions(owns_ranges=True, range_grace_seconds=0, grace_seconds=0, first_backoff_seconds=0)
-SHARED = StagingOptions(range_grace_seconds=0, grace_seconds=0, first_backoff_seconds=0)
+OPTIONS = StagingOptions(owns_ranges=True, range_grace_seconds=0, grace_seconds=0, retries=Retries(10, 0))
+SHARED = StagingOptions(range_grace_seconds=0, grace_seconds=0, retries=Retries(10, 0))
 KEYS = [b"%04d" % number for number in range(300)]
 
 
@@ -234,7 +234,7 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
 
 def test_reclaim_keeps_staged_entries_of_a_repository_beside(world: World) -> None:
     """In the same key-value store: tokens that it does not know are another's."""
-    options = StagingOptions(owns_ranges=True, grace_seconds=0, first_backoff_seconds=0)
+    options = StagingOptions(owns_ranges=True, grace_seconds=0, retries=Retries(10, 0))
     prod = filled(world.open(options=options))
     prod.branch("main").put(b"staged", b"1")
     beside = world.open(options=options, repository="beside")
