@@ -32,10 +32,10 @@ from measure import Figure, alternate, report
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, RecordKind, StatsBased
 from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, LastPlans, SegmentName, SegmentView, plan_for
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.files import LocalFiles
 from compactlib.rewrite import Executor
-from compactlib.runtime import Budget
 
 MIB = 1 << 20
 DEAD_SHARE = 0.4

@@ -174,32 +174,34 @@ class _EndsApart(BlobLog):
 
     def __init__(self, settings: BlobSettings) -> None:
         super().__init__(settings)
-        self._aside = self._new_row(FIRST_SEGMENT)
+        self._aside = self._new_segment(FIRST_SEGMENT)
 
     @property
     def free_segments(self) -> int:
         """See `BlobLog.free_segments`."""
-        return super().free_segments - -(-self._valid[self._aside] // self.settings.room_bytes)
+        return super().free_segments - -(-self._aside.valid // self.settings.room_bytes)
 
     def view(self, now_ms: int) -> BlobView:
         """See `BlobLog.view`."""
         view = super().view(now_ms)
-        lasting = [sum(self.records.size[each] for each in self._members[row]
-                       if self.records.place[each] == row and self.records.until[each] == NEVER) for row in self._order]
+        lasting = [sum(self.size[each] for each in segment.members
+                       if self.place[each] is segment and self.until[each] == NEVER) for segment in self._order]
         return attrs.evolve(view, segments=tuple(
             attrs.evolve(segment, valid_bytes=valid, dying=())
             for segment, valid in zip(view.segments, lasting, strict=True)))
 
     def compact(self, choice: BlobChoice, now_ms: int) -> Compacted:
         """See `BlobLog.compact`."""
-        place, until, taken = self.records.place, self.records.until, set(choice.victims)
-        for row in [each for each in self._order if self._names[each] in taken]:
-            ending = [each for each in self._members[row] if place[each] == row and until[each] != NEVER]
-            for record in ending:
-                place[record] = self._aside
-                self._valid[row] -= self.records.size[record]
-                self._valid[self._aside] += self.records.size[record]
-            self._members[row] = array("i", [each for each in self._members[row] if place[each] == row])
+        place, taken = self.place, set(choice.victims)
+        for segment in [each for each in self._order if each.name in taken]:
+            for record in segment.members:
+                if place[record] is segment and self.until[record] != NEVER:
+                    place[record] = self._aside
+                    segment.valid -= self.size[record]
+                    self._aside.valid += self.size[record]
+                    # The compaction takes its bytes off, as of what is dead.
+                    self.contents.records -= self.placer is not None
+            segment.members = array("i", [each for each in segment.members if place[each] is not self._aside])
         return super().compact(choice, now_ms)
 
 
@@ -322,7 +324,7 @@ def _bytes_a_key(placement: Placement, keys: int = 100_000) -> float:
     """What a placer remembers of a key that was written twice."""
     tracemalloc.start()
     placer = placement.placer()
-    placer.contents = Contents(bytes=keys)
+    placer.contents = Contents(bytes=keys, records=keys)
     before = tracemalloc.get_traced_memory()[0]
     placer.know_keys(keys)
     for number in range(2 * keys):

@@ -27,14 +27,15 @@ from pathlib import Path
 import attrs
 from measure import Figure, alternate, report
 
+from compactlib.budget import Budget
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.indexset import IndexSet
+from compactlib.observer import Observer
 from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction import copier
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
 
 PAYLOAD_BYTES = 1024
 SEGMENT_ENTRIES = 4096

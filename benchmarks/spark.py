@@ -31,10 +31,11 @@ from raftlog_compaction import TimedExecutor, build_log, compact_copy
 from spark_cluster import SparkCosts, simulate, suggested_partitioning
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
+from compactlib.budget import Budget
 from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.observer import Observer
 from compactlib.report import Table
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor
 
 if TYPE_CHECKING:

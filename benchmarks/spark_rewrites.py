@@ -39,12 +39,12 @@ from raftlog_compaction import (
 from staging_merge import Bench, spread_changes
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.fences import MemoryFence
 from compactlib.kv import Put, SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.runtime import Budget
 from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import (

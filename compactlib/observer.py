@@ -69,14 +69,19 @@ def notify(observer: Observer | None, name: str, /, **fields: Any) -> None:
 
 
 class Observers:
-    """Notifies several observers, in order; what one raises does not keep the event from the others.
+    """Notifies any number of observers, in order; what one raises is logged, and keeps the event from no other one.
 
     Args:
         observers: `None` among them are left out.
+
+    Attributes:
+        is_deaf: whether there is none, so that what costs much to report need not be computed.
     """
 
     def __init__(self, *observers: Observer | None) -> None:
-        self._observers = tuple(observer for observer in observers if observer is not None)
+        self._observers = tuple(observer for observer in observers if observer is not None
+                                and not (isinstance(observer, Observers) and observer.is_deaf))
+        self.is_deaf: bool = not self._observers
 
     def event(self, name: str, /, **fields: Any) -> None:
         for observer in self._observers:

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError
+from compactlib.observer import Observer
 from compactlib.report import Printed
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
 
 
 @attrs.frozen

@@ -26,14 +26,15 @@ from pathlib import Path
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput, NotFound
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.fences import FileFence, LockingFence, TokenFence
+from compactlib.observer import Observer
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
 from compactlib.raftlog.policy import LeftOut, filled_groups, is_worthwhile
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

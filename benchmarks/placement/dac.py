@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib.lab.policy import Placer, class_count, grown
-
-if TYPE_CHECKING:
-    from compactlib.lab.policy import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -53,20 +49,9 @@ class _Regions(Placer):
             self._region[key] = region
         return region
 
-    def ahead(self, writes: Writes) -> Classes:
-        regions = (writes.of_keys(self._region) + writes.times_before() + 1).clip(max=self._hottest)
-        writes.leave(self._region, regions, writes.asked(regions))
-        return regions
-
     def copy(self, key: int, now_ms: int) -> int:
-        return self.copies((key,), now_ms)[0]
-
-    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        regions, found = self._region, []
-        for key in keys:
-            region = regions[key]
-            if region:
-                region -= 1
-                regions[key] = region
-            found.append(region)
-        return found
+        region = self._region[key]
+        if region:
+            region -= 1
+            self._region[key] = region
+        return region

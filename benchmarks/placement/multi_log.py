@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import AGAIN, DEAD, Placer, Victim, class_count, grown
-
-if TYPE_CHECKING:
-    from compactlib.lab.policy import Classes, Writes
+from compactlib.lab.policy import Placer, Victim, class_count, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -79,44 +75,12 @@ class _Logs(Placer):
         self._valid[log] += 1
         return log
 
-    def ahead(self, writes: Writes) -> Classes:
-        logs, valid, collected, kept, draw = self._log, self._valid, self._collected, self._kept, self._draw
-        rooms, openings, found = list(writes.rooms), writes.openings, list[int]()
-        made = writes.numbers + (self.writes + 1)
-        ages = (made - writes.earlier(self._last, made)).tolist()
-        for key, age, left in zip(writes.keys.tolist(), ages, writes.classes_left().tolist(), strict=True):
-            log = logs[key]
-            if left != DEAD:
-                valid[log if left == AGAIN else left] -= 1
-            if log and collected[log]:
-                expected = valid[log] * kept[log] / collected[log] / 2
-                if expected > age and draw() < (expected - age) / expected:
-                    log -= 1
-                    logs[key] = log
-            valid[log] += 1
-            found.append(log)
-            if not rooms[log]:
-                if not openings:
-                    break
-                openings -= 1
-                rooms[log] = writes.each
-            rooms[log] -= 1
-        writes.leave(self._last, made, len(found))
-        return found
-
     def copy(self, key: int, now_ms: int) -> int:
-        return self.copies((key,), now_ms)[0]
-
-    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        logs, valid, coldest, found = self._log, self._valid, self._coldest, list[int]()
-        for key in keys:
-            log = logs[key]
-            if log < coldest:
-                log += 1
-            elif coldest + 1 < len(valid) and valid[log] >= self.segment_records:
-                log = coldest = coldest + 1
-            logs[key] = log
-            valid[log] += 1
-            found.append(log)
-        self._coldest = coldest
-        return found
+        log = self._log[key]
+        if log < self._coldest:
+            log += 1
+        elif self._coldest + 1 < len(self._valid) and self._valid[log] >= self.segment_records:
+            log = self._coldest = self._coldest + 1
+        self._log[key] = log
+        self._valid[log] += 1
+        return log

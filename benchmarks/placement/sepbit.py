@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.policy import whole
 from compactlib.lab.policy import Placer, Victim, class_count, grown
-
-if TYPE_CHECKING:
-    from compactlib.lab.policy import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -73,28 +68,6 @@ class _Inferred(Placer):
             self._remembered = remembered + 1
         return 0 if age < short and age < remembered else 1
 
-    def ahead(self, writes: Writes) -> Classes:
-        made = writes.numbers + (self.writes + 1)
-        ages = made - writes.earlier(self._last, made)
-        is_short, remembered, short = ages < self._short, [self._remembered] * (len(writes) + 1), self._short
-
-        def classes_at(valid: Any) -> Any:
-            for number, records in enumerate(valid.tolist(), 1):
-                held = remembered[number - 1]
-                if held + 1 > short:
-                    remembered[number] = held - 1 if held > short else held
-                else:
-                    remembered[number] = held + 1 if held + 1 <= records else held
-            return 1 - (is_short & (ages < remembered[:-1]))
-
-        classes: Any = 1 - (is_short & (ages < self._remembered))
-        if not self._remembered <= short < self._remembered + 1:
-            classes = writes.settled(classes, classes_at)
-        asked = writes.asked(classes)
-        writes.leave(self._last, made, asked)
-        self._remembered = remembered[asked]
-        return classes  # type: ignore[no-any-return]
-
     def taken(self, victim: Victim) -> None:
         self._from_short = victim.placed == 0
         if self._from_short:
@@ -105,13 +78,10 @@ class _Inferred(Placer):
                 self._lives = self._collected = 0
 
     def copy(self, key: int, now_ms: int) -> int:
-        return self.copies((key,), now_ms)[0]
-
-    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
         if self._from_short:
-            return [2] * len(keys)
-        bounds = [self._short]
+            return 2
+        age, bound, found = self.writes - self._last[key], self._short, 3
         for _ in range(self._settings.classes - 4):
-            bounds.append(bounds[-1] * self._settings.step)
-        writes, last, ages = self.writes, self._last, bounds[1:]
-        return [3 + bisect_right(ages, writes - last[key]) for key in keys]
+            bound *= self._settings.step
+            found += age >= bound
+        return found

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.policy import whole
 from compactlib.lab.policy import Placer, Victim, class_count, grown
-
-if TYPE_CHECKING:
-    from compactlib.lab.policy import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -81,29 +77,9 @@ class _Groups(Placer):
         writes_of[key], last_of[key] = writes + 1, now_ms
         return self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1)) if writes else 0
 
-    def ahead(self, writes: Writes) -> Classes:
-        counts, since = writes.of_keys(self._writes) + writes.times_before(), writes.earlier(self._last, writes.times)
-        rates = counts / (writes.times - since).clip(1)
-        rates[counts == 0] = math.inf
-        classes: Classes = self._coldest - sum(rates > border for border in self._borders)
-        asked = writes.asked(classes)
-        writes.leave(self._writes, counts + 1, asked)
-        writes.leave(self._last, writes.times, asked)
-        # What leaves a segment that is not summed up need not be taken off, and does no harm.
-        held, sums, times = self._sums
-        writes.take_off(held, 1, asked)
-        writes.take_off(sums, counts, asked)
-        writes.take_off(times, since, asked)
-        self._now = int(writes.times[asked - 1])
-        return classes
-
     def copy(self, key: int, now_ms: int) -> int:
         since_ms = now_ms - self._last[key]
         return self._coldest - bisect_left(self._borders, self._writes[key] / (since_ms if since_ms > 0 else 1))
-
-    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        writes, last, borders, coldest = self._writes, self._last, self._borders, self._coldest
-        return [coldest - bisect_left(borders, writes[key] / (now_ms - last[key] or 1)) for key in keys]
 
     def closed(self, row: int, placed: int) -> None:
         # What leaves before the segment is summed up need not be taken off again.

@@ -6,16 +6,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.policy import whole
 from compactlib.lab.policy import Placer, class_count, grown
-
-if TYPE_CHECKING:
-    from compactlib.lab.policy import Classes, Writes
 
 _NOT_YET = -math.inf
 
@@ -61,8 +57,6 @@ class _Clusters(Placer):
         self._spare: list[int] = []
         self._doomed = -1
         self._full = 0
-        # Of each class: how many segments `ahead` has seen full of which `closed` is still to tell.
-        self._foreseen = [0] * settings.classes
         # Of each key: when it was written, and when it was copied, last.
         self._at = array("d")
         self._copied = array("d")
@@ -93,57 +87,11 @@ class _Clusters(Placer):
         centres[found] = (centre * count + interval) / more
         return self._places[found]
 
-    def ahead(self, writes: Writes) -> Classes:
-        written, copied = writes.earlier(self._at, writes.times), writes.of_keys(self._copied)
-        intervals = writes.times - written
-        punished = (copied >= written) & (written > _NOT_YET)
-        intervals[punished] = intervals[punished] + copied[punished] - written[punished]
-        intervals[written == _NOT_YET] = 0.0
-        centres, counts, places, told = self._centres, self._in_segment, self._places, list[int]()
-        rooms, openings = list(writes.rooms), writes.openings
-        for interval in intervals.tolist():
-            # As `write`, without a call.
-            found = bisect_right(centres, interval)
-            centre = centres[found]
-            if centre - interval > interval - centres[found - 1]:
-                found -= 1
-                centre = centres[found]
-            else:
-                while centres[found + 1] == centre:
-                    found += 1
-            count = counts[found]
-            counts[found] = more = count + 1.0
-            centres[found] = (centre * count + interval) / more
-            placed = places[found]
-            told.append(placed)
-            if not rooms[placed]:
-                if not openings:
-                    break
-                openings -= 1
-                rooms[placed] = writes.each
-            rooms[placed] -= 1
-            if not rooms[placed]:
-                self._is_full(placed)
-                self._foreseen[placed] += 1
-        writes.leave(self._at, writes.times, len(told))
-        return told
-
     def copy(self, key: int, now_ms: int) -> int:
-        return self.copies((key,), now_ms)[0]
-
-    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        copied, now = self._copied, float(now_ms)
-        for key in keys:
-            copied[key] = now
-        return [0] * len(keys)
+        self._copied[key] = float(now_ms)
+        return 0
 
     def closed(self, row: int, placed: int) -> None:
-        if self._foreseen[placed]:
-            self._foreseen[placed] -= 1
-        else:
-            self._is_full(placed)
-
-    def _is_full(self, placed: int) -> None:
         if placed not in self._places:
             return
         place = self._places.index(placed)

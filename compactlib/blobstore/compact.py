@@ -72,10 +72,9 @@ from compactlib.errors import (
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Run
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
-from compactlib.runtime.breather import Breather
-from compactlib.runtime.observe import Observer, Observers, telling
-from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -163,12 +162,10 @@ class Compactor:
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """Return the store as a policy sees it now. Reads the whole index once."""
         log, snapshot = self._log, self._log.snapshot()
-        if budget is not None:
-            budget.check()
         found = view_of(snapshot, name=self._name, descriptor=log.descriptor, config=log.config,
                         policy=self.policy if policy is None else policy, now=log.clock.now(), rules=self.purge,
                         damaged=self.damaged, last_full_ms=log.lists.known.last_full_ms,
-                        breathe=Breather(log.clock, budget).breathe)
+                        check=(budget or Budget()).check)
         log.guard.require_open()
         return found
 
@@ -342,7 +339,7 @@ class Compactor:
             sources = [*([carried] if carried is not None else []), *waiting[:count]]
             found = choose_survivors(snapshot, sources, rules, place=self._place,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds),
-                                     breathe=Breather(log.clock, done.budget).breathe)
+                                     check=done.budget.check)
             if len(found.outputs) <= most:
                 return found
             if count > 1:
@@ -371,7 +368,7 @@ class Compactor:
                     raise outcome.error
                 path = outcome.files[0].path
                 files[task.header.name] = path
-                check_output(path, task, budget, self._log.clock)
+                check_output(path, task, budget)
             except CompactlibError as error:
                 failures[name] = error
         if not failures:
@@ -395,7 +392,7 @@ class Compactor:
         snapshot, published = log.snapshot(), list[LogSegment]()
         try:
             for output in survivors.outputs:
-                index = moved_index(snapshot, output, Breather(log.clock, budget))
+                index = moved_index(snapshot, output, budget)
                 remove_names(log.files, log.folder, [output.name.index_file])
                 write_part(log.files, log.folder, index, log.descriptor.incarnation)
                 log.files.rename(files[output.name], os.path.join(log.folder, output.name.log_file))
@@ -454,13 +451,13 @@ class Compactor:
             done.failures[str(survivors.sources[0])] = error
         done.freed -= sum(disk.values())
         fields = {"store": self._name}
-        done.observer.event(POSITIONS_MOVED, {
-            **fields, "removed": [str(name) for name in survivors.sources], "copied_bytes": survivors.copied_bytes,
-            "added": [str(output.name) for output in survivors.outputs]})
+        done.observer.event(POSITIONS_MOVED, **fields, removed=[str(name) for name in survivors.sources],
+                            copied_bytes=survivors.copied_bytes,
+                            added=[str(output.name) for output in survivors.outputs])
         for verdict, event in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
                                (Verdict.PURGED, TOMBSTONES_GONE)):
             if survivors.verdicts[verdict]:
-                done.observer.event(event, {**fields, "records": survivors.verdicts[verdict]})
+                done.observer.event(event, **fields, records=survivors.verdicts[verdict])
 
     def _leave_out(self, damaged: _Damaged, done: _Progress) -> None:
         """Go on without a segment that holds a damaged record: it stays as it is, with everything in it."""
@@ -468,7 +465,7 @@ class Compactor:
         self.damaged[damaged.segment] = f"left out for damage until the store is opened again: {error}"
         done.left_out.append(damaged.segment)
         done.damage.append(error)
-        done.observer.event(DAMAGE_FOUND, {"store": self._name, "segment": str(damaged.segment), "error": str(error)})
+        done.observer.event(DAMAGE_FOUND, store=self._name, segment=str(damaged.segment), error=str(error))
 
     # -- the end
 
@@ -497,8 +494,8 @@ class Compactor:
 
     def _tell(self, told: Observer, done: _Progress, report: BlobCompactionReport) -> None:
         if not report.is_empty:
-            told.event(COMPACTION_DONE, {"store": self._name, "victims": [str(name) for name in report.victims],
-                                         "freed_segments": report.freed_segments, "copied_bytes": report.copied_bytes})
+            told.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
+                       freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
         outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
         self._numbers.ended(told, outcome, reason, report.seconds, _moved(report))
         self._tell_levels(told, done.plan)
@@ -512,7 +509,7 @@ class Compactor:
         known = own_error(f"compact {self._name}", error)
         if not isinstance(error, CompactlibError):
             self._note(known)
-        told.event(COMPACTION_FAILED, {"store": self._name, "error": str(known)})
+        told.event(COMPACTION_FAILED, store=self._name, error=str(known))
         report = error.report if isinstance(error, CompactionFailed) else None
         self._numbers.ended(told, "failed", type(error).__name__, seconds,
                             Moved() if report is None else _moved(report))
@@ -624,7 +621,7 @@ def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
     return given.child(bytes_per_second=rate)
 
 
-def moved_index(snapshot: LogSnapshot, output: OutputPlan, breather: Breather) -> IndexSegment:
+def moved_index(snapshot: LogSnapshot, output: OutputPlan, budget: Budget) -> IndexSegment:
     """Return the index of an output: the entries of its records, at their new places."""
     columns, hashes, end = EntryColumns.empty(output.name), list[int](), SEGMENT_HEADER_BYTES
     for picked in output.picked:
@@ -635,7 +632,7 @@ def moved_index(snapshot: LogSnapshot, output: OutputPlan, breather: Breather) -
                 piece = rows[start:start + _PIECE_ROWS]
                 end = columns.take(part.columns, piece, end)
                 hashes.extend(map(hashed.__getitem__, piece))
-                breather.breathe(len(piece))
+                budget.check()
     assert end == output.end, "the index has each record that the output gets"
     return IndexSegment.of_hashed(columns, SEGMENT_HEADER_BYTES, end, hashes)
 
@@ -683,5 +680,5 @@ def _moved(report: BlobCompactionReport) -> Moved:
 
 
 def _both(own: Observer, given: Observer | None) -> Observer:
-    return telling(own if given is None else Observers(own, given))
+    return Observers(own, given)
 

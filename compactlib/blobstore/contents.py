@@ -19,7 +19,6 @@ from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import AuditFailed
-from compactlib.runtime.breather import unhurried
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_SEQUENCE = attrgetter("last_sequence")
@@ -190,11 +189,11 @@ class LogContents:
         """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""
         return [*self._sealed_entries(blob_id), *self._open_entries(blob_id, open_rows)]
 
-    def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[], None],
+    def histories_of(self, index: IndexSegment, start: int, open_rows: int, check: Callable[[], None],
                      outdone: dict[bytes, tuple[int, int]]) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """The entries of a sealed index segment from offset `start` on, each with the `history` of its id, or with none
         if `outdone`, which takes the ids of many records, has a newer PUT or newer deciding record of it."""
-        shared = self.directory.shared(index, breathe)
+        shared = self.directory.shared(index, check)
         first = bisect_left(index.columns.offsets, start)
         for row, entry in enumerate(index.columns.entries(first), first):
             if outdone and entry.sequence < outdone.get(entry.id, (0, 0))[entry.kind in ENDS_OR_REVIVES]:
@@ -340,17 +339,17 @@ class LogSnapshot:
         """Every index entry of an id in the whole store, ascending by sequence."""
         return self.contents.history(blob_id, self.open_rows)
 
-    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
+    def histories_of(self, segment: SegmentName, *, start: int = 0, check: Callable[[], None],
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """Yield the index entries of a log segment but the last, as `entries_of`, each with the `history` of its id.
 
-        Much faster than asking for each. `breathe` is called after each piece of work.
+        Much faster than asking for each. `check` is called with each piece of work.
 
         Of an id of many records, superseded entries may come with an empty history.
         """
         for index in self.sealed_parts(segment):
             if index.end > start:
-                yield from self.contents.histories_of(index, start, self.open_rows, breathe, self._outdone)
+                yield from self.contents.histories_of(index, start, self.open_rows, check, self._outdone)
 
     def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
         """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""

@@ -16,10 +16,10 @@ from compactlib.blobstore.replication import records_after
 from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
-from compactlib.runtime.budget import Budget
 
 _UNFINISHED = ".copying"
 _EVERYTHING = GetOptions(include_deleted=True, include_expired=True)

@@ -21,14 +21,11 @@ from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.records import check_whole
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.survivors import OutputPlan
-from compactlib.clock import Clock
+from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
-from compactlib.runtime.breather import Breather
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Progress
 
 _MOST_READ, _LEAST_READ = 1 << 20, 64 << 10
 """How much is read and written at once: a quarter of a second's worth of the budget's rate, within these bounds."""
@@ -110,7 +107,7 @@ class CopyRecords:
                     for piece in _pieces(offsets, sizes, sequences, limit):
                         attempt.budget.spend(piece.length)
                         with attempt.turn:
-                            data = piece.read(file, self.header.salt, attempt.clock)
+                            data = piece.read(file, self.header.salt)
                             out.write_at(end, [data])
                         crc, end = crc32(data, crc), end + piece.length
                         read, records = read + piece.span, records + len(piece.sizes)
@@ -126,7 +123,7 @@ class CopyRecords:
                              bytes_read=read, bytes_written=total, seconds=attempt.clock.monotonic() - began)
 
     def _tell(self, attempt: Attempt, done: int, total: int) -> None:
-        attempt.observer.progress(Progress(f"compact {self.name}", done, total))
+        attempt.observer.event("progress", work=f"compact {self.name}", done=done, total=total, unit="bytes")
 
     def _opened(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.folder, name.log_file))
@@ -137,7 +134,7 @@ class CopyRecords:
         return file
 
 
-def check_output(path: str, task: CopyRecords, budget: Budget, clock: Clock) -> None:
+def check_output(path: str, task: CopyRecords, budget: Budget) -> None:
     """Read a finished output back, and hold it against what the task was to write: header, every record, end.
 
     What an attempt reported may have come from another process, and what it wrote may have changed since.
@@ -146,7 +143,6 @@ def check_output(path: str, task: CopyRecords, budget: Budget, clock: Clock) -> 
         path: the file.
         task: what was to be written.
         budget: may end it; nothing is spent.
-        clock: for other threads to have their turn.
 
     Raises:
         CorruptData: the file is something else.
@@ -165,7 +161,7 @@ def check_output(path: str, task: CopyRecords, budget: Budget, clock: Clock) -> 
                               found=f"segment {file.header.name} of {size} bytes")
         for piece in _pieces(offsets, sizes, sequences, _MOST_READ):
             budget.check()
-            piece.read(file, task.header.salt, clock)
+            piece.read(file, task.header.salt)
 
 
 def _piece_bytes(budget: Budget) -> int:
@@ -193,7 +189,7 @@ class _Piece:
     def span(self) -> int:
         return self.offsets[-1] + self.sizes[-1] - self.offsets[0]
 
-    def read(self, file: SegmentFile, salt: int, clock: Clock) -> memoryview:
+    def read(self, file: SegmentFile, salt: int) -> memoryview:
         """Read and check the records; return them back to back."""
         buffer, gap = memoryview(bytearray(self.length)), memoryview(bytearray(_MAX_GAP_BYTES))
         memories: list[memoryview] = []
@@ -211,9 +207,8 @@ class _Piece:
         if got < self.span:
             raise CorruptData(path=file.path, offset=self.offsets[0] + got, found="the end of the file",
                               expected=f"{self.span - got} more bytes of records")
-        breather, at = Breather(clock), 0
+        at = 0
         for offset, size, sequence in zip(self.offsets, self.sizes, self.sequences, strict=True):
-            breather.breathe()
             found = check_whole(buffer[at:at + size], salt, sequence)
             if found is not None:
                 raise CorruptData(path=file.path, offset=offset, index=sequence, found=found,

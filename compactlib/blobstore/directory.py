@@ -112,7 +112,7 @@ class IndexDirectory:
             found += run.owners_of(hashed)
         return found
 
-    def shared(self, index: IndexSegment, breathe: Callable[[], None]) -> dict[int, tuple[int, list[IndexSegment]]]:
+    def shared(self, index: IndexSegment, check: Callable[[], None]) -> dict[int, tuple[int, list[IndexSegment]]]:
         """The rows of an index segment of this directory whose hash another record has, too: for each the hash, and the
         index segments that hold others.
 
@@ -120,7 +120,7 @@ class IndexDirectory:
 
         Args:
             index: the index segment.
-            breathe: called after each piece of work.
+            check: called with each piece of work; what it raises ends it.
         """
         own = set(index.hashes)
         found: dict[int, dict[IndexSegment, None]] = {}
@@ -128,10 +128,10 @@ class IndexDirectory:
             found.update((hashed, {index: None}) for hashed, after in pairwise(index.hashes) if hashed == after)
         for single in self.singles:
             if single is not index:
-                for hashed in _common(own, single.hashes, breathe):
+                for hashed in _common(own, single.hashes, check):
                     found.setdefault(hashed, {})[single] = None
         for run in self.runs:
-            for hashed in _common(own, run.hashes, breathe):
+            for hashed in _common(own, run.hashes, check):
                 for owner in run.owners_of(hashed):
                     if owner is not index:
                         found.setdefault(hashed, {})[owner] = None
@@ -191,7 +191,7 @@ class IndexDirectory:
                 raise AuditFailed("the hashes of a run are out of order, or counted wrong")
 
 
-def _common(own: set[int], hashes: array[int], breathe: Callable[[], None]) -> Iterator[int]:
+def _common(own: set[int], hashes: array[int], check: Callable[[], None]) -> Iterator[int]:
     """Those of `own` that are among these, which ascend; one that is there several times may come twice."""
     if len(hashes) > _LOOKS_A_SEARCH * len(own):
         for number, hashed in enumerate(own):
@@ -199,11 +199,11 @@ def _common(own: set[int], hashes: array[int], breathe: Callable[[], None]) -> I
             if place < len(hashes) and hashes[place] == hashed:
                 yield hashed
             if number % _SEARCHED == 0:
-                breathe()
+                check()
         return
     for start in range(0, len(hashes), _LOOKED_AT):
         yield from own.intersection(hashes[start:start + _LOOKED_AT])
-        breathe()
+        check()
 
 
 def _grouped(indexes: Sequence[IndexSegment]) -> Iterator[list[IndexSegment]]:

@@ -19,7 +19,7 @@ from compactlib.blobstore.statistics import all_lifetimes
 from compactlib.blobstore.validity import FOREVER, PurgeRules
 from compactlib.blobstore.values import milliseconds
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, SegmentView
-from compactlib.runtime.breather import unhurried
+from compactlib.budget import Budget
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ def plan_eviction(view: BlobView, snapshot: LogSnapshot, rules: PurgeRules, segm
     """Return the plan by which a full cache frees so many segments; `None` if nothing does. Reads the whole index."""
     lives: dict[SegmentName, list[tuple[int, int]]] = {}
     reference_ms = milliseconds(view.reference_time)
-    for life in all_lifetimes(snapshot, rules, unhurried):
+    for life in all_lifetimes(snapshot, rules, Budget().check):
         if reference_ms <= life.reference_until:
             lives.setdefault(life.segment, []).append((life.now_until, life.size))
     found = choose_eviction(view, lives, segments, milliseconds(now))

@@ -17,7 +17,7 @@ compaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -62,13 +62,12 @@ class Erased:
     was_reset: str = ""
 
 
-def erase_deleted(log: Log, budget: Budget, breathe: Callable[[], None]) -> Erased:
+def erase_deleted(log: Log, budget: Budget) -> Erased:
     """Carry out every delete that is in effect by now; one run at a time, and none beside a compaction.
 
     Args:
         log: the log.
         budget: what it may use up; where it ends, the next run goes on.
-        breathe: called after each piece of work.
 
     Raises:
         StorageError: the disk refused, for another reason than want of room.
@@ -80,7 +79,7 @@ def erase_deleted(log: Log, budget: Budget, breathe: Callable[[], None]) -> Eras
         done.sequence = state.sequence
         before_ms = milliseconds(log.clock.now() - log.config.deleted_retention_seconds)
         snapshot = log.snapshot()
-        found, reached = _doomed_records(snapshot, state.sequence, before_ms, breathe)
+        found, reached = _doomed_records(snapshot, state.sequence, before_ms, budget)
         for segment in sorted(found):
             for batch in _batches(found[segment]):
                 budget.spend(total_bytes(_erasures(batch, log)))
@@ -118,7 +117,7 @@ def finish_erasures(log: Log) -> None:
     _write(log, state.sequence)
 
 
-def _doomed_records(snapshot: LogSnapshot, sequence: int, before_ms: int, breathe: Callable[[], None],
+def _doomed_records(snapshot: LogSnapshot, sequence: int, before_ms: int, budget: Budget,
                     ) -> tuple[dict[SegmentName, list[IndexEntry]], int]:
     """Return the PUTs to overwrite, by segment, and up to which sequence every delete is carried out with them."""
     deletes = [entry for info in snapshot.segments if info.last_sequence > sequence
@@ -128,7 +127,7 @@ def _doomed_records(snapshot: LogSnapshot, sequence: int, before_ms: int, breath
     found: dict[SegmentName, dict[int, IndexEntry]] = {}
     reached = snapshot.last_sequence
     for delete in sorted(deletes, key=lambda each: each.sequence):
-        breathe()
+        budget.check()
         if delete.op_time_ms >= before_ms:
             reached = min(reached, delete.sequence - 1)
             continue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import SegmentFile, SegmentHeader
-from compactlib.runtime.lru import Lru
+from compactlib.lru import Lru
 
 
 class OpenSegments:

@@ -46,7 +46,6 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CorruptData, MissingDependency, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path
 from compactlib.report import Finding, Printed, VerifyReport
-from compactlib.runtime.breather import Breather
 
 _PLAIN = GetOptions()
 
@@ -289,7 +288,7 @@ class BlobReader(Closing):
         return view_of(stored.snapshot, name=self._name, descriptor=stored.descriptor, config=self._config,
                        policy=policy, now=self._clock.now(), damaged={}, last_full_ms=stored.last_full_ms,
                        rules=PurgeRules(purge_tombstones=self._config.purge_tombstones),
-                       breathe=Breather(self._clock, budget).breathe)
+                       check=(budget or Budget()).check)
 
     def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
         """What a compaction would do: a dry run from outside. The owner's `compact` takes the plan, if it is not

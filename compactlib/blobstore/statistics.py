@@ -38,7 +38,7 @@ _BY_ID, _BY_SEQUENCE = attrgetter("id"), attrgetter("sequence")
 
 def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
             now: float, rules: PurgeRules, damaged: Mapping[SegmentName, str], last_full_ms: int,
-            breathe: Callable[[], None]) -> BlobView:
+            check: Callable[[], None]) -> BlobView:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
     Args:
@@ -51,7 +51,7 @@ def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config:
         rules: what compactions may purge.
         damaged: segments that are left out, and why.
         last_full_ms: when the last full round ended; below 0: never.
-        breathe: called after each piece of work.
+        check: called with each piece of work; what it raises ends it.
     """
     retention = config.deleted_retention_seconds
     now_ms, reference_ms = milliseconds(now), milliseconds(now - retention)
@@ -60,7 +60,7 @@ def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config:
     horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
     valid = {info.name: 0 for info in snapshot.segments}
     dying: dict[SegmentName, dict[int, int]] = {}
-    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, rules, breathe):
+    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, rules, check):
         if reference_ms <= reference_until and now_ms <= now_until:
             valid[segment] += size
             if looks_ahead:
@@ -102,12 +102,12 @@ def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[In
     return min(max((max(part.columns.sizes) for part in parts), default=0), room - 1)
 
 
-def all_lifetimes(snapshot: LogSnapshot, rules: PurgeRules, breathe: Callable[[], None]) -> Iterator[Lifetime]:
+def all_lifetimes(snapshot: LogSnapshot, rules: PurgeRules, check: Callable[[], None]) -> Iterator[Lifetime]:
     """Yield the lifetime of every record that is kept at some time, in no particular order. A few microseconds each."""
     parts = snapshot.index_parts()
     for alone, histories in slices_by_hash(parts):
         for part, row in alone:
-            breathe()
+            check()
             columns = parts[part].columns
             if columns.kinds[row] == _PUT:
                 # Most blobs were put once and never touched again.
@@ -116,7 +116,7 @@ def all_lifetimes(snapshot: LogSnapshot, rules: PurgeRules, breathe: Callable[[]
             else:
                 yield from lifetimes((columns.entry(row),), rules)
         for history in histories:
-            breathe()
+            check()
             yield from lifetimes(history, rules)
 
 

@@ -84,10 +84,9 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.guard import Guard, Run, take_within
+from compactlib.observer import Observer, Observers
 from compactlib.report import Finding, VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime.breather import Breather
-from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -141,7 +140,7 @@ class BlobStore(Closing):
         config = BlobStoreConfig() if config is None else config
         files = LocalFiles() if files is None else files
         self._name = name if name is not None else os.path.basename(path)
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
         self._evicting = threading.Lock()
         make_folder(path, config, files, create=create)
@@ -466,8 +465,8 @@ class BlobStore(Closing):
                     return False
                 if report.is_empty and not log.free_segments:
                     return False
-                self._observer.event(EVICTED, {"store": self._name, "expires_before": plan.expires_before,
-                                               "freed_segments": report.freed_segments})
+                self._observer.event(EVICTED, store=self._name, expires_before=plan.expires_before,
+                                     freed_segments=report.freed_segments)
                 if report.freed_segments < 1:
                     # Blobs larger than `max_blob_bytes` need more room than was planned for.
                     least = 2 * max(plan.benefit_segments, least)
@@ -578,14 +577,14 @@ class BlobStore(Closing):
                 if removed:
                     log.files.sync_folder(log.folder)
                 if self.config.hard_delete:
-                    erased = erase_deleted(log, run.budget, Breather(log.clock, run.budget).breathe)
+                    erased = erase_deleted(log, run.budget)
         finally:
             self._deliver()
         if erased.was_reset:
-            self._observer.event(HARD_DELETE_RESET, {"store": self._name, "error": erased.was_reset})
+            self._observer.event(HARD_DELETE_RESET, store=self._name, error=erased.was_reset)
         if erased.records:
-            self._observer.event(CONTENTS_ERASED, {"store": self._name, "records": erased.records,
-                                                   "bytes_written": erased.bytes_written})
+            self._observer.event(CONTENTS_ERASED, store=self._name, records=erased.records,
+                                 bytes_written=erased.bytes_written)
         why = erased.why
         if not removed and not erased.records and not why:
             why = f"store {self._name} has nothing to reclaim: no attempt has left a file" + (
@@ -743,11 +742,12 @@ class BlobStore(Closing):
         """Report what has happened under the lock."""
         while self._log.events:
             with contextlib.suppress(IndexError):
-                self._observer.event(*self._log.events.pop(0))
+                name, fields = self._log.events.pop(0)
+                self._observer.event(name, **fields)
 
     def _count(self, what: str, value: int) -> None:
         if not self._observer.is_deaf:
-            self._observer.count(f"blobstore_{what}", value, {"store": self._name})
+            self._observer.event(f"blobstore_{what}", add=value, store=self._name)
 
     def _now_ms(self) -> int:
         return milliseconds(self._log.clock.now())

@@ -144,7 +144,7 @@ class Survivors:
 
 
 def choose_survivors(snapshot: LogSnapshot, sources: Sequence[SegmentName], rules: Rules, *, retention_ms: int,
-                     place: Place | None, breathe: Callable[[], None]) -> Survivors:
+                     place: Place | None, check: Callable[[], None]) -> Survivors:
     """Decide one step, in one pass over the index entries of its sources.
 
     Args:
@@ -153,7 +153,7 @@ def choose_survivors(snapshot: LogSnapshot, sources: Sequence[SegmentName], rule
         rules: what is kept.
         retention_ms: for how long a deleted blob is kept.
         place: gives the class of each survivor.
-        breathe: called after each piece of work.
+        check: called with each piece of work; what it raises ends it.
 
     Raises:
         InvalidInput: `place` gave something else than a whole number.
@@ -161,8 +161,8 @@ def choose_survivors(snapshot: LogSnapshot, sources: Sequence[SegmentName], rule
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")
     for part in kept:
-        for entry, history in snapshot.histories_of(part.segment, breathe=breathe):
-            breathe()
+        for entry, history in snapshot.histories_of(part.segment, check=check):
+            check()
             if history:
                 verdict = judge(entry, history, rules, compacting)
             else:

@@ -36,7 +36,7 @@ from compactlib.catalog.update_log import UpdateLog
 from compactlib.catalog.values import Assignments, Floor, NodeId, NodeReport, Published, ZoneResult
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, Stale
-from compactlib.runtime.observe import Observer, telling
+from compactlib.observer import Observer, Observers
 from compactlib.service import PeriodicService
 
 _LOGGER = logging.getLogger("compactlib.catalog")
@@ -100,7 +100,7 @@ class CatalogNode:
         self.last_round: RoundReport | None = None
         self._clock = clock
         self._database = database
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._members = Members(log.store, log.partition, clock=clock.clock)
         self._membership: Membership = self._members if membership is None else membership
         history = self.service.history
@@ -277,7 +277,7 @@ class CatalogNode:
         self.last_round = await run_round(
             peers, self.service, self._membership, term=elected.term, assignments=self._database.assignments,
             low_watermark=self._watermark.value.time, seconds=seconds, fence=fence)
-        self._observer.event("catalog_round", {"report": self.last_round})
+        self._observer.event("catalog_round", report=self.last_round)
         return self.last_round
 
     async def coordinate(self, peers: Peers, *, interval_seconds: float = 300.0, retry_seconds: float = 10.0,

@@ -41,9 +41,9 @@ from compactlib.catalog.values import Assignments, NodeReport, Topology
 from compactlib.errors import BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.guard import Guard, Run
 from compactlib.kv import Condition
+from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, VerifyReport
-from compactlib.runtime.observe import Observer, Observers, Progress, telling
-from compactlib.runtime.store_numbers import Moved, StoreNumbers
+from compactlib.store_numbers import Moved, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -164,7 +164,7 @@ class CatalogService(Closing):
         self.pins: Pins = Pins(log, clock)
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
         self._policy: CatalogPolicy = CutToBound() if policy is None else policy
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
         self._workers: list[int] = []  # the threads in which something runs
@@ -174,8 +174,8 @@ class CatalogService(Closing):
         self._replica = CatalogReplica(log)
         latest = self.history.catalog(self.history.latest)
         if latest.version and clock.ahead_ms(latest.commit) > clock.max_skew_ms:
-            self._observer.event("catalog_clock_ahead", {"version": latest.version,
-                                                         "ahead_seconds": clock.ahead_ms(latest.commit) / 1000})
+            self._observer.event("catalog_clock_ahead", version=latest.version,
+                                 ahead_seconds=clock.ahead_ms(latest.commit) / 1000)
 
     # -- reading
 
@@ -246,7 +246,7 @@ class CatalogService(Closing):
                 yield
         finally:
             for name, fields in self._replica.news():
-                self._observer.event(name, fields)
+                self._observer.event(name, **fields)
 
     # -- changing
 
@@ -412,7 +412,7 @@ class CatalogService(Closing):
         """
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
-        told = self._observer if observer is None else Observers(self._observer, observer)
+        told = Observers(self._observer, observer)
         numbers = StoreNumbers("catalog", self.log.partition.decode(errors="backslashreplace"))
         began, moved = self.clock.clock.monotonic(), Moved()
         self._guard.require_open()
@@ -473,7 +473,7 @@ class CatalogService(Closing):
                 raise
             report = attrs.evolve(report, earliest=plan.target, is_partial=True, why=f"the fence raised: {error}")
             raise CompactionFailed(report=report, failures={"fence": error}) from error
-        told.progress(Progress(f"cut history to version {plan.target}", written, written))
+        told.event("progress", work=f"cut history to version {plan.target}", done=written, total=written, unit="bytes")
         return self._tidied(attrs.evolve(report, earliest=plan.target, deleted=deleted, bytes_written=written, why=""),
                             run.budget, told)
 
@@ -511,7 +511,7 @@ class CatalogService(Closing):
                 raise
             if not isinstance(error, BudgetSpent):
                 self._last_error, self._failures = error, self._failures + 1
-                told.event("catalog_reclaim_failed", {"version": report.earliest, "error": str(error)})
+                told.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
             report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
         return attrs.evolve(report, deleted=report.deleted + keys, bytes_freed=freed)
 

@@ -8,6 +8,7 @@ from compactlib._lazy import offer
 if TYPE_CHECKING:
     from compactlib.executors.process_executor import ProcessExecutor as ProcessExecutor
     from compactlib.executors.tasks import (
+        CarriedEvents as CarriedEvents,
         LocalExecutor as LocalExecutor,
         answers_of as answers_of,
         attempt_task as attempt_task,
@@ -31,7 +32,7 @@ else:
     offer(__name__, {
         "compactlib.executors.process_executor": "ProcessExecutor",
         "compactlib.executors.tasks":
-            "LocalExecutor answers_of attempt_task checked_names foreign_error least_bytes new_attempt_id own_error "
-            "portable portable_error",
+            "CarriedEvents LocalExecutor answers_of attempt_task checked_names foreign_error least_bytes "
+            "new_attempt_id own_error portable portable_error",
         "compactlib.rewrite": "Attempt Executor RewriteFailure RewriteResult RewriteTask RewrittenFile",
     })

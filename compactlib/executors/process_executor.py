@@ -26,8 +26,10 @@ from typing import TypeAlias
 import attrs
 
 from compactlib._arguments import require_seconds, require_whole
+from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, TaskFailed
 from compactlib.executors.tasks import (
+    CarriedEvents,
     attempt_task,
     checked_names,
     foreign_error,
@@ -35,9 +37,8 @@ from compactlib.executors.tasks import (
     new_attempt_id,
     portable,
 )
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver, telling
 
 _POLL_SECONDS = 0.1
 """How soon a cancel reaches the workers while the caller waits for an outcome."""
@@ -88,7 +89,7 @@ class ProcessExecutor:
         """
         listed = checked_names(tasks)
         return _Run(listed, self._workers, self._grace_seconds, self._attempt_id,
-                    Budget() if budget is None else budget, telling(observer)).outcomes()
+                    Budget() if budget is None else budget, Observers(observer)).outcomes()
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self._workers})"
@@ -209,10 +210,11 @@ class _Run:
         self._budget.charge(spent)
         try:
             outcome: RewriteOutcome
-            outcome, recorded = pickle.loads(inner)
+            outcome, events = pickle.loads(inner)
         except Exception as error:  # unpickling runs foreign code, which may raise anything
             return RewriteFailure(task.name, foreign_error(task.name, error))
-        recorded.replay(self._observer)
+        for name, fields in events:
+            self._observer.event(name, **fields)
         return outcome
 
     def _not_started(self, task: RewriteTask) -> RewriteOutcome:
@@ -224,8 +226,9 @@ class _Run:
     def _finished(self, outcome: RewriteOutcome) -> RewriteOutcome:
         self._done += 1
         if isinstance(outcome, RewriteResult):
-            self._observer.progress(Progress(outcome.task, outcome.bytes_written, outcome.bytes_written))
-        self._observer.progress(Progress("rewrite", self._done, len(self._tasks), "groups"))
+            self._observer.event("progress", work=outcome.task, done=outcome.bytes_written, total=outcome.bytes_written,
+                                 unit="bytes")
+        self._observer.event("progress", work="rewrite", done=self._done, total=len(self._tasks), unit="groups")
         return outcome
 
     def _end(self, pool: ProcessPoolExecutor, running: list[Future[bytes]]) -> None:
@@ -260,11 +263,11 @@ def _end_with_parent() -> None:
 
 def _attempt(name: str, data: bytes, attempt: str, limits: BudgetLimits) -> bytes:
     budget = Budget.from_limits(limits, is_ended=None if _stop is None else _stop.is_set)
-    recorded = RecordingObserver(dumps=pickle.dumps)
+    events = CarriedEvents(pickle.dumps)
     outcome: RewriteOutcome
     try:
         task: RewriteTask = pickle.loads(data)
-        outcome = portable(attempt_task(task, Attempt(attempt, budget, recorded)))
+        outcome = portable(attempt_task(task, Attempt(attempt, budget, events)))
     except BaseException as error:  # unpickling runs foreign code; and `sys.exit()` in a task ends no worker
         outcome = RewriteFailure(name, foreign_error(name, error))
-    return pickle.dumps((budget.spent_bytes, pickle.dumps((outcome, recorded))))
+    return pickle.dumps((budget.spent_bytes, pickle.dumps((outcome, events.kept))))

@@ -3,27 +3,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import logging
 import os
 import pickle
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compactlib._arguments import require_whole
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, TellingObserver, tell, telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+_LOGGER = logging.getLogger("compactlib.executors")
 MAX_NAME_CHARS = 1000
 """The longest name a task may have."""
 MAX_MESSAGE_CHARS = 2000
@@ -44,10 +45,8 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
     `KeyboardInterrupt`, passes through.
     """
     try:
-        # On whichever thread this is, the task is work of the run that its observer belongs to.
-        with _inside(attempt.observer):
-            attempt.budget.check()
-            result: object = task.run(attempt)
+        attempt.budget.check()
+        result: object = task.run(attempt)
     except Exception as error:  # whatever foreign code raises is this task's outcome
         return RewriteFailure(task.name, own_error(task.name, error))
     if isinstance(result, RewriteResult) and (result.task, result.attempt) == (task.name, attempt.id):
@@ -57,8 +56,31 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
         f"with its own name and the attempt id {attempt.id!r}"))
 
 
-def _inside(observer: Observer) -> contextlib.AbstractContextManager[None]:
-    return observer.inside() if isinstance(observer, TellingObserver) else contextlib.nullcontext()
+class CarriedEvents:
+    """An observer that keeps a task's events for their way home from another process. Progress is left out.
+
+    An event that cannot be pickled is an error of the task that reports it.
+
+    Args:
+        dumps: how the events will be pickled.
+        limit: how many are kept; later ones are left out.
+    """
+
+    def __init__(self, dumps: Callable[[object], bytes], limit: int = 100_000) -> None:
+        self._dumps = dumps
+        self._limit = limit
+        self._events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        if name != "progress":
+            self._dumps(fields)
+            if len(self._events) < self._limit:
+                self._events.append((name, fields))
+
+    @property
+    def kept(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """The names and fields so far: a copy, as the task's threads may outlive it."""
+        return tuple(self._events)
 
 
 def foreign_error(task: str, error: BaseException) -> TaskFailed:
@@ -153,7 +175,11 @@ def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budg
         # Not every iterator can be left.
         close = getattr(given, "close", None)
         if close is not None:
-            tell(close)
+            try:
+                close()
+            except Exception as error:
+                _LOGGER.warning("closing the answers of %r raised %r; the work goes on", executor, error,
+                                exc_info=error)
     for name in waiting:
         yield RewriteFailure(name, InvalidInput(f"the executor {executor!r} gave no outcome for the task {name!r}; it "
                                                 f"must give one for each: see Executor.run"))
@@ -193,13 +219,13 @@ class LocalExecutor:
         listed = checked_names(tasks)
         # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
         lent = (Budget() if budget is None else budget).child()
-        told = telling(observer)
+        told: Observer = Observers(observer)
 
         turn = threading.Lock()
 
         finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
         if self._workers > 1:
-            told = TellingObserver(_Queued(finished, told), partial(_inside, told))
+            told = _Queued(finished, told)
 
         def run_one(task: RewriteTask) -> RewriteOutcome:
             return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock, turn))
@@ -218,7 +244,6 @@ class LocalExecutor:
                      ) -> Generator[RewriteOutcome, None, None]:
         # Imported by executors that use threads: it takes as long as all the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
-        from contextvars import copy_context
 
         waiting = iter(tasks)
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")
@@ -226,8 +251,7 @@ class LocalExecutor:
         try:
             while True:
                 for task in itertools.islice(waiting, 2 * self._workers - unfinished):
-                    # In the caller's context, so that what a task does is known as the work of its run.
-                    pool.submit(copy_context().run, run_one, task).add_done_callback(finished.put)
+                    pool.submit(run_one, task).add_done_callback(finished.put)
                     unfinished += 1
                 if not unfinished:
                     return
@@ -246,28 +270,15 @@ class LocalExecutor:
         return f"LocalExecutor(workers={self._workers})"
 
 
-class _Queued(Observer):
-    """Puts what a task reports on a queue, for the caller's thread."""
+class _Queued:
+    """Puts the events of a task on a queue, for the caller's thread."""
 
     def __init__(self, news: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]], observer: Observer) -> None:
         self._news = news
         self._observer = observer
 
-    @property
-    def is_deaf(self) -> bool:
-        return self._observer.is_deaf
-
-    def progress(self, progress: Progress) -> None:
-        self._news.put(partial(self._observer.progress, progress))
-
-    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        self._news.put(partial(self._observer.count, name, value, labels))
-
-    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        self._news.put(partial(self._observer.measure, name, value, labels))
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self._news.put(partial(self._observer.event, name, dict(fields)))
+    def event(self, name: str, /, **fields: Any) -> None:
+        self._news.put(partial(self._observer.event, name, **fields))
 
 
 def _text(error: BaseException) -> str:

@@ -7,16 +7,6 @@ a `Placer`, which is notified of each write and of each compaction.
 
 from __future__ import annotations
 
-import contextlib
+from compactlib.lab.blobstore.placement.placement import NEVER, Contents, Placement, Placer, Victim, class_count, grown
 
-from compactlib.lab.blobstore.contents import Contents
-from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, class_count, grown
-from compactlib.lab.blobstore.records import AGAIN, DEAD, NEVER
-
-with contextlib.suppress(ImportError):  # types of `Placer.ahead`, which is asked where NumPy is installed
-    from compactlib.lab.blobstore.ahead import Classes, Writes
-
-__all__ = [
-    "AGAIN", "Classes", "Contents", "DEAD", "NEVER", "Placement", "Placer", "Victim", "Writes", "class_count",
-    "grown",
-]
+__all__ = ["Contents", "NEVER", "Placement", "Placer", "Victim", "class_count", "grown"]

@@ -28,11 +28,11 @@ from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMa
 from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
+from compactlib.observer import Observers
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.values import Entry
-from compactlib.runtime.observe import telling
 
 _HEAD = struct.Struct("<Bd")
 """The kind of an entry, and its time in seconds."""
@@ -73,7 +73,7 @@ class LocalLog(Closing):
         if first_index < 1:
             raise InvalidInput(f"first_index is {first_index}; a log begins at 1 or above")
         self._options = LogOptions() if options is None else options
-        self._observer = telling(self._options.observer)
+        self._observer = Observers(self._options.observer)
         self._clock = self._options.clock
         self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
         self._writing = threading.Lock()
@@ -208,8 +208,8 @@ class LocalLog(Closing):
         # be pending any more once it is acknowledged.
         del self._pending[:len(pending)]
         self._durable = pending[-1].index
-        self._observer.count("command_log_syncs")
-        self._observer.count("command_log_commands", len(pending))
+        self._observer.event("command_log_syncs", add=1)
+        self._observer.event("command_log_commands", add=len(pending))
 
     def compact(self, index: int) -> None:
         """See `CommandLog.compact`. Drops the segments that hold nothing later.

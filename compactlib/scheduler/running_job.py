@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.runtime.budget import Budget
 from compactlib.scheduler.errors import JobLost
 from compactlib.scheduler.values import (
     BlockMeta,

@@ -21,9 +21,8 @@ from compactlib.commandlog.protocol import Command, CommandLog
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.guard import take_within
 from compactlib.kv.snapshots import SnapshotStore
+from compactlib.observer import Observer, Observers
 from compactlib.report import Table
-from compactlib.runtime.observe import Observer, telling
-from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 from compactlib.scheduler.apply import JOB_COMPLETED, JOB_EXCLUDED, JOB_QUARANTINED
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import PollAgain
@@ -48,6 +47,7 @@ from compactlib.scheduler.update import (
     Ticked,
 )
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
+from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
 """A snapshot was not written, or not surely; it is tried again after an eighth of the commands: `error`."""
@@ -100,7 +100,7 @@ class Scheduler(Closing):
         self._log = log
         self._snapshots = snapshots
         self._every = snapshot_every
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._machine = _Machine(policy=policy)
         self._unproposed = config
         self._snapshotting = threading.RLock()
@@ -204,7 +204,7 @@ class Scheduler(Closing):
         return result
 
     def _notify(self, name: str, fields: dict[str, Any]) -> None:
-        self._observer.event(name, fields)
+        self._observer.event(name, **fields)
         if name == JOB_COMPLETED:
             _NUMBERS.ended(self._observer, "done", "job", fields["seconds"], Moved(
                 read=fields["source_bytes"], copied=fields["output_bytes"],
@@ -287,7 +287,7 @@ class Scheduler(Closing):
             try:
                 remove()
             except CompactlibError as error:
-                self._observer.event(LEFTOVERS_STAY, {"error": str(error)})
+                self._observer.event(LEFTOVERS_STAY, error=str(error))
 
     def _snapshot_if_due(self) -> None:
         index = self._log.last_index
@@ -303,7 +303,7 @@ class Scheduler(Closing):
         except CompactlibError as error:
             # The command is durable, and its answer true.
             self._last_error, self._failures = error, self._failures + 1
-            self._observer.event(SNAPSHOT_FAILED, {"error": str(error)})
+            self._observer.event(SNAPSHOT_FAILED, error=str(error))
         finally:
             if taken and taken[0]:
                 self._snapshotting.release()

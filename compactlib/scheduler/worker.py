@@ -19,12 +19,12 @@ from typing import Any, Self
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import BudgetSpent, Busy, InvalidInput
 from compactlib.fences import FencedOff
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
+from compactlib.observer import Observer, Observers
 from compactlib.scheduler.errors import JobLost, ReleaseJob
 from compactlib.scheduler.running_job import Cleanup, Execute, RunningJob, Transport
 from compactlib.scheduler.values import CompactedBlocks, PollResponse, Tombstone
@@ -119,7 +119,7 @@ class Worker:
         self._cleanup = cleanup
         self._clock: Clock = SystemClock() if clock is None else clock
         self._budget = Budget(clock=self._clock) if budget is None else budget
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._rng = random.Random() if rng is None else rng
         self.last_error: BaseException | None = None
         self.failures: int = 0
@@ -278,7 +278,7 @@ class Worker:
         except BaseException as error:
             self._unanswered += 1
             self._note(error, "a poll")
-            self._observer.event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
+            self._observer.event("scheduler_poll_failed", error=repr(error), in_a_row=self._unanswered)
             if not isinstance(error, Exception) and inline is not None:
                 raise
             return
@@ -356,14 +356,14 @@ class Worker:
         for effect in effects:
             match effect:
                 case Start():
-                    self._observer.event("scheduler_job_started", {"job": effect.plan.name, "token": effect.token})
+                    self._observer.event("scheduler_job_started", job=effect.plan.name, token=effect.token)
                 case Stop():
-                    self._observer.event("scheduler_job_stopped", {"job": effect.name, "lost": effect.lost,
-                                                                   "reason": effect.reason})
+                    self._observer.event("scheduler_job_stopped", job=effect.name, lost=effect.lost,
+                                         reason=effect.reason)
                 case Settled():
-                    self._observer.event("scheduler_job_reported", {
-                        "job": effect.name, "status": effect.status.name, "detail": effect.detail,
-                        "verdict": None if effect.verdict is None else effect.verdict.name})
+                    self._observer.event("scheduler_job_reported", job=effect.name, status=effect.status.name,
+                                         detail=effect.detail,
+                                         verdict=None if effect.verdict is None else effect.verdict.name)
 
     def _note(self, error: BaseException, what: str) -> None:
         self.last_error = error
@@ -392,7 +392,7 @@ class Worker:
             outcome = Crashed(f"{type(error).__name__}: {error}")
             if not (job.is_stopped and isinstance(error, BudgetSpent)):
                 self._note(error, f"job {job.plan.name}")
-                self._observer.event("scheduler_job_failed", {"job": job.plan.name, "error": repr(error)})
+                self._observer.event("scheduler_job_failed", job=job.plan.name, error=repr(error))
             if is_inline and not isinstance(error, Exception):
                 raise
         finally:
@@ -419,7 +419,7 @@ class Worker:
                 deleted = True
         except BaseException as error:
             self._note(error, f"the cleanup of {tombstone.name}")
-            self._observer.event("scheduler_cleanup_failed", {"tombstone": tombstone.name, "error": repr(error)})
+            self._observer.event("scheduler_cleanup_failed", tombstone=tombstone.name, error=repr(error))
             if is_inline and not isinstance(error, Exception):
                 raise
         finally:

@@ -12,14 +12,22 @@ import os
 import pickle
 import socket
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
-from compactlib.executors import attempt_task, checked_names, foreign_error, new_attempt_id, portable
+from compactlib.executors import (
+    CarriedEvents,
+    attempt_task,
+    checked_names,
+    foreign_error,
+    new_attempt_id,
+    portable,
+)
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime import Budget, BudgetLimits, Observer, Progress, RecordingObserver, telling
 from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of
 
 if TYPE_CHECKING:
@@ -81,7 +89,7 @@ class SparkExecutor:
         A job that fails as a whole (a session that was stopped) gives a failure for each of its tasks, with Spark's
         message. Leaving the iterator early has Spark end the jobs, and waits for that.
         """
-        return self._run(checked_names(tasks), Budget() if budget is None else budget, telling(observer))
+        return self._run(checked_names(tasks), Budget() if budget is None else budget, Observers(observer))
 
     def _run(self, tasks: Sequence[RewriteTask], budget: Budget,
              observer: Observer) -> Generator[RewriteOutcome, None, None]:
@@ -110,11 +118,14 @@ class SparkExecutor:
                     for name, report in _reports(answer, [task.name for task in now[number]]):
                         del undone[name]
                         budget.charge(report.spent_bytes)
-                        report.observed.replay(observer)
+                        for event, fields in report.events:
+                            observer.event(event, **fields)
                         outcome = report.outcome
                         if isinstance(outcome, RewriteResult):
-                            observer.progress(Progress(name, outcome.bytes_written, outcome.bytes_written))
-                        observer.progress(Progress("rewrite", len(tasks) - len(undone), len(tasks), "groups"))
+                            observer.event("progress", work=name, done=outcome.bytes_written,
+                                           total=outcome.bytes_written, unit="bytes")
+                        observer.event("progress", work="rewrite", done=len(tasks) - len(undone), total=len(tasks),
+                                       unit="groups")
                         yield outcome
 
     def __repr__(self) -> str:
@@ -128,7 +139,7 @@ class _Report:
     outcome: RewriteOutcome
     host: str = ""
     spent_bytes: int = 0
-    observed: RecordingObserver = attrs.field(factory=RecordingObserver)
+    events: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
 @attrs.frozen
@@ -141,8 +152,8 @@ class _TaskRunner:
         return pickle.dumps([pickled(self._attempted(*pickle.loads(packed))) for packed in pickle.loads(data)])
 
     def _attempted(self, name: str, data: bytes) -> _Report:
-        observer = RecordingObserver(limit=MAX_OBSERVATIONS, dumps=pickled)
-        attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), observer)
+        events = CarriedEvents(pickled, MAX_OBSERVATIONS)
+        attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), events)
         try:
             task: RewriteTask | TaskFailed = pickle.loads(data)
         except Exception as error:  # unpickling runs foreign code, which may raise anything
@@ -151,7 +162,7 @@ class _TaskRunner:
                               task=name, kind=type(error).__name__, detail=foreign_error(name, error).detail)
         outcome: RewriteOutcome = (RewriteFailure(name, task) if isinstance(task, TaskFailed)
                                    else portable(attempt_task(task, attempt), pickled))
-        return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, observer)
+        return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, events.kept)
 
 
 def _packed(task: RewriteTask) -> bytes:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from compactlib.budget import Budget, BudgetLimits
 from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, Busy, InvalidInput, NotFound
 from compactlib.executors import own_error
 from compactlib.files import list_folder
 from compactlib.report import Table
-from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@
 | `staging_tokens_cleaned`, `staging_entries_cleaned` | `repository` | cleanup |
 | `staging_ranges_collected`, `staging_metaranges_collected` | `repository` | garbage |
 
-Compactions, seconds and bytes have the names that they have for every store: `compactlib.runtime.store_numbers`.
+Compactions, seconds and bytes have the names that they have for every store: `compactlib.store_numbers`.
 
 Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch; `None` when it is
 deleted) and `staging_cleanup_backlog` (dropped tokens that still wait). Each garbage collection reports
@@ -24,11 +24,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compactlib.errors import CompactlibError
-from compactlib.runtime.observe import Observer
-from compactlib.runtime.store_numbers import Moved, StoreNumbers
+from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
+from compactlib.store_numbers import Moved, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
@@ -58,13 +58,13 @@ class Activity:
         """This process wrote this state of the branch, in the place of another one."""
         self.read(branch, record)
         if len(record.sealed_tokens) != (0 if before is None else len(before.sealed_tokens)):
-            self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch,
-                                                           "value": len(record.sealed_tokens)})
+            self._observer.event("staging_sealed_tokens", **self._labels, branch=branch,
+                                 value=len(record.sealed_tokens))
 
     def deleted(self, branch: str) -> None:
         """This process deleted the branch."""
         self.missed(branch)
-        self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": None})
+        self._observer.event("staging_sealed_tokens", **self._labels, branch=branch, value=None)
 
     def missed(self, branch: str) -> None:
         """The branch was not found."""
@@ -73,26 +73,26 @@ class Activity:
 
     def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """Deletes or resets wrote tombstones into `record.staging_token`, and were acknowledged."""
-        self._observer.count("staging_tombstones_written", count, self._labels)
+        self._observer.event("staging_tombstones_written", add=count, **self._labels)
         if self._sensor is not None:
             self._sensor.wrote_tombstones(self._repository, branch, record, count)
 
     def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """A page of a listing had to pass over so many tombstones."""
-        self._observer.count("staging_tombstones_listed", count, self._labels)
+        self._observer.event("staging_tombstones_listed", add=count, **self._labels)
         if self._sensor is not None:
             self._sensor.listed_tombstones(self._repository, branch, record, count)
 
     def retried(self, operation: str) -> None:
         """A write had to be retried, because the branch changed under it."""
-        self._observer.count("staging_write_retries", 1, {**self._labels, "operation": operation})
+        self._observer.event("staging_write_retries", add=1, **self._labels, operation=operation)
 
 
 def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:
     """Report how a commit went."""
     labels = {"repository": repository, "outcome": outcome}
-    observer.count("staging_commits", 1, labels)
-    observer.measure("staging_commit_seconds", seconds, labels)
+    observer.event("staging_commits", add=1, **labels)
+    observer.event("staging_commit_seconds", sample=seconds, **labels)
 
 
 def report_compaction(observer: Observer, repository: str, branch: str,
@@ -115,9 +115,9 @@ def report_compaction(observer: Observer, repository: str, branch: str,
         moved = Moved(read=applied.bytes_read, copied=applied.bytes_written)
         for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
                                ("written", applied.ranges_written)):
-            observer.count(f"staging_ranges_{counter}", value, {"repository": repository})
+            observer.event(f"staging_ranges_{counter}", add=value, repository=repository)
         fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
                    "added": applied.added, "changed": applied.changed, "removed": applied.removed}
     StoreNumbers("staging", repository).ended(observer, outcome, reason, seconds, moved)
-    observer.event("staging_compaction", {**fields, "outcome": name})
+    observer.event("staging_compaction", **fields, outcome=name)
     return name

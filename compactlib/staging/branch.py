@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from compactlib.budget import Budget
 from compactlib.kv.store import Exists
-from compactlib.runtime.budget import Budget
 from compactlib.staging import commit as commits, head, reads, writes
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.context import StagingContext

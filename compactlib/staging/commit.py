@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from compactlib.runtime.budget import Budget
+from compactlib.budget import Budget
 from compactlib.staging.activity import report_commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound

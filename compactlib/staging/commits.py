@@ -13,7 +13,7 @@ import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
-from compactlib.runtime.lru import Lru
+from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.ranges.merge import CrossedBase, MergeBase

@@ -10,7 +10,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.kv import KVStore
-from compactlib.runtime.observe import Observer, telling
+from compactlib.observer import Observer, Observers
 from compactlib.staging.activity import Activity
 from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
@@ -68,7 +68,7 @@ class StagingContext:
             InvalidInput: it is no name of a repository.
         """
         partition = repository_partition(repository)
-        notified = telling(observer)
+        notified = Observers(observer)
         activity = Activity(repository, notified, sensor)
         tokens = StagingTokens(store, partition, rng, clock)
         return cls(repository=repository, store=store, committed=committed, differences=DiffCache(committed),

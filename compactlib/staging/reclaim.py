@@ -23,15 +23,15 @@ from typing import Any
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.report import Printed
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import CommitId
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
+from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
 
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0
@@ -156,8 +156,8 @@ def _report_tokens(context: StagingContext, counts: Counter[str]) -> None:
     observer, labels = context.observer, {"repository": context.repository}
     for name, count in (("staging_tokens_cleaned", "tokens_removed"), ("staging_entries_cleaned", "entries_removed")):
         if counts[count]:
-            observer.count(name, counts[count], labels)
-    observer.event("staging_cleanup_backlog", {**labels, "value": counts["young"]})
+            observer.event(name, add=counts[count], **labels)
+    observer.event("staging_cleanup_backlog", **labels, value=counts["young"])
 
 
 # ------------------------------------------------------------------------------------------------------------ ranges
@@ -205,16 +205,15 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
                                               grace_seconds=grace_seconds, budget=budget,
                                               require_owner=context.owner.require)
     except RangesNotOwned as refusal:
-        context.observer.event("staging_ranges_not_owned", {
-            "repository": context.repository, "owner": refusal.owner, "own": refusal.own})
+        context.observer.event("staging_ranges_not_owned", repository=context.repository, owner=refusal.owner,
+                               own=refusal.own)
         left.append(str(refusal))
         return None
     labels = {"repository": context.repository}
-    context.observer.count("staging_ranges_collected", collected.ranges_deleted, labels)
-    context.observer.count("staging_metaranges_collected", collected.metaranges_deleted, labels)
+    context.observer.event("staging_ranges_collected", add=collected.ranges_deleted, **labels)
+    context.observer.event("staging_metaranges_collected", add=collected.metaranges_deleted, **labels)
     _report_levels(context, collected)
-    context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young,
-                                                "gone": collected.gone})
+    context.observer.event("staging_garbage", **labels, live=collected.live, young=collected.young, gone=collected.gone)
     if not (collected.ranges_deleted or collected.metaranges_deleted):
         left.append(f"{collected.young} unneeded files wait until they are older than {grace_seconds} seconds, or are "
                     f"another collection's")

@@ -9,15 +9,15 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
 from compactlib._closing import Closing
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound
 from compactlib.guard import Guard, Run
 from compactlib.kv import KVStore
+from compactlib.observer import Observer, Observers
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, TellingObserver, telling
 from compactlib.staging.audit import audit
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
@@ -84,7 +84,7 @@ class Repository(Closing):
                  sensor: CompactionSensor | None = None, observer: Observer | None = None, create: bool = True) -> None:
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
-            rng=rng or SystemRandom(), sensor=sensor, observer=telling(observer))
+            rng=rng or SystemRandom(), sensor=sensor, observer=Observers(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
             raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; {_known(store)}check "
                            f"which store and name are meant, or open it with create=True to begin one")
@@ -248,15 +248,12 @@ class Repository(Closing):
             Closed: it was closed.
         """
         self._guard.require_open()
-        running, compactor, observer = self._guard.running, self._compactor, self._context.observer
-        watched = observer if isinstance(observer, TellingObserver) else None
-        last = compactor.last_error or (None if watched is None else watched.last_error)
+        running, compactor, last = self._guard.running, self._compactor, self._compactor.last_error
         return RepositoryStatus(
             repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(compactor.outcomes.items())),
             compacting=tuple(kind.removeprefix(COMPACTS) for kind in running if kind.startswith(COMPACTS)),
             last_error="" if last is None else f"{type(last).__name__}: {last}",
-            failures=compactor.failures + (0 if watched is None else watched.failures),
-            ranges_refused=self._context.owner.refused)
+            failures=compactor.failures, ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
         """Check what the repository's records promise each other. Reads all records and commits, not the entries.

@@ -17,8 +17,8 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
+from compactlib.lru import Lru
 from compactlib.report import Printed
-from compactlib.runtime.lru import Lru
 from compactlib.staging.names import StagingToken
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.sense_policies import BranchPressure, PressurePolicy, SensePolicy

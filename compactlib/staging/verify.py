@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
 from compactlib.kv.store import KVEntry
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime.budget import Budget
 from compactlib.staging.audit import contradictions
 from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext

@@ -19,9 +19,9 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, CompactlibError, InvalidInput, NotFound
 from compactlib.kv import KVStore
+from compactlib.observer import Observer, Observers
 from compactlib.report import Table
 from compactlib.rewrite import Executor
-from compactlib.runtime.observe import Observer, telling
 from compactlib.service import PeriodicService
 from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.errors import BranchNotFound
@@ -93,7 +93,7 @@ class StagingWorker:
         self._lent: Budget | None = None
         self._done = 0
         self._is_working = False
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._upkeep: dict[str, _Upkeep] = {}
         self._refused: dict[tuple[str, str], int] = {}  # attempts in a row
         self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
@@ -260,7 +260,7 @@ class StagingWorker:
         if upkeep is None:
             return  # removed meanwhile
         fields = {"repository": trigger.repository, "branch": trigger.branch}
-        self._observer.event("staging_compaction_triggered", {**fields, "why": trigger.why})
+        self._observer.event("staging_compaction_triggered", **fields, why=trigger.why)
         wait: float | None = None
         try:
             report = upkeep.repository.compact(branch=trigger.branch, policy=self._policy, executor=self._executor,
@@ -329,8 +329,8 @@ class StagingWorker:
         self._last_error = error
         self._failures += 1
         _LOGGER.warning("%s failed, and is tried again", what, exc_info=error)
-        self._observer.event("staging_worker_failed", {"work": what, "error": type(error).__name__,
-                                                       "message": str(error), "failures": self.failures})
+        self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
+                             failures=self.failures)
 
 
 def _growing(number: int) -> float:

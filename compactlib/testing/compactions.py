@@ -37,6 +37,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import (
     BudgetSpent,
     Busy,
@@ -50,8 +51,8 @@ from compactlib.errors import (
     TaskFailed,
 )
 from compactlib.executors import RewriteTask
+from compactlib.observer import Observer
 from compactlib.report import VerifyReport
-from compactlib.runtime import Budget, Observer
 from compactlib.testing.choices import spread
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, StrPath, act_at_once

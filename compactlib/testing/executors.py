@@ -26,9 +26,11 @@ from typing import Any
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
 from compactlib.files import LocalFiles, crc32
+from compactlib.observer import Observers
 from compactlib.rewrite import (
     Attempt,
     Executor,
@@ -38,7 +40,6 @@ from compactlib.rewrite import (
     RewriteTask,
     RewrittenFile,
 )
-from compactlib.runtime import Budget, Observer
 from compactlib.testing.promises import ConformanceKit, error_from, run_kit, same, shown
 from compactlib.testing.stand_ins import ObserverBy, raising
 
@@ -99,7 +100,7 @@ class ExecutorConformance(ConformanceKit):
         outcomes = self.run(tasks)
         for task in tasks:
             result = result_of(outcomes[task.name])
-            same(result, task.run(Attempt(result.attempt, Budget(), Observer())), case=task.name)
+            same(result, task.run(Attempt(result.attempt, Budget(), Observers())), case=task.name)
 
     def test_library_error_comes_back_whole(self, tmp_path: Path) -> None:
         """The class, the message and every field; the other tasks are not concerned.
@@ -144,7 +145,7 @@ class ExecutorConformance(ConformanceKit):
     def test_observer_that_raises_breaks_nothing(self, tmp_path: Path) -> None:
         """Every task ends as it would have, whatever the observer does.
 
-        To do: call compactlib.runtime.observe.telling(observer) in run(), and notify only what that returns.
+        To do: notify through compactlib.observer.Observers(observer).
         """
         watching = ObserverBy(raising(RuntimeError("the observer's own bug")))
         tasks = [WriteTask("a", str(tmp_path), 100), WriteTask("b", str(tmp_path), 100)]
@@ -298,7 +299,7 @@ class WriteTask:
             out.sync()
         finally:
             out.close()
-        attempt.observer.count("conformance_files")
+        attempt.observer.event("conformance_files", add=1)
         file = RewrittenFile(out.path, self.size, 1, crc32(bytes(self.size)))
         return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=self.size,
                              bytes_written=self.size, seconds=0.5)

@@ -18,13 +18,14 @@ import abc
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from compactlib.budget import Budget
 from compactlib.contract import Service
 from compactlib.errors import Busy, Closed, CompactlibError
-from compactlib.runtime import Budget, Observer, RecordingObserver
+from compactlib.observer import EventRecorder, Observer
 from compactlib.testing import stand_ins
 from compactlib.testing.promises import ConformanceKit, Mismatch, run_kit, same, shown
 from compactlib.testing.stand_ins import Call, lasting_threads
@@ -111,7 +112,7 @@ class _Running:
     def __init__(self, factory: ServiceFactory, folder: Path) -> None:
         self.factory = factory
         self.hooks = ServiceHooks()
-        self.observer = RecordingObserver()
+        self.observer = EventRecorder()
         self.before = set(threading.enumerate())
         self.service: Any = factory.make(folder, self.hooks, observer=self.observer)
 
@@ -383,7 +384,7 @@ class ServiceConformance(ConformanceKit):
         """
         with self.made(tmp_path) as running:
 
-            def event(name: str, fields: Mapping[str, Any]) -> None:
+            def event(name: str, /, **fields: Any) -> None:
                 raise Bug("the observer's own")
 
             running.observer.event = event  # type: ignore[method-assign]

@@ -13,10 +13,11 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer, Progress
 from compactlib.testing.promises import Mismatch
 
 PATIENCE_SECONDS = 30.0
@@ -188,8 +189,8 @@ class PolicyBy:
         return getattr(self._policy, name)
 
 
-class ObserverBy(Observer):
-    """An observer that calls a function at each notification.
+class ObserverBy:
+    """An observer that calls a function at each event.
 
     Attributes:
         calls: how often it was notified.
@@ -199,19 +200,7 @@ class ObserverBy(Observer):
         self._call = call
         self.calls: int = 0
 
-    def progress(self, progress: Progress) -> None:
-        self._notified()
-
-    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        self._notified()
-
-    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        self._notified()
-
-    def event(self, name: str, *fields: Any, **named: Any) -> None:
-        self._notified()
-
-    def _notified(self) -> None:
+    def event(self, name: str, /, **fields: Any) -> None:
         self.calls += 1
         self._call()
 
@@ -257,7 +246,7 @@ class ExecutorBy:
         listed = list(tasks)
         self.runs += 1
         self.tasks += len(listed)
-        return self._run(listed, budget or Budget(), observer or Observer())
+        return self._run(listed, budget or Budget(), observer or Observers())
 
 
 def soundly(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:

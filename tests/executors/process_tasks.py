@@ -15,7 +15,6 @@ import attrs
 
 from compactlib.errors import BudgetSpent
 from compactlib.executors import Attempt, RewriteResult
-from compactlib.runtime import Progress
 
 
 def done(task: str, attempt: Attempt) -> RewriteResult:
@@ -75,11 +74,11 @@ class TellingTask:
     unpicklable: bool = False
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        attempt.observer.progress(Progress(f"inside {self.name}", 1, 2))
-        attempt.observer.count("told", 2, {"task": self.name})
-        attempt.observer.event("limits", attrs.asdict(attempt.budget.remaining))
+        attempt.observer.event("progress", work=f"inside {self.name}", done=1, total=2, unit="bytes")
+        attempt.observer.event("told", add=2, task=self.name)
+        attempt.observer.event("limits", **attrs.asdict(attempt.budget.remaining))
         if self.unpicklable:
-            attempt.observer.event("locked", {"lock": threading.Lock()})
+            attempt.observer.event("locked", lock=threading.Lock())
         return done(self.name, attempt)
 
 

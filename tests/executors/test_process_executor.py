@@ -12,14 +12,16 @@ import threading
 from collections.abc import Callable, Iterable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.executors import Executor, ProcessExecutor, RewriteFailure, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from compactlib.testing.executors import (
     DieTask,
     FixedTask,
@@ -40,6 +42,7 @@ from tests.executors.process_tasks import (
     TellingTask,
     wait_for,
 )
+from tests.harness.recording import Progress, RecordingObserver
 
 ROOT = Path(__file__).parents[2]
 
@@ -311,8 +314,8 @@ def test_a_finished_run_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path) -> None:
-    class Interrupting(Observer):
-        def progress(self, progress: Progress) -> None:
+    class Interrupting:
+        def event(self, name: str, /, **fields: Any) -> None:
             raise KeyboardInterrupt
 
     run = ProcessExecutor(2).run([WriteTask("a", str(tmp_path)), EndlessTask("b", str(tmp_path))],

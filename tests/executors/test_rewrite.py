@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, TaskFailed
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewrittenFile
@@ -25,8 +27,8 @@ from compactlib.executors.tasks import (
     foreign_error,
     portable,
 )
+from compactlib.observer import Observers
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
 from compactlib.testing.executors import (
     UnpicklableLibraryError,
     WriteTask,
@@ -35,6 +37,7 @@ from compactlib.testing.executors import (
     result_of,
 )
 from compactlib.testing.stand_ins import ExecutorBy, garbage_executors
+from tests.harness.recording import RecordingObserver
 
 both_kinds = pytest.mark.parametrize("workers", [1, 2])
 
@@ -73,7 +76,7 @@ def test_attempts_get_the_callers_observer_and_clock_and_a_budget_drawn_on_the_c
     observer, clock, budget = RecordingObserver(), ManualClock(7), Budget(total_bytes=100)
 
     def work(attempt: Attempt) -> None:
-        attempt.observer.count("seen")
+        attempt.observer.event("seen", add=1)
         attempt.budget.spend(30)
         assert attempt.clock is clock
 
@@ -281,7 +284,7 @@ def test_foreign_errors_without_words_are_told_too() -> None:
 
 
 def test_an_outcome_that_can_travel_is_left_alone() -> None:
-    for outcome in (done("t", Attempt("1", Budget(), Observer())), RewriteFailure("t", known_corruption())):
+    for outcome in (done("t", Attempt("1", Budget(), Observers())), RewriteFailure("t", known_corruption())):
         assert portable(outcome) is outcome
 
 
@@ -335,7 +338,7 @@ def test_an_attempt_waits_for_its_budget_and_asks_it_before_it_begins() -> None:
     begun: list[str] = []
     budget = Budget()
     budget.cancel()
-    outcome = attempt_task(CallTask("t", lambda attempt: begun.append(attempt.id)), Attempt("1", budget, Observer()))
+    outcome = attempt_task(CallTask("t", lambda attempt: begun.append(attempt.id)), Attempt("1", budget, Observers()))
     assert isinstance(error_of(outcome), BudgetSpent)
     assert begun == []
 
@@ -374,10 +377,10 @@ class ReportingTask:
     name: str
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        attempt.observer.event("ran", {"thread": threading.get_ident()})
-        attempt.observer.count("ran", 1)
-        attempt.observer.measure("ran_seconds", 0.5)
-        attempt.observer.progress(Progress(self.name, 1, 1))
+        attempt.observer.event("ran", thread=threading.get_ident())
+        attempt.observer.event("ran", add=1)
+        attempt.observer.event("ran_seconds", sample=0.5)
+        attempt.observer.event("progress", work=self.name, done=1, total=1, unit="bytes")
         return RewriteResult(task=self.name, attempt=attempt.id, files=(), bytes_read=0, bytes_written=0, seconds=0.0)
 
 
@@ -385,9 +388,10 @@ def test_an_observer_is_called_on_the_callers_thread_before_the_outcome() -> Non
     seen: list[tuple[int, str]] = []
 
     class Here(RecordingObserver):
-        def progress(self, progress: Progress) -> None:
-            super().progress(progress)
-            seen.append((threading.get_ident(), progress.work))
+        def event(self, name: str, /, **fields: Any) -> None:
+            super().event(name, **fields)
+            if name == "progress":
+                seen.append((threading.get_ident(), fields["work"]))
 
     observer = Here()
     for outcome in LocalExecutor(workers=2).run([ReportingTask(f"{number}") for number in range(9)], observer=observer):

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.blobstore import BlobCompactionReport, BlobReader, BlobStore, RecordKind
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.files import Files
-from compactlib.runtime import Budget, RecordingObserver
 from compactlib.testing import RecordingFiles, record, repeat_crash
 from tests.harness.blob_stores import START, flip, open_store, plan_of
+from tests.harness.recording import RecordingObserver
 
 KINDS = {"put": RecordKind.PUT, "delete": RecordKind.DELETE, "undelete": RecordKind.UNDELETE,
          "permanent": RecordKind.TTL_UPDATE}

@@ -23,7 +23,7 @@ from compactlib.blobstore import (
 )
 from compactlib.clock import ManualClock
 from compactlib.files import Files
-from compactlib.runtime import Observer
+from compactlib.observer import Observer
 
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 RETENTION = 10.0

@@ -13,7 +13,6 @@ import attrs
 from compactlib.executors import Attempt, RewriteResult, RewrittenFile
 from compactlib.files import Files, OutFile
 from compactlib.report import Printed
-from compactlib.runtime import Progress
 
 
 @attrs.frozen
@@ -136,7 +135,7 @@ class Clean:
         with contextlib.closing(self.files.create(target)) as out:
             out.write_at(0, [kept])
             self.sync(out)
-        attempt.observer.progress(Progress(self.name, 1, 1, "files"))
+        attempt.observer.event("progress", work=self.name, done=1, total=1, unit="files")
         done = RewrittenFile(target, len(kept), kept.count(b"\n"), zlib.crc32(kept))
         return RewriteResult(task=self.name, attempt=attempt.id, files=(done,), bytes_read=0, bytes_written=len(kept),
                              seconds=0.0)

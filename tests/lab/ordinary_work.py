@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import Any
-
-import attrs
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
 from compactlib.catalog import (
@@ -38,8 +35,8 @@ from compactlib.lab import (
 )
 from compactlib.metered import metered
 from compactlib.objects import MemoryObjects
+from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
-from compactlib.runtime import Observer
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -96,22 +93,10 @@ def scheduler(folder: Path, observer: Observer) -> None:
         scheduler.poll(PollRequest((StatusUpdate(plan.name, token, JobStatus.SUCCESS, done),)))
 
 
-@attrs.frozen
-class AsEvents:
-    """Passes the events of requests on to an observer of four methods."""
-
-    observer: Observer
-
-    def event(self, name: str, /, **fields: Any) -> None:
-        report = self.observer.count if "add" in fields else self.observer.measure
-        value = fields.pop("add", None) or fields.pop("sample", 0)
-        report(name, value, fields)
-
-
 def staging(folder: Path, observer: Observer) -> None:
     clock = ManualClock(1_700_000_000.0)
-    store = metered(MemoryStore(), AsEvents(observer), name="branches", clock=clock)
-    objects = metered(MemoryObjects(clock=clock), AsEvents(observer), name="ranges", clock=clock)
+    store = metered(MemoryStore(), observer, name="branches", clock=clock)
+    objects = metered(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
     repo = Repository(store, CommittedRanges(objects), clock=clock, rng=Random(1), observer=observer,
                       options=StagingOptions(owns_ranges=True))
     main = repo.create_branch("main")

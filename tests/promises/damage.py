@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
-from compactlib.runtime import Budget, Observer
+from compactlib.observer import Observer
 
 Damage = Callable[[bytes], bytes]
 """What becomes of a file's bytes."""

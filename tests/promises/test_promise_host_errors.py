@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -38,6 +38,7 @@ from compactlib.commandlog import KVLog
 from compactlib.errors import Busy
 from compactlib.executors import RewriteTask
 from compactlib.kv import KVStore, MemoryStore
+from compactlib.manager import CompactionManager, OnRequest
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog import (
     LogCompactionWorker,
@@ -48,7 +49,6 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
-from compactlib.runtime import CompactionManager, Observer, OnRequest
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -102,26 +102,14 @@ Seen: TypeAlias = "tuple[object, int] | None"
 Row: TypeAlias = "Callable[[Host], Seen]"
 
 
-class MistakenEvents:
-    """An observer of one method."""
-
-    def __init__(self, host: Host, name: str) -> None:
-        self._host = host
-        self._name = name
-
-    def event(self, name: str, /, **fields: Any) -> None:
-        if name == self._name:
-            self._host.hosts_mistake()
-
-
-class Mistaken(Observer):
+class MistakenObserver:
     """An observer of the host's."""
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
         self._name = name
 
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+    def event(self, name: str, /, **fields: Any) -> None:
         if name == self._name:
             self._host.hosts_mistake()
 
@@ -219,7 +207,7 @@ def worker_transport(host: Host) -> Seen:
 
 
 def worker_observer(host: Host) -> Seen:
-    with Worker(scheduler(), nothing, options=QUICK, observer=Mistaken(host, "scheduler_job_started")):
+    with Worker(scheduler(), nothing, options=QUICK, observer=MistakenObserver(host, "scheduler_job_started")):
         host.wait()
     return None
 
@@ -261,7 +249,7 @@ def manager_new_budget(host: Host) -> Seen:
 
 def manager_observer(host: Host) -> Seen:
     with filled_log(host.folder / "log") as log, \
-            CompactionManager([OnRequest()], observer=MistakenEvents(host, "compaction_failing")) as manager:
+            CompactionManager([OnRequest()], observer=MistakenObserver(host, "compaction_failing")) as manager:
         manager.add("log", log, new_budget=lambda: 1 / 0)  # type: ignore[arg-type, return-value]
         manager.request("log")
         host.wait()
@@ -335,7 +323,7 @@ def staging_worker_executor(host: Host) -> Seen:
 
 def staging_worker_observer(host: Host) -> Seen:
     other = attrs.evolve(host, error=ValueError("other"))
-    staging_worker(host, policy=MistakenPolicy(other), observer=Mistaken(host, "staging_compaction_triggered"))
+    staging_worker(host, policy=MistakenPolicy(other), observer=MistakenObserver(host, "staging_compaction_triggered"))
     return None
 
 

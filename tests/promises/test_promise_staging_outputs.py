@@ -10,10 +10,11 @@ import attrs
 import pytest
 
 from compactlib import CorruptData
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef
-from compactlib.runtime import Budget, Observer
+from compactlib.observer import Observer
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository
 from tests.promises.damage import Damage, damage_file, every_damage
 

@@ -13,10 +13,12 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactionFailed, CompactlibError, CorruptData
 from compactlib.executors import Attempt, RewrittenFile
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
+from compactlib.observer import Observers
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -32,7 +34,6 @@ from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.runtime import Budget, Observer
 
 SMALL = SegmentLimits(max_entries=16)
 
@@ -210,7 +211,7 @@ def rewritten(folder: Path, members: Sequence[int], live: Iterable[int]) -> Rewr
     """The finished output of a task, in a private folder `rewrite-hand`."""
     private = folder / "rewrite-hand"
     private.mkdir()
-    return task_of(folder, members, live, into=private).run(Attempt("1", Budget(), Observer())).files[0]
+    return task_of(folder, members, live, into=private).run(Attempt("1", Budget(), Observers())).files[0]
 
 
 def commit_group(files: Files, folder: Path, members: Sequence[int], file: RewrittenFile) -> None:

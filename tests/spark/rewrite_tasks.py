@@ -39,8 +39,8 @@ class CopyTask:
                 chunk = data[start:start + CHUNK_BYTES]
                 attempt.budget.spend(len(chunk))
                 out.write(chunk)
-        attempt.observer.count("copied_bytes", len(data), {"kind": "test"})
-        attempt.observer.event("copied", {"task": self.name, "folder": os.getcwd(), "library": compactlib.__file__})
+        attempt.observer.event("copied_bytes", add=len(data), kind="test")
+        attempt.observer.event("copied", task=self.name, folder=os.getcwd(), library=compactlib.__file__)
         file = RewrittenFile(str(path), len(data), 1, zlib.crc32(data))
         return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=len(data),
                              bytes_written=len(data), seconds=0.5)

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import DiskFull
 from compactlib.executors import Executor
@@ -29,7 +30,6 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.compaction.plan.plan import plan_for
-from compactlib.runtime import Budget
 from compactlib.spark import HeldFence, plan_many
 from compactlib.spark.jobs import answers, loaded, pickled
 from tests.raftlog.wrapped_files import WatchedFiles

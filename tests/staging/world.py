@@ -11,7 +11,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
-from compactlib.runtime import Observer
+from compactlib.observer import Observer
 from compactlib.staging import (
     AlwaysPolicy,
     Branch,

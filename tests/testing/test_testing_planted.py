@@ -16,6 +16,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_id
@@ -24,9 +25,8 @@ from compactlib.kv import EXISTS, KeyNotFound, KVEntry, KVStore, MemoryStore, Pa
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits, Versioned
 from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectRef
+from compactlib.observer import Observer, Observers
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
-from compactlib.runtime.observe import telling
 from compactlib.staging import PlainFormat, Record
 from compactlib.staging.ranges.plain import PlainRows
 from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows
@@ -397,7 +397,7 @@ class Sound:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        return self.outcomes(self.listed(tasks), budget or Budget(), telling(observer))
+        return self.outcomes(self.listed(tasks), budget or Budget(), Observers(observer))
 
     def listed(self, tasks: Iterable[RewriteTask]) -> list[RewriteTask]:
         return list(checked_names(tasks))
@@ -459,7 +459,7 @@ class ClaimsToIsolate(Sound):
 class LetsObserversBreakTasks(Sound):
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        return self.outcomes(self.listed(tasks), budget or Budget(), observer or Observer())
+        return self.outcomes(self.listed(tasks), budget or Budget(), observer or Observers())
 
 
 class AcceptsDuplicates(Sound):

@@ -1,47 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A segmented log without payloads: what `BlobStore` would hold, and what its policy would be shown.
+"""A segmented log without payloads: what `BlobStore` would hold, and the views that its policy would be given.
 
-Records go to the active segment until one does not fit; then the next segment begins. A compaction copies what is
-valid of its victims, in the order of the choice, packed tightly, into segments that take the first victims' places: as
-the real one does (`blobstore.cycle_plan`), and with the same names.
+A record is a small number: the index of its columns (segment, size, end, time, key). The number is used again once a
+compaction has dropped the record, so memory follows what the log holds: 40 bytes a record, and 4 a key.
 
-With a placement there is an open segment for each of its classes, and compactions go on in these: a segment is closed
-when it is full, and not before. New segments are then always the last of the log.
+A record is appended to the open segment of its class. It dies when it is replaced, deleted or expires; until a
+compaction takes its segment, it only lowers the segment's valid bytes. A compaction copies what is valid of its
+victims, in the order of the choice:
+
+* Without a placement there is one open segment. A compaction fills new segments, which take the first victims'
+  positions with the next generation, and closes them at its end, as a store does, and with the same names. With
+  `survivors`, a step fills its segments class by class.
+* With a placement there is an open segment for each class, for the user's records and for survivors, and it stays open
+  until it is full. New segments are always the last of the log.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, repeat
-from types import ModuleType
-from typing import Protocol
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, compress
+from operator import attrgetter, not_
 
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.policy import (
-    FIRST_SEGMENT,
-    Dying,
-    LastPlans,
-    SegmentName,
-    SegmentView,
-    Survivor,
-)
+from compactlib.blobstore.policy import FIRST_SEGMENT, Dying, LastPlans, SegmentName, SegmentView, Survivor
 from compactlib.errors import AuditFailed, InvalidInput
-from compactlib.lab.blobstore import records as records_by_loops
-from compactlib.lab.blobstore.contents import Contents
-from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer, tells_many
-from compactlib.lab.blobstore.records import DEAD, NEVER, Records
+from compactlib.lab.blobstore.layout import BlobLayout
+from compactlib.lab.blobstore.placement.placement import NEVER, Contents, Placer, Victim
 from compactlib.lab.blobstore.survivors import SurvivorPlacement, class_of, needs_history
 
-NO_ROW = -1
-"""The row of a class without an open segment."""
-_MANY = 128
-"""Arrays pay from so many records on."""
+_NAME, _VIEW = attrgetter("name"), attrgetter("view")
+_GROWTH = 4096
+_NUMBER_BITS = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -65,132 +61,112 @@ class Compacted:
     waited: float
 
 
-class Layout(Protocol):
-    """How a log is laid out: what it needs to know of `BlobSettings`."""
+@attrs.define(eq=False)
+class Segment:
+    """A segment of the log.
 
-    @property
-    def segments(self) -> int:
-        """How many segments the log has."""
+    Attributes:
+        row: a small number of its own, which is used again once the segment is gone.
+        name: its name in views and plans.
+        placed: its class.
+        begun: how many writes the user had made when it was opened.
+        members: its records, dead ones included.
+        used: bytes of them.
+        valid: bytes of those that are not dead.
+        newest: when the newest was written, milliseconds.
+        moments: the sum over the dead ones of time of death (from `BlobLog.since`) and size.
+        view: as the last view showed it.
+    """
 
-    @property
-    def segment_bytes(self) -> int:
-        """Size of one segment, its header included."""
-
-    @property
-    def header_bytes(self) -> int:
-        """Size of a segment's header."""
-
-    @property
-    def room_bytes(self) -> int:
-        """What a segment holds beside its header."""
-
-    @property
-    def max_blob_bytes(self) -> int:
-        """What a plan's benefit keeps free in each output."""
-
-    @property
-    def swap_segments(self) -> int:
-        """How many segments a compaction fills before it frees its sources."""
-
-    @property
-    def tombstone_bytes(self) -> int:
-        """Size of the record that a delete writes; 0: none is written."""
-
-    @property
-    def deleted_retention_seconds(self) -> float:
-        """How long a delete is not yet in effect."""
-
-    @property
-    def placement(self) -> Placement | None:
-        """Which open segment a record goes to; `None`: all that users write to one, survivors into closed ones."""
-
-    @property
-    def survivors(self) -> SurvivorPlacement | None:
-        """Which survivors share a segment, in a log without a placement."""
-
-    @property
-    def copies_renew(self) -> bool:
-        """Whether a copy counts as a write for `SegmentView.last_modified`."""
-
-    @property
-    def forecast_seconds(self) -> float:
-        """How far ahead the policy is shown what dies when; 0: not at all."""
-
-    @property
-    def bucket_seconds(self) -> float:
-        """The steps of the forecast."""
+    row: int
+    name: SegmentName
+    placed: int = 0
+    begun: int = 0
+    members: array[int] = attrs.field(factory=lambda: array("i"))
+    used: int = 0
+    valid: int = 0
+    newest: int = -NEVER
+    moments: float = 0.0
+    view: SegmentView | None = None
 
 
 class BlobLog:
-    """A log of record numbers. One thread at a time. Memory follows the records that the log holds.
+    """A log of record numbers. One thread at a time.
 
     Args:
         settings: how it is laid out.
         name: the store's name in views and plans.
+
+    Attributes:
+        place: the segment of each record; `None` if it is dead: a compaction need not copy it.
+        size: bytes of each record.
+        until: the last millisecond at which each is kept; `NEVER` if it has no end.
+        written: when each was written, milliseconds.
+        key: the key of each; -1 for a tombstone.
+        current: the newest record of each key; -1 for none.
+        since: times of death count from here, milliseconds.
+        tombstone_bytes: bytes of all tombstones.
+        history: the plans carried out so far; `None` before the first view.
     """
 
-    def __init__(self, settings: Layout, *, name: str = "lab") -> None:
-        self.settings: Layout = settings
-        self.records: Records = Records()
-        self.history: LastPlans | None = None
+    def __init__(self, settings: BlobLayout, *, name: str = "lab") -> None:
+        self.settings: BlobLayout = settings
         self.name: str = name
+        self.history: LastPlans | None = None
+        self.place: list[Segment | None] = []
+        self.size: array[int] = array("I")
+        self.until: array[int] = array("q")
+        self.written: array[int] = array("q")
+        self.key: array[int] = array("i")
+        self.current: array[int] = array("i")
+        self.since: int = 0
         self.tombstone_bytes: int = 0
+        self._free: array[int] = array("i")
+        self._horizon = -NEVER
+        # Deleted or replaced, and still valid: (last millisecond, record), ascending.
+        self._leaving: deque[tuple[int, int]] = deque()
+        self._leaving_bytes = 0
+        self._dead_bytes = 0
+        # A heap of `until << _NUMBER_BITS | record`; an entry whose record has another end by now is stale.
+        self._ends: list[int] = []
         self._retention_ms = round(settings.deleted_retention_seconds * 1000)
-        self._names: list[SegmentName] = []
-        self._members: list[array[int]] = []
-        self._used: list[int] = []
-        self._valid: array[int] = array("q")
-        self._newest: list[int] = []
-        self._moments: array[float] = array("d")
-        self._views: list[SegmentView | None] = []
-        self._free_rows: list[int] = []
-        self._classes: array[int] = array("q")
-        self._begun: list[int] = []
-        # Where deaths are told at once.
-        self._contents = Contents()
-        self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
-        self._open: list[int] = [self._order[0]]
-        self._by_arrays = _by_arrays()
-        # Where a replacement leaves a tombstone, it is of another id, which has no history.
-        self.histories: Histories | None = (
-            Histories() if needs_history(settings.survivors) and not settings.tombstone_bytes else None)
+        # Where deaths are watched, a deleted record is dead at once, not only at the next moment.
+        self._at_once = settings.deaths_are_watched and not self._retention_ms
+        self._room = settings.room_bytes
         self.placer: Placer | None = None
-        # Where a placement is told of many records at once: what does so, and whether also of the user's.
-        self._ahead: ModuleType | None = None
-        self._tells_ahead = False
+        self._by_row: list[Segment] = []
+        self._free_rows: list[int] = []
+        # Invariant: the view of a segment that is not here shows it as it is now.
+        self._changed: set[Segment] = set()
+        self._order: list[Segment] = [self._new_segment(FIRST_SEGMENT)]
+        # Of each class; `None` if it has none.
+        self._open: list[Segment | None] = [self._order[0]]
+        self.contents: Contents = Contents()
+        # The records of each key that the log holds, the newest last. Where a replacement leaves a tombstone, it is of
+        # another id, which has no history.
+        self._of_key: dict[int, list[int]] | None = (
+            {} if needs_history(settings.survivors) and not settings.tombstone_bytes else None)
         if settings.placement is not None:
-            self._open += [NO_ROW] * (settings.placement.classes - 1)
-            self.placer = checked_placer(settings.placement)
-            self.placer.contents, self.placer.sums_of = self._contents, self._sums_of
+            self._open += [None] * (settings.placement.classes - 1)
+            self.placer = settings.placement.placer()
+            self.placer.contents, self.placer.sums_of = self.contents, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
-            self._ahead = None if self._by_arrays is None else _ahead()
-            self._tells_ahead = self._ahead is not None and tells_many(self.placer, "ahead", "write", "left")
 
     # ------------------------------------------------------------------------------------------------------ segments
 
-    def _new_row(self, name: SegmentName) -> int:
-        if self._free_rows:
-            row = self._free_rows.pop()
-            self._names[row], self._members[row] = name, array("i")
-            self._used[row] = self._valid[row] = 0
-            self._newest[row] = -NEVER
-            self._moments[row] = 0.0
-            self._views[row] = None
-            self._classes[row] = self._begun[row] = 0
-            return row
-        self._names.append(name)
-        self._members.append(array("i"))
-        for column in (self._used, self._valid, self._classes, self._begun):
-            column.append(0)
-        self._newest.append(-NEVER)
-        self._moments.append(0.0)
-        self._views.append(None)
-        return len(self._names) - 1
+    def _new_segment(self, name: SegmentName, placed: int = 0) -> Segment:
+        if not self._free_rows:
+            self._free_rows.append(len(self._by_row))
+            self._by_row.append(Segment(-1, name))
+        row = self._free_rows.pop()
+        segment = self._by_row[row] = Segment(row, name, placed, 0 if self.placer is None else self.placer.writes)
+        self._changed.add(segment)
+        return segment
 
-    @property
-    def active(self) -> int:
-        """The row of the newest segment; without a placement, the one that is written to."""
-        return self._order[-1]
+    def _release(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._free_rows.append(segment.row)
+            self._changed.discard(segment)
 
     @property
     def free_segments(self) -> int:
@@ -201,38 +177,38 @@ class BlobLog:
     def used_bytes(self) -> int:
         """Used capacity: whole segments before the last one, and the last one up to its end."""
         return ((len(self._order) - 1) * self.settings.segment_bytes + self.settings.header_bytes
-                + self._used[self.active])
+                + self._order[-1].used)
 
     @property
     def record_bytes(self) -> int:
         """Bytes of all records that the log holds, dead ones included."""
-        return sum(map(self._used.__getitem__, self._order))
+        return self.contents.bytes
 
     @property
     def valid_bytes(self) -> int:
         """Bytes of the records that compactions would copy."""
-        return sum(map(self._valid.__getitem__, self._order))
+        return self.contents.bytes - self._dead_bytes
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that a reader can ask for: what is valid, less tombstones and what is deleted already. O(segments)."""
-        return self.valid_bytes - self.tombstone_bytes - self.records.waiting_bytes
+        """Bytes that a reader can ask for: what is valid, less tombstones and what is deleted already."""
+        return self.valid_bytes - self.tombstone_bytes - self._leaving_bytes
 
     @property
     def names(self) -> tuple[SegmentName, ...]:
         """The segments' names, in log order."""
-        return tuple(self._names[row] for row in self._order)
+        return tuple(segment.name for segment in self._order)
 
-    def room(self, size: int, placed: int = 0) -> int:
-        """How many records of `size` bytes the open segment of a class still takes.
+    def has_room(self, size: int, placed: int = 0) -> bool:
+        """Return whether the open segment of a class takes a record of `size` bytes.
 
         Raises:
             InvalidInput: an empty segment does not take one.
         """
-        if not 0 < size <= self.settings.room_bytes:
-            raise InvalidInput(f"a record of {size} bytes; a segment has room for {self.settings.room_bytes}")
-        row = self._open[placed]
-        return 0 if row == NO_ROW else (self.settings.room_bytes - self._used[row]) // size
+        if not 0 < size <= self._room:
+            raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
+        segment = self._open[placed]
+        return segment is not None and segment.used + size <= self._room
 
     def roll(self, placed: int = 0) -> bool:
         """Begin the next segment, of a class; `False` if the log is full."""
@@ -241,690 +217,469 @@ class BlobLog:
         self._begin(placed)
         return True
 
-    def _begin(self, placed: int) -> None:
-        if self._open[placed] != NO_ROW:
-            self._close(placed)
-        row = self._new_row(self._names[self.active].next_position)
-        self._order.append(row)
-        self._open[placed], self._classes[row] = row, placed
-        if self.placer is not None:
-            self._begun[row] = self.placer.writes
+    def _begin(self, placed: int) -> Segment:
+        self._close(placed)
+        segment = self._open[placed] = self._new_segment(self._order[-1].name.next_position, placed)
+        self._order.append(segment)
+        return segment
 
     def _close(self, placed: int) -> None:
+        if (segment := self._open[placed]) is None:
+            return
         if self.placer is not None:
-            self.placer.closed(self._open[placed], placed)
-        self._contents.dead_bytes += self._used[self._open[placed]] - self._valid[self._open[placed]]
-        self._open[placed] = NO_ROW
+            self.placer.closed(segment.row, placed)
+        self.contents.dead_bytes += segment.used - segment.valid
+        self._changed.add(segment)
+        self._open[placed] = None
 
-    # ------------------------------------------------------------------------------------------------------- placing
-
-    def _weigh(self) -> None:
-        """Note how many bytes a record has: about so many if sizes differ."""
-        records = self.records
-        self._contents.record_bytes = records.one_size if records.one_size > 0 else max(
-            self._contents.bytes // max(len(records.place) - len(records.free), 1), 1)
-
-    def _sums_of(self, rows: Sequence[int], columns: Sequence[array[int]]) -> list[list[int]]:
-        members = [self._members[row] for row in rows]
-        steps = self._steps(sum(map(len, members)))
-        return steps.sums_in(members, rows, self.records, columns)  # type: ignore[no-any-return]
-
-    def has_dead_beyond(self, fraction: float) -> bool:
-        """Whether what is dead in closed segments is more than this part of what the log holds. O(1).
-
-        Only in a log that is told of each death by `kill` or `advance`, and does not put plainly.
-        """
-        return self._contents.dead_bytes > fraction * self._contents.bytes
+    # ------------------------------------------------------------------------------------------------------- records
 
     def know_keys(self, keys: int) -> None:
         """Make room for the keys below `keys`."""
-        if keys > len(self.records.current):
-            self.records.know_keys(keys)
+        known = len(self.current)
+        if keys > known:
+            self.current.extend(array("i", (-1,)) * (max(keys, known * 5 // 4) - known))
             if self.placer is not None:
-                self.placer.know_keys(len(self.records.current))
+                self.placer.know_keys(len(self.current))
 
-    def place(self, key: int, size: int, at_ms: int, until_ms: int) -> int:
-        """The class of a record that the user writes now; 0 without a placement."""
-        if self.placer is None:
+    def place_write(self, key: int, size: int, at_ms: int, until_ms: int) -> int:
+        """Return the class of a record that the user writes now; 0 without a placement."""
+        placer = self.placer
+        if placer is None:
             return 0
-        self.placer.writes += 1
-        self.placer.segment_records = self.settings.room_bytes // size
-        self.placer.until_ms = until_ms
-        return self._write_weighed(key, at_ms)
+        placer.writes += 1
+        placer.segment_records, placer.until_ms = self._room // size, until_ms
+        return self._class_in(placer.write(key, at_ms))
 
-    def _write_weighed(self, key: int, at_ms: int) -> int:
-        assert self.placer is not None
-        self._weigh()
-        return self.placer.write(key, at_ms)
-
-    def kill(self, record: int, at_ms: int) -> None:
-        """A record is dead at once."""
-        records = self.records
-        row, size = records.place[record], records.size[record]
-        if row == DEAD:
-            return
-        self._valid[row] -= size
-        self._moments[row] += (at_ms - records.since) * size
-        records.place[record] = DEAD
-        if self._open[self._classes[row]] != row:
-            self._contents.dead_bytes += size
-        if self.placer is not None:
-            self.placer.left(records.key[record], row, self._classes[row])
-
-    def put_placed(self, keys: Sequence[int], times: Sequence[int], size: int, numbers: range, last_ms: int,
-                   max_dead_fraction: float, openings: int) -> tuple[int, int]:
-        """Write records of one size that live until they are replaced, each to the segment of its class.
-
-        Only in a log with a placement in which every record does so. Stops at a new time when too much is dead
-        (`NO_ROW`), or at a record whose class, which it gives, has no room for it: what the record replaces is dead
-        then. Gives which record that is, and the class; behind the last one it gives `NO_ROW`. O(records).
-
-        Args:
-            keys: the key of each, known to the records.
-            times: when, ascending, milliseconds.
-            size: of each.
-            numbers: which of them are to be written.
-            last_ms: when the one before the first was.
-            max_dead_fraction: see `has_dead_beyond`; 1: whatever is dead.
-            openings: how many segments it may begin; without NumPy it begins none.
-        """
-        records, placer, opened, classes = self.records, self.placer, self._open, self._classes
-        assert placer is not None
-        records.sized(size)
-        records.reserve(len(numbers))
-        place, sizes, written, owner, current = (records.place, records.size, records.written, records.key,
-                                                 records.current)
-        free, since = records.free, records.since
-        used, valid, moments, newest, members = self._used, self._valid, self._moments, self._newest, self._members
-        contents, fullest = self._contents, self.settings.room_bytes - size
-        self._weigh()
-        write = placer.write if records.one_size == size else self._write_weighed
-        left = None if type(placer).left is Placer.left else placer.left
-        placer.segment_records, placer.until_ms = self.settings.room_bytes // size, NEVER
-        if openings and self._tells_ahead and records.one_size == size and max_dead_fraction == 1:
-            done = self._put_ahead(keys, times, numbers, openings)
-            if done is not None:
-                return done
-        for number in numbers:
-            key, at = keys[number], times[number]
-            if at != last_ms and max_dead_fraction < 1 and self.has_dead_beyond(max_dead_fraction):
-                return number, NO_ROW
-            last_ms = at
-            old = current[key]
-            if old >= 0:
-                row, dead = place[old], sizes[old]
-                valid[row] -= dead
-                moments[row] += (at - since) * dead
-                place[old], current[key] = DEAD, -1
-                placed = classes[row]
-                if opened[placed] != row:
-                    contents.dead_bytes += dead
-                if left is not None:
-                    left(key, row, placed)
-            placer.writes += 1
-            placed = write(key, at)
-            row = opened[placed]
-            if row == NO_ROW or used[row] > fullest:
-                return number, placed
-            record = current[key] = free.pop()
-            place[record], sizes[record], written[record], owner[record] = row, size, at, key
-            members[row].append(record)
-            used[row] += size
-            valid[row] += size
-            if at > newest[row]:
-                newest[row] = at
-            contents.bytes += size
-            if used[row] > fullest:
-                self._close(placed)
-        return numbers.stop, NO_ROW
-
-    def _put_ahead(self, keys: Sequence[int], times: Sequence[int], numbers: range, openings: int
-                   ) -> tuple[int, int] | None:
-        """Write as many as the placer tells the classes of ahead; `None` if they are too few to pay."""
-        assert self.placer is not None
-        assert self._ahead is not None
-        records, placer, opened = self.records, self.placer, self._open
-        size, each = records.one_size, placer.segment_records
-        count = sum(each - self._used[row] // size for row in opened if row != NO_ROW) + openings * each + 1
-        span = slice(numbers.start, min(numbers.start + count, numbers.stop))
-        if span.stop - span.start < _MANY:
-            return None
-        writes = self._ahead.Writes(keys[span], times[span], records, opened, self._classes, self._used, self._valid,
-                                    self._contents, each, openings)
-        classes = placer.ahead(writes)
-        asked, earlier = writes.asked(classes), placer.writes
-        shares = writes.shares(classes)
-        made = asked - (len(shares.begun(asked)) > openings)
-        given = records.free[-made:]
-        del records.free[-made:]
-        there, parts = shares.laid(self._begin_all(shares.begun(made), earlier + 1), given, writes.times)
-        placer.writes = earlier + asked
-        self._contents.bytes += made * size
-        self._lay(parts, size)
-        self._contents.dead_bytes += writes.bury(asked, there, records, self._valid, self._moments)
-        writes.enter(given, there, asked, records)
-        self._close_full(parts, size)
-        return span.start + made, NO_ROW if asked == made else int(classes[made])
-
-    def _begin_all(self, begun: Sequence[tuple[int, int]], first_write: int) -> list[list[int]]:
-        """Begin segments, each at a write and of a class; gives the rows of each class, and which had room before."""
-        assert self.placer is not None
-        rows = [[] if row == NO_ROW else [row] for row in self._open]
-        for number, placed in begun:
-            self.placer.writes = first_write + number
-            # What is open is full by then, and closed later.
-            self._open[placed] = NO_ROW
-            self._begin(placed)
-            rows[placed].append(self._open[placed])
-        return rows
-
-    def _lay(self, parts: Sequence[tuple[int, int, int, bytes, int]], size: int) -> None:
-        """Take records into segments, as `Shares.laid` gives them."""
-        for _, _, row, numbers, newest in parts:
-            self._members[row].frombytes(numbers)
-            total = len(numbers) // self._members[row].itemsize * size
-            self._used[row] += total
-            self._valid[row] += total
-            self._newest[row] = max(self._newest[row], newest)
-
-    def _close_full(self, parts: Sequence[tuple[int, int, int, bytes, int]], size: int) -> None:
-        """Close the segments that are full, in their order; the last ones of the other classes stay open."""
-        for _, placed, row, _, _ in parts:
-            self._open[placed] = row
-            if self._used[row] + size > self.settings.room_bytes:
-                self._close(placed)
-
-    def put_plainly(self, keys: array[int], times: array[int], size: int) -> None:
-        """Write records of one size that live until they are replaced; the log has segments for them to begin.
-
-        Only in a log in which every record does so, and what is replaced is dead at once. O(records).
-
-        Args:
-            keys: the key of each, known to the records.
-            times: when, ascending, milliseconds.
-            size: of each.
-        """
-        records, count, rows = self.records, len(keys), array("i")
-        records.sized(size)
-        records.reserve(count)
-        given = records.free[-count:]
-        del records.free[-count:]
-        while len(rows) < count:
-            done, step = len(rows), min(self.room(size), count - len(rows))
-            if not step:
-                self._begin(0)
-                continue
-            row, part = self._open[0], given[done:done + step]
-            self._members[row] = self._members[row] + part if self._members[row] else part
-            self._used[row] += step * size
-            self._valid[row] += step * size
-            self._newest[row] = max(self._newest[row], times[done + step - 1])
-            rows.extend(array("i", (row,)) * step)
-        self._steps(count).put_plainly(keys, times, given, rows, size, records, self._valid, self._moments)
-
-    def _steps(self, count: int) -> ModuleType:
-        """What carries out a step of so many records: by arrays where that is quicker, and NumPy is installed."""
-        return records_by_loops if self._by_arrays is None or count < _MANY else self._by_arrays
+    def _class_in(self, placed: int) -> int:
+        if 0 <= placed < len(self._open):
+            return placed
+        raise InvalidInput(f"placement {self.settings.placement!r:.100} gave class {placed!r:.100}; a class is a whole "
+                           f"number from 0 to {len(self._open) - 1}")
 
     def append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1, placed: int = 0) -> int:
-        """Write one record; the open segment of its class has room for it. O(1)."""
-        records = self.records
-        records.sized(size)
-        records.reserve(1)
-        record = records.free.pop()
-        row = self._open[placed]
-        records.place[record] = row
-        records.size[record] = size
-        records.until[record] = until_ms
-        records.written[record] = at_ms
-        records.key[record] = key
+        """Write one record to the open segment of its class; return its number, or -1 if the segment has no room. O(1).
+
+        O(log records) if it has an end.
+        """
+        segment, contents = self._open[placed], self.contents
+        if segment is None or not 0 < size <= self._room - segment.used:
+            return -1
+        if not self._free:
+            self._grow()
+        record = self._free.pop()
+        self.place[record] = segment
+        self.size[record] = size
+        self.until[record] = until_ms
+        self.written[record] = segment.newest = at_ms
+        self.key[record] = key
+        segment.members.append(record)
+        segment.used += size
+        segment.valid += size
+        contents.bytes += size
         if until_ms != NEVER:
-            records.expires(record, until_ms)
-        if self.histories is not None and key >= 0:
-            self.histories.put(record, key)
-        self._members[row].append(record)
-        self._used[row] += size
-        self._valid[row] += size
-        if at_ms > self._newest[row]:
-            self._newest[row] = at_ms
-        self._contents.bytes += size
-        if self.placer is not None and self._used[row] + size > self.settings.room_bytes:
-            self._close(placed)
+            self._expires(record, until_ms)
+        if self._of_key is not None and key >= 0:
+            self._of_key.setdefault(key, []).append(record)
+        if self.placer is not None:
+            contents.records += 1
+            if segment.used + size > self._room:
+                self._close(placed)
         return record
 
-    # ---------------------------------------------------------------------------------------------------------- time
+    def _grow(self) -> None:
+        start, count = len(self.place), max(_GROWTH, len(self.place) >> 4)
+        self._free.extend(range(start + count - 1, start - 1, -1))
+        self.place.extend([None] * count)
+        for column in (self.size, self.until, self.written, self.key):
+            column.frombytes(bytes(column.itemsize * count))
+
+    def _expires(self, record: int, until: int) -> None:
+        if len(self._ends) > 2 * len(self.place):
+            # Most are stale, as what is replaced stays here.
+            self._ends = list({end for end in self._ends if self._is_end(*divmod(end, 1 << _NUMBER_BITS))})
+            heapify(self._ends)
+        heappush(self._ends, until << _NUMBER_BITS | record)
+
+    def _is_end(self, until: int, record: int) -> bool:
+        return self.until[record] == until and self.place[record] is not None
+
+    def leave(self, record: int, at_ms: int) -> bool:
+        """Delete a record, unless it has ended before; return whether it had not. Calls ascend in `at_ms`. O(1).
+
+        It dies at once, or strictly after the retention.
+        """
+        until = self.until[record]
+        if until < at_ms:
+            return False
+        if self._at_once:
+            if self.place[record] is not None:
+                self._bury([(at_ms, record)])
+        elif (due := at_ms + self._retention_ms) < until:
+            self.until[record] = due
+            self._leaving.append((due, record))
+            self._leaving_bytes += self.size[record]
+        return True
 
     def advance(self, now_ms: int) -> None:
-        """Take off what has died by `now_ms`. O(what has died)."""
-        before = self._open_valid_bytes()
-        died = self.records.bury(now_ms, self._valid, self._moments, self._told_expired())
-        self._contents.dead_bytes += died - (before - self._open_valid_bytes())
+        """Have die what ends strictly before `now_ms`, as with a compaction's reference time. O(what dies)."""
+        if now_ms <= self._horizon:
+            return
+        self._horizon = now_ms
+        leaving, ends, deaths = self._leaving, self._ends, list[tuple[int, int]]()
+        while leaving and leaving[0][0] < now_ms:
+            deaths.append(leaving.popleft())
+        if deaths:
+            self._leaving_bytes -= sum([self.size[record] for _, record in deaths])
+            self._bury(deaths)
+        while ends and ends[0] >> _NUMBER_BITS < now_ms:
+            until, record = divmod(heappop(ends), 1 << _NUMBER_BITS)
+            if self._is_end(until, record):
+                self._bury([(until, record)])
+                owner = self.key[record]
+                if owner >= 0 and self.current[owner] == record:
+                    self.current[owner] = -1
 
-    def _open_valid_bytes(self) -> int:
-        return sum(self._valid[row] for row in self._open if row != NO_ROW)
+    def _bury(self, deaths: Sequence[tuple[int, int]]) -> None:
+        """Have records die, each at a time."""
+        place, sizes, since, placer = self.place, self.size, self.since, self.placer
+        changed, opened, died, closed_died = self._changed, self._open, 0, 0
+        for at_ms, record in deaths:
+            segment, size = place[record], sizes[record]
+            assert segment is not None
+            place[record] = None
+            segment.valid -= size
+            segment.moments += (at_ms - since) * size
+            changed.add(segment)
+            died += size
+            if opened[segment.placed] is not segment:
+                closed_died += size
+            if placer is not None:
+                placer.left(self.key[record], segment.row, segment.placed)
+        self._dead_bytes += died
+        self.contents.dead_bytes += closed_died
 
-    def _told_expired(self) -> Callable[[int, int], None] | None:
-        return None if self.placer is None else self._tell_expired
+    def has_dead_beyond(self, fraction: float) -> bool:
+        """Return whether more than this part of what the log holds is dead in closed segments. O(1)."""
+        return self.contents.dead_bytes > fraction * self.contents.bytes
 
-    def _tell_expired(self, record: int, row: int) -> None:
-        assert self.placer is not None
-        self.placer.left(self.records.key[record], row, self._classes[row])
+    def _sums_of(self, rows: Sequence[int], columns: Sequence[array[int]]) -> list[list[int]]:
+        place, owner, leaving, found = self.place, self.key, {record for _, record in self._leaving}, []
+        for row in rows:
+            segment = self._by_row[row]
+            keys = [owner[each] for each in segment.members if place[each] is segment and each not in leaving]
+            found.append([len(keys), *(sum([column[key] for key in keys]) for column in columns)])
+        return found
 
     # ---------------------------------------------------------------------------------------------------------- views
 
     def view(self, now_ms: int) -> BlobView:
-        """What a policy is shown: the same as a real store's sensor would show it. O(segments), more with a forecast.
+        """Return the view that a real store's sensor would take. O(segments) in C, and more for those that changed;
+        with a forecast O(records).
         """
         self.advance(now_ms)
         if self.history is None:
             # As in a real store, schedules count from its first day.
-            self.history = LastPlans(since=self.records.since / 1000)
+            self.history = LastPlans(since=self.since / 1000)
         settings = self.settings
+        written_to = self._written_to()
         dying = self._dying(now_ms) if settings.forecast_seconds else {}
-        written_to = {self.active, *self._open}
-        names, used, valid, newest, views = self._names, self._used, self._valid, self._newest, self._views
-        segments: list[SegmentView] = []
         # Of a segment without records, which nobody may take.
-        earliest = min(self.records.since, 0)
-        for row in self._order:
-            view = views[row]
-            ends = dying.get(row, ())
-            if view is None or view.valid_bytes != valid[row] or view.dying != ends or row in written_to:
-                view = SegmentView(name=names[row], used_bytes=used[row], valid_bytes=valid[row],
-                                   eligible=row not in written_to, last_modified=max(newest[row], earliest) / 1000,
-                                   dying=ends)
-                views[row] = None if row in written_to else view
-            segments.append(view)
+        earliest = min(self.since, 0)
+        for segment in self._order if dying else self._changed | written_to:
+            segment.view = SegmentView(
+                name=segment.name, used_bytes=segment.used, valid_bytes=segment.valid,
+                eligible=segment not in written_to, last_modified=max(segment.newest, earliest) / 1000,
+                dying=dying.get(segment.row, ()))
+        # What is written to changes with the next record, and when it is closed.
+        self._changed = written_to
         return BlobView(
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
             segment_bytes=settings.segment_bytes, header_bytes=settings.header_bytes,
             max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
-            reference_time=(now_ms - self._retention_ms) / 1000,
-            retention_seconds=settings.deleted_retention_seconds, segments=tuple(segments), history=self.history)
+            reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=settings.deleted_retention_seconds,
+            segments=tuple(map(_VIEW, self._order)),
+            history=self.history)
+
+    def _written_to(self) -> set[Segment]:
+        return {self._order[-1], *filter(None, self._open)}
 
     def _dying(self, now_ms: int) -> dict[int, tuple[Dying, ...]]:
-        """What of each row dies in which bucket of the forecast. O(records in the log)."""
+        """Sum up what of each row dies in which bucket of the forecast. O(records)."""
         span = round(self.settings.bucket_seconds * 1000)
         horizon = now_ms + round(self.settings.forecast_seconds * 1000)
-        place, until, size = self.records.place, self.records.until, self.records.size
+        place, until, size = self.place, self.until, self.size
         found: dict[int, tuple[Dying, ...]] = {}
-        for row in self._order:
+        for segment in self._order:
             sums: dict[int, int] = {}
-            for record in self._members[row]:
-                if place[record] == row and until[record] < horizon:
+            for record in segment.members:
+                if place[record] is segment and until[record] < horizon:
                     bucket = until[record] // span
                     sums[bucket] = sums.get(bucket, 0) + size[record]
-            found[row] = tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
+            found[segment.row] = tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
         return found
 
     # --------------------------------------------------------------------------------------------------- compactions
 
     def compact(self, choice: BlobChoice, now_ms: int) -> Compacted:
-        """Carry out a policy's choice. O(segments + records in the victims).
+        """Carry out a policy's choice. O(records in the victims), and O(log segments) a victim.
 
         Raises:
-            PlanDoesNotFit: it names a segment that the log does not have, or the one that is written to.
+            PlanDoesNotFit: it names a segment that the log does not have, or one that is written to.
         """
-        taken = set(choice.victims)
-        written_to = {self.active, *self._open}
-        by_name = {self._names[row]: row for row in self._order if row not in written_to and self._names[row] in taken}
-        stray = [str(name) for name in sorted(taken) if name not in by_name]
+        written_to = self._written_to()
+        victims, stray = list[Segment](), list[str]()
+        for name in dict.fromkeys(choice.victims):
+            index = self._index_of(name)
+            if index < len(self._order) and (segment := self._order[index]).name == name and segment not in written_to:
+                victims.append(segment)
+            else:
+                stray.append(str(name))
         if stray:
             raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
-        victims = [by_name[name] for name in choice.victims]
         done = _Copy(self, now_ms)
         done.take(victims)
-        outputs = done.finish()
-        gone = set(victims)
-        if self.placer is None:
-            replaced = {self._names[row].position: row for row in outputs}
-            self._order = [row if row not in gone else replaced[self._names[row].position] for row in self._order
-                           if row not in gone or self._names[row].position in replaced]
-        else:
-            self._order = [row for row in self._order if row not in gone]
-            for placed in self.placer.brief:
-                if self._open[placed] != NO_ROW:
-                    self._close(placed)
-        for row in victims:
-            self._contents.bytes -= self._used[row] - self._valid[row]
-            self._contents.dead_bytes -= self._used[row] - self._valid[row]
+        outputs = {} if self.placer is not None else {output.name.position: output for output in done.outputs}
+        for segment in victims:
+            index = self._index_of(segment.name)
+            if (output := outputs.get(segment.name.position)) is None:
+                del self._order[index]
+            else:
+                self._order[index] = output
+        for placed in () if self.placer is None else self.placer.brief:
+            self._close(placed)
         self._release(victims)
         if self.history is not None:
             self.history = self.history.after(choice.kind, now_ms / 1000)
-        return Compacted(victims=len(victims), outputs=len(outputs), copied_bytes=done.copied_bytes,
+        return Compacted(victims=len(victims), outputs=len(done.outputs), copied_bytes=done.copied_bytes,
                          read_bytes=done.read_bytes, reclaimed_bytes=done.reclaimed_bytes, waited=done.waited)
 
-    def _release(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            self._members[row], self._views[row] = array("i"), None
-            self._free_rows.append(row)
+    def _index_of(self, name: SegmentName) -> int:
+        return bisect_left(self._order, name, key=_NAME)
 
     # --------------------------------------------------------------------------------------------------------- audit
 
     @property
     def memory_bytes(self) -> int:
         """What records and segments take, in their columns."""
-        return self.records.memory_bytes + sum(4 * len(self._members[row]) for row in self._order)
+        columns = (self.size, self.until, self.written, self.key, self._free, self.current,
+                   *(segment.members for segment in self._order))
+        return (sum(column.itemsize * len(column) for column in columns) + 8 * len(self.place)
+                + 40 * len(self._ends) + 120 * len(self._leaving))
 
     def audit(self) -> None:
-        """Check the log against its records. O(records).
+        """Check the log's sums against its records. O(records).
 
         Raises:
             AuditFailed: a number is not what its parts come to.
         """
-        self.records.audit()
-        names = self.names
+        names, place, size = self.names, self.place, self.size
+        free = set(self._free)
+        if len(free) != len(self._free) or any(place[record] is not None for record in free):
+            raise AuditFailed(f"of {len(self._free)} free numbers {len(free)} are different, or one is in use")
+        if any(record >= 0 and record in free for record in self.current):
+            raise AuditFailed("a key leads to a record that is free")
         if list(names) != sorted(set(names)) or len(names) > self.settings.segments:
             raise AuditFailed(f"{len(names)} segments that do not ascend, or more than {self.settings.segments}")
-        place, size = self.records.place, self.records.size
-        for row in self._order:
-            members = self._members[row]
-            used = sum(size[record] for record in members if place[record] == row)
-            if used != self._valid[row] or not used <= self._used[row] <= self.settings.room_bytes:
-                raise AuditFailed(f"segment {self._names[row]} counts {self._valid[row]} valid bytes of "
-                                  f"{self._used[row]}; its records come to {used}")
-        alive = sum(each != DEAD for each in place)
-        held = sum(place[record] == row for row in self._order for record in self._members[row])
+        held = 0
+        for segment in self._order:
+            valid = [record for record in segment.members if place[record] is segment]
+            held += len(valid)
+            used = sum(size[record] for record in valid)
+            if used != segment.valid or not used <= segment.used <= self._room:
+                raise AuditFailed(f"segment {segment.name} counts {segment.valid} valid bytes of {segment.used}; its "
+                                  f"records come to {used}")
+        alive = sum(each is not None for each in place)
         if alive != held:
             raise AuditFailed(f"{alive} records are alive, the segments hold {held}")
+        segments, contents = self._order, self.contents
+        sums = (sum(each.valid for each in segments), sum(each.used for each in segments),
+                0 if self.placer is None else sum(len(each.members) for each in segments),
+                sum(each.used - each.valid for each in segments if each not in self._open))
+        counted = (self.valid_bytes, contents.bytes, contents.records, contents.dead_bytes)
+        if sums != counted:
+            raise AuditFailed(f"valid bytes, bytes, records and dead bytes are {sums}, counted were {counted}")
 
     def __repr__(self) -> str:
         return f"BlobLog({len(self._order)} of {self.settings.segments} segments, {self.valid_bytes:,} valid bytes)"
 
 
-def _by_arrays() -> ModuleType | None:
-    try:
-        from compactlib.lab.blobstore import by_arrays
-    except ImportError:
-        return None
-    return by_arrays
-
-
-def _ahead() -> ModuleType:
-    from compactlib.lab.blobstore import ahead
-    return ahead
-
-
 class _Copy:
-    """One compaction under way: fills outputs, in cycles of as many as there are swap segments."""
+    """One compaction under way."""
 
     def __init__(self, log: BlobLog, now_ms: int) -> None:
-        self._log = log
-        self._now_ms = now_ms
-        self._outputs: list[int] = []
-        self._in_cycle: list[int] = []
-        self._sources: list[SegmentName] = []
+        self.outputs: list[Segment] = []
         self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
         self.waited = 0.0
-        # Segments that are given back when all is copied, and count as free until then.
-        self._room_segments = 0
+        self._log = log
+        self._now_ms = now_ms
+        # The outputs of the cycle at hand, and the victims whose positions they may take. A cycle fills at most
+        # `swap_segments`.
+        self._in_cycle: list[Segment] = []
+        self._sources: list[SegmentName] = []
 
-    def take(self, victims: Sequence[int]) -> None:
-        """Copy what is valid of the victims; the numbers of the dead are free again."""
+    def take(self, victims: Sequence[Segment]) -> None:
+        """Copy what is valid of the victims, and give back the numbers of what is dead."""
         log = self._log
-        settings, records = log.settings, log.records
-        if settings.survivors is not None:
-            self._take_in_steps(victims, settings.survivors)
+        if log.settings.survivors is not None:
+            self._take_in_steps(victims, log.settings.survivors)
             return
-        if log.placer is None and records.one_size > 0:
-            for row in victims:
-                self._count(row)
-            self._copy_alike(victims)
-            return
-        if log.placer is not None and self._are_alike and tells_many(log.placer, "copies", "copy"):
-            self._place_alike(victims, log.placer)
-            return
-        for row in victims:
-            self._count(row)
-            if log.placer is not None:
-                self._tell_taken(row, log.placer)
-            free = len(records.free)
-            kept, _ = records_by_loops.sorted_out([log._members[row]], [row], records.place, records.free)
-            if log.histories is not None:
-                log.histories.remove(records.free[free:], records.key)
-            if log.placer is not None:
-                self._room_segments += 1
-                self._place(kept, self._classes_for(kept, log.placer))
+        for number, victim in enumerate(victims, 1):
+            if log.placer is None:
+                self._copy(self._sort_out(victim))
+                self._sources.append(victim.name)
             else:
-                self._copy(kept)
-                self._sources.append(log._names[row])
+                count = len(victim.members)
+                log.placer.taken(Victim(victim.row, victim.placed, victim.begun, count,
+                                        victim.valid * count // victim.used))
+                self._place(self._sort_out(victim), log.placer, number)
+        self._end_cycle()
 
-    def _count(self, row: int) -> None:
-        log, valid = self._log, self._log._valid[row]
-        dead_bytes = log._used[row] - valid
-        self.copied_bytes += valid
-        self.read_bytes += log._used[row] if valid else 0
+    def _sort_out(self, source: Segment) -> array[int]:
+        """Count a source, and drop its dead records; return the others."""
+        log, members, dead_bytes = self._log, source.members, source.used - source.valid
         self.reclaimed_bytes += dead_bytes
-        self.waited += (self._now_ms - log.records.since) * dead_bytes - log._moments[row]
+        self.waited += (self._now_ms - log.since) * dead_bytes - source.moments
+        if source not in self.outputs:
+            self.copied_bytes += source.valid
+            self.read_bytes += source.used if source.valid else 0
+        alive = [segment is source for segment in map(log.place.__getitem__, members)]
+        kept = array("i", compress(members, alive))
+        gone = array("i", compress(members, map(not_, alive)))
+        if log._of_key is not None:
+            for record in gone:
+                if (owner := log.key[record]) >= 0:
+                    log._of_key[owner].remove(record)
+        log._free.extend(gone)
+        log.contents.bytes -= dead_bytes
+        log.contents.dead_bytes -= dead_bytes
+        log._dead_bytes -= dead_bytes
+        if log.placer is not None:
+            log.contents.records -= len(gone)
+        return kept
 
-    def _copy_alike(self, victims: Sequence[int]) -> None:
-        """Copy records of one size: each output but the last takes as many."""
-        log, records = self._log, self._log.records
-        steps = log._steps(sum(len(log._members[row]) for row in victims))
-        kept, ends = steps.sorted_out([log._members[row] for row in victims], victims, records.place, records.free)
-        each = log.settings.room_bytes // records.one_size
-        outputs = [log._new_row(FIRST_SEGMENT) for _ in range(-(-len(kept) // each))]
-        if not outputs:
-            return
-        for number, (row, newest) in enumerate(zip(outputs, steps.lay_out(kept, outputs, each, records), strict=True)):
-            log._members[row] = kept[number * each:(number + 1) * each]
-            log._used[row] = log._valid[row] = len(log._members[row]) * records.one_size
-            log._newest[row] = newest
-        names, in_cycle, begun = [log._names[row] for row in victims], log.settings.swap_segments, 0
-        for first in range(0, len(outputs), in_cycle):
-            is_last = first + in_cycle >= len(outputs)
-            end = len(victims) if is_last else bisect_right(ends, (first + in_cycle) * each)
-            self._in_cycle, self._sources = outputs[first:first + in_cycle], names[begun:end]
-            self._end_cycle()
-            begun = end
+    # ---------------------------------------------------------------------------------------- one open segment, in turn
 
     def _copy(self, kept: array[int]) -> None:
-        log, records, done = self._log, self._log.records, 0
+        log, place, done = self._log, self._log.place, 0
+        sizes = list(map(log.size.__getitem__, kept))
         while done < len(kept):
-            if not self._in_cycle:
+            if not self._in_cycle or not (count := bisect_right(
+                    ends := list(accumulate(sizes[done:])), log._room - self._in_cycle[-1].used)):
                 self._begin_output()
-            output = self._in_cycle[-1]
-            taken, total, newest = _fill(kept, done, log.settings.room_bytes - log._used[output], output, records)
-            log._members[output].extend(kept[done:done + taken])
-            log._used[output] += total
-            log._valid[output] += total
-            log._newest[output] = max(log._newest[output], newest)
-            done += taken
-            if done < len(kept):
-                self._begin_output()
+                continue
+            output, part = self._in_cycle[-1], kept[done:done + count]
+            for record in part:
+                place[record] = output
+            output.members.extend(part)
+            output.used += ends[count - 1]
+            output.valid += ends[count - 1]
+            output.newest = max(output.newest, *map(log.written.__getitem__, part))
+            done += count
 
-    def _tell_taken(self, row: int, placer: Placer) -> None:
-        log = self._log
-        placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
-                            log._valid[row] * len(log._members[row]) // log._used[row]))
+    def _begin_output(self) -> None:
+        if len(self._in_cycle) == self._log.settings.swap_segments:
+            self._end_cycle()
+        # Its name depends on how far the cycle gets.
+        self._in_cycle.append(self._log._new_segment(FIRST_SEGMENT))
 
-    @property
-    def _are_alike(self) -> bool:
-        """Whether a placer is told of survivors by segments: they are of one size, and have no times to live."""
-        records = self._log.records
-        return records.one_size > 0 and not records.has_lives and not self._log.settings.forecast_seconds
+    def _end_cycle(self) -> None:
+        assert len(self._in_cycle) <= len(self._sources), "what one source keeps fits into one output"
+        if self._in_cycle:
+            generation = 1 + max(name.generation for name in self._sources)
+            for output, source in zip(self._in_cycle, self._sources, strict=False):
+                output.name = SegmentName(source.position, generation)
+        self.outputs += self._in_cycle
+        self._in_cycle, self._sources = [], []
 
-    def _place_alike(self, victims: Sequence[int], placer: Placer) -> None:
-        """Put what is valid into the open segments of its classes, of which the placer tells many at once."""
-        log, records, size = self._log, self._log.records, self._log.records.one_size
-        placer.segment_records, placer.until_ms = log.settings.room_bytes // size, NEVER
-        members = [log._members[row] for row in victims]
-        kept, ends = log._steps(sum(map(len, members))).sorted_out(members, victims, records.place, records.free)
-        keys, classes = list(map(records.key.__getitem__, kept)), list[int]()
-        for row, end in zip(victims, ends, strict=True):
-            self._count(row)
-            self._tell_taken(row, placer)
-            classes += placer.copies(keys[len(classes):end], self._now_ms)
-        if len(kept) >= _MANY and log._ahead is not None and self._place_at_once(kept, classes, ends, log._ahead):
-            return
-        start = 0
-        for end in ends:
-            self._room_segments += 1
-            self._place(kept[start:end], classes[start:end])
-            start = end
+    # ------------------------------------------------------------------------------------ an open segment of each class
 
-    def _place_at_once(self, kept: array[int], classes: Sequence[int], ends: Sequence[int], ahead: ModuleType
-                       ) -> bool:
-        """By arrays; `False`, and nothing done, if the log has too few segments for all that they begin."""
-        log, placer, size = self._log, self._log.placer, self._log.records.one_size
-        assert placer is not None
-        each = placer.segment_records
-        rooms = [0 if row == NO_ROW else each - log._used[row] // size for row in log._open]
-        shares = ahead.Shares(classes, rooms, each)
-        begun = shares.begun(len(kept))
-        free = log.free_segments
-        # Of the victims those count as free whose records are placed by then.
-        if any(number > free + bisect_right(ends, record) for number, (record, _) in enumerate(begun)):
-            return False
-        opened = tuple(log._open)
-        rows = log._begin_all([(0, placed) for _, placed in begun], placer.writes)
-        self._outputs += [row for own, open_row in zip(rows, opened, strict=True) for row in own if row != open_row]
-        there, parts = shares.laid(rows, kept, ahead.written(kept, log.records))
-        ahead.move(kept, there, log.records)
-        if log.settings.copies_renew:
-            parts = [(*part[:-1], self._now_ms) for part in parts]
-        log._lay(parts, size)
-        log._close_full(parts, size)
-        return True
-
-    def _place(self, kept: array[int], classes: Iterable[int]) -> None:
+    def _place(self, kept: array[int], placer: Placer, released: int) -> None:
         """Put records into the open segments of their classes; where no segment is left to begin, into any with room.
+
+        `released` segments are given back when all is copied, and count as free now.
         """
-        log, now_ms = self._log, self._now_ms
-        records, renew, room = log.records, log.settings.copies_renew, log.settings.room_bytes
-        place, sizes, written, members = records.place, records.size, records.written, log._members
-        used, valid, newest, opened = log._used, log._valid, log._newest, log._open
-        for record, placed in zip(kept, classes, strict=True):
-            size = sizes[record]
-            row = opened[placed]
-            if row == NO_ROW or used[row] + size > room:
-                if log.free_segments + self._room_segments:
-                    log._begin(placed)
-                    self._outputs.append(opened[placed])
-                else:
-                    placed = next(each for each, open_row in enumerate(opened)
-                                  if open_row != NO_ROW and used[open_row] + size <= room)
-                row = opened[placed]
-            place[record] = row
-            members[row].append(record)
-            used[row] += size
-            valid[row] += size
-            at = now_ms if renew else written[record]
-            if at > newest[row]:
-                newest[row] = at
-            if used[row] + size > room:
-                log._close(placed)
-
-    def _classes_for(self, kept: array[int], placer: Placer) -> Iterable[int]:
-        """The class of each record, asked for as its turn comes; those that differ are told of one by one."""
-        records, room = self._log.records, self._log.settings.room_bytes
-        if self._are_alike:
-            placer.segment_records, placer.until_ms = room // records.one_size, NEVER
-            return map(placer.copy, [records.key[record] for record in kept], repeat(self._now_ms))
-        return self._classes_one_by_one(kept, placer)
-
-    def _classes_one_by_one(self, kept: array[int], placer: Placer) -> Iterable[int]:
-        records, room = self._log.records, self._log.settings.room_bytes
+        log, now_ms, room, renew = self._log, self._now_ms, self._log._room, self._log.settings.copies_renew
         for record in kept:
-            placer.segment_records, placer.until_ms = room // records.size[record], records.until[record]
-            self._log._weigh()
-            yield placer.copy(records.key[record], self._now_ms)
+            size = log.size[record]
+            placer.segment_records, placer.until_ms = room // size, log.until[record]
+            placed = log._class_in(placer.copy(log.key[record], now_ms))
+            output = log._open[placed]
+            if output is None or output.used + size > room:
+                if log.free_segments + released:
+                    output = log._begin(placed)
+                    self.outputs.append(output)
+                else:
+                    output = next(each for each in log._open if each is not None and each.used + size <= room)
+            log.place[record] = output
+            output.members.append(record)
+            output.used += size
+            output.valid += size
+            output.newest = max(output.newest, now_ms if renew else log.written[record])
+            if output.used + size > room:
+                log._close(output.placed)
 
-    def _take_in_steps(self, victims: Sequence[int], survivors: SurvivorPlacement) -> None:
+    # -------------------------------------------------------------------------------------- survivors, class by class
+
+    def _take_in_steps(self, victims: Sequence[Segment], survivors: SurvivorPlacement) -> None:
         """Copy by class in a store's steps: whole segments, as many as the new ones take; the last of these once more.
         """
-        log, records, most = self._log, self._log.records, self._log.settings.swap_segments
-        for row in victims:
-            self._count(row)
-        waiting, carried = list(victims), list[int]()
+        log, most = self._log, self._log.settings.swap_segments
+        waiting, carried = list(victims), list[Segment]()
         while waiting:
-            budgeted = most * log.settings.room_bytes - sum(map(log._valid.__getitem__, carried))
-            count = max(1, bisect_right(list(accumulate(map(log._valid.__getitem__, waiting))), budgeted))
+            budgeted = most * log._room - sum(each.valid for each in carried)
+            count = max(1, bisect_right(list(accumulate(each.valid for each in waiting)), budgeted))
             while len(outputs := self._by_class([*carried, *waiting[:count]], survivors)) > most:
                 if count > 1:
                     count = max(1, min(count - 1, count * most // len(outputs)))
                 else:
                     carried = []
             sources = [*carried, *waiting[:count]]
-            self._sources = [log._names[row] for row in sources]
-            free = len(records.free)
-            records_by_loops.sorted_out([log._members[row] for row in sources], sources, records.place, records.free)
-            if log.histories is not None:
-                log.histories.remove(records.free[free:], records.key)
-            self._in_cycle = [log._new_row(FIRST_SEGMENT) for _ in outputs]
-            for row, kept in zip(self._in_cycle, outputs, strict=True):
-                log._members[row] = array("i", kept)
-                log._used[row] = log._valid[row] = sum(map(records.size.__getitem__, kept))
-                log._newest[row] = max(map(records.written.__getitem__, kept))
+            self._sources = [source.name for source in sources]
+            for source in sources:
+                self._sort_out(source)
+            self._in_cycle = [log._new_segment(FIRST_SEGMENT) for _ in outputs]
+            for output, kept in zip(self._in_cycle, outputs, strict=True):
+                output.members.extend(kept)
+                output.used = output.valid = sum(map(log.size.__getitem__, kept))
+                output.newest = max(map(log.written.__getitem__, kept))
                 for record in kept:
-                    records.place[record] = row
-            self._outputs = [row for row in self._outputs if row not in carried]
+                    log.place[record] = output
+            self.outputs = [output for output in self.outputs if output not in carried]
             log._release(carried)
             self._end_cycle()
-            waiting, carried = waiting[count:], self._outputs[-1:] if outputs else []
-            if carried and log._used[carried[0]] == log.settings.room_bytes:
+            waiting, carried = waiting[count:], self.outputs[-1:] if outputs else []
+            if carried and carried[0].used == log._room:
                 carried = []
 
-    def _by_class(self, sources: Sequence[int], survivors: SurvivorPlacement) -> list[list[int]]:
-        """What each new segment gets: class by class, unless as they are copied takes fewer."""
-        log, records, histories = self._log, self._log.records, self._log.histories
-        kept, classes = list[int](), dict[int, int]()
-        for row in sources:
-            for record in log._members[row]:
-                if records.place[record] == row:
+    def _by_class(self, sources: Sequence[Segment], survivors: SurvivorPlacement) -> list[list[int]]:
+        """Return the records of each new segment: class by class, unless as they are copied takes fewer."""
+        log, kept, classes = self._log, list[int](), dict[int, int]()
+        for source in sources:
+            for record in source.members:
+                if log.place[record] is source:
                     kept.append(record)
-                    earlier = () if histories is None else [records.written[each] for each in histories.before(record)]
                     classes[record] = class_of(survivors, Survivor(
-                        records.written[record], records.until[record], records.size[record],
-                        log._names[row].generation, earlier, self._now_ms), self._now_ms)
-        plain = _packed(kept, records, log.settings.room_bytes)
-        by_class = _packed(sorted(kept, key=classes.__getitem__), records, log.settings.room_bytes)
+                        log.written[record], log.until[record], log.size[record], source.name.generation,
+                        self._earlier_ms(record), self._now_ms), self._now_ms)
+        plain, by_class = self._packed(kept), self._packed(sorted(kept, key=classes.__getitem__))
         return by_class if len(by_class) <= len(plain) else plain
 
-    def _begin_output(self) -> None:
-        if len(self._in_cycle) == self._log.settings.swap_segments:
-            self._end_cycle()
-        # Its name depends on how far the cycle gets.
-        self._in_cycle.append(self._log._new_row(FIRST_SEGMENT))
+    def _earlier_ms(self, record: int) -> Sequence[int]:
+        """When the records of its key were written that are older, the newest first."""
+        log = self._log
+        if log._of_key is None:
+            return ()
+        records = log._of_key[log.key[record]]
+        return [log.written[each] for each in reversed(records[:records.index(record)])]
 
-    def _end_cycle(self) -> None:
-        assert len(self._in_cycle) <= len(self._sources), "what one source keeps fits into one output"
-        if self._in_cycle:
-            generation = 1 + max(name.generation for name in self._sources)
-            for row, source in zip(self._in_cycle, self._sources, strict=False):
-                self._log._names[row] = SegmentName(source.position, generation)
-        self._outputs += self._in_cycle
-        self._in_cycle, self._sources = [], []
-
-    def finish(self) -> list[int]:
-        """The rows of the outputs."""
-        self._end_cycle()
-        return self._outputs
-
-
-def _packed(kept: Iterable[int], records: Records, room: int) -> list[list[int]]:
-    """Which records each of some segments takes, if they are filled one behind the other."""
-    left, outputs = 0, list[list[int]]()
-    for record in kept:
-        if records.size[record] > left:
-            outputs.append([])
-            left = room
-        left -= records.size[record]
-        outputs[-1].append(record)
-    return outputs
-
-
-def _fill(kept: array[int], start: int, room: int, row: int, records: Records) -> tuple[int, int, int]:
-    """Place records from `start` on in `row` until one does not fit: how many, their bytes, the newest's time."""
-    place, size, written = records.place, records.size, records.written
-    total, newest, taken = 0, -NEVER, 0
-    for record in kept[start:]:
-        bytes_ = size[record]
-        total += bytes_
-        if total > room:
-            return taken, total - bytes_, newest
-        place[record] = row
-        if written[record] > newest:
-            newest = written[record]
-        taken += 1
-    return taken, total, newest
+    def _packed(self, kept: Iterable[int]) -> list[list[int]]:
+        """Fill segments one behind the other."""
+        left, outputs = 0, list[list[int]]()
+        for record in kept:
+            if (size := self._log.size[record]) > left:
+                outputs.append([])
+                left = self._log._room
+            left -= size
+            outputs[-1].append(record)
+        return outputs

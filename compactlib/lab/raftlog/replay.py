@@ -20,6 +20,7 @@ from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
 from compactlib.lab.traces.workloads import Workload
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
 from compactlib.raftlog.policy import (
     INDEX_RECORD_BYTES,
@@ -32,7 +33,6 @@ from compactlib.raftlog.policy import (
     segment_bytes,
 )
 from compactlib.report import PolicyRecord
-from compactlib.runtime import Observer, Progress, telling
 
 _NO_KEY = -1
 
@@ -92,12 +92,13 @@ def replay_raftlog(workload: Workload, policy: LogPolicy, settings: RaftLogSetti
     """
     chosen = RaftLogSettings() if settings is None else settings
     replay = RaftLogReplay(policy, chosen, expected_operations=workload.operations)
-    told = telling(observer)
+    told = Observers(observer)
     work = f"replay {workload.name} against {policy.name}"
     for piece in workload.pieces(seed):
         replay.feed(piece)
-        told.progress(Progress(work, replay.operations, max(workload.operations, replay.operations + 1), "operations"))
-    told.progress(Progress(work, replay.operations, replay.operations, "operations"))
+        told.event("progress", work=work, done=replay.operations, total=max(workload.operations, replay.operations + 1),
+                   unit="operations")
+    told.event("progress", work=work, done=replay.operations, total=replay.operations, unit="operations")
     return replay.report(str(workload))
 
 

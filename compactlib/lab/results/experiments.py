@@ -19,9 +19,9 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor, answers_of, own_error
 from compactlib.files import LocalFiles, crc32, local_path, write_durably
 from compactlib.lab.results.reports import Report
+from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
-from compactlib.runtime import Observer, Progress, telling
 
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""
@@ -251,7 +251,7 @@ def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike
     listed = tuple(experiments)
     if len(listed) > MAX_EXPERIMENTS:
         raise InvalidInput(f"{len(listed)} experiments; run at most {MAX_EXPERIMENTS} at once")
-    told = telling(observer)
+    told = Observers(observer)
     outcomes = _here(listed, told) if folder is None and executor is None else _elsewhere(
         listed, folder, LocalExecutor() if executor is None else executor, told)
     made = Comparison(listed, outcomes, skip)
@@ -267,7 +267,7 @@ def _here(experiments: Sequence[Experiment], observer: Observer) -> tuple[Report
             found.append(each.run(observer))
         except Exception as error:  # a policy's own, perhaps
             found.append(own_error(_task_name(number), error))
-        observer.progress(Progress("experiments", len(found), len(experiments), "experiments"))
+        observer.event("progress", work="experiments", done=len(found), total=len(experiments), unit="experiments")
     return tuple(found)
 
 
@@ -282,7 +282,7 @@ def _elsewhere(experiments: Sequence[Experiment], folder: str | os.PathLike[str]
     for outcome in answers_of(executor, tasks, observer=observer):
         found[outcome.task] = outcome.error if isinstance(outcome, RewriteFailure) else _read(
             outcome.files[0], setups[outcome.task])
-        observer.progress(Progress("experiments", len(found), len(tasks), "experiments"))
+        observer.event("progress", work="experiments", done=len(found), total=len(tasks), unit="experiments")
     return tuple(found[task.name] for task in tasks)
 
 

@@ -16,8 +16,8 @@ import attrs
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler.world import SchedulerLoad, SchedulerWorld, WorldNumbers, changes
+from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
-from compactlib.runtime import Observer, Progress
 from compactlib.scheduler import AssignmentPolicy, ByPriority, SchedulerConfig
 
 _DEFAULT = SchedulerConfig()
@@ -71,7 +71,7 @@ def replay_scheduler(config: SchedulerConfig, load: SchedulerLoad, settings: Sch
         observer: notified of progress, in blocks that arrived.
     """
     chosen = SchedulerSettings() if settings is None else settings
-    return _Replay(config, load, chosen, seed, Observer() if observer is None else observer).run()
+    return _Replay(config, load, chosen, seed, Observers() if observer is None else observer).run()
 
 
 class _Replay:
@@ -125,8 +125,8 @@ class _Replay:
 
     def _tell(self, arrived: int) -> None:
         if arrived % 100 == 0 or arrived == self.load.blocks:
-            self.observer.progress(Progress(f"replay {self.load.name} against a scheduler", arrived, self.load.blocks,
-                                            "blocks"))
+            self.observer.event("progress", work=f"replay {self.load.name} against a scheduler", done=arrived,
+                                total=self.load.blocks, unit="blocks")
 
     def _sample(self) -> None:
         self.samples.append((self.world.numbers.used_bytes, self.world.numbers.live_bytes))

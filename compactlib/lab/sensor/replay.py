@@ -17,7 +17,7 @@ from compactlib.errors import AuditFailed
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
-from compactlib.runtime import Observer, Progress, telling
+from compactlib.observer import Observer, Observers
 from compactlib.staging import CompactionSensor
 from compactlib.staging.policy import BranchRecord, SensePolicy, StagingToken
 
@@ -79,15 +79,16 @@ def replay_sensor(workload: Workload, policy: SensePolicy, settings: SensorSetti
     """
     replay = SensorReplay(policy, SensorSettings() if settings is None else settings,
                           expected_operations=workload.operations)
-    told = telling(observer)
+    told = Observers(observer)
     work = f"replay {workload.name} against a sensor"
     for piece in workload.pieces(seed):
         for kind, key, size, _, at in piece.rows():
             replay.make(kind, key, size, at)
         if not workload.operations:
             replay.close_interval()
-        told.progress(Progress(work, replay.operations, max(workload.operations, replay.operations + 1), "operations"))
-    told.progress(Progress(work, replay.operations, replay.operations, "operations"))
+        told.event("progress", work=work, done=replay.operations, total=max(workload.operations, replay.operations + 1),
+                   unit="operations")
+    told.event("progress", work=work, done=replay.operations, total=replay.operations, unit="operations")
     return replay.report(str(workload))
 
 

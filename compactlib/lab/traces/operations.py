@@ -57,12 +57,6 @@ class Operations:
     def __len__(self) -> int:
         return len(self.kinds)
 
-    @property
-    def are_plain_puts(self) -> bool:
-        """Whether all are PUTs of one size that live until they are replaced: what can be replayed fastest."""
-        return (isinstance(self.sizes, int) and self.lives_ms == FOREVER
-                and self.kinds.count(PUT) == len(self.kinds))
-
     def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Kind, key, size, life and time of each operation."""
         count = len(self.kinds)

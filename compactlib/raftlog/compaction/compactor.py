@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import (
     BudgetSpent,
@@ -32,6 +33,7 @@ from compactlib.errors import (
 from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, own_error
 from compactlib.guard import Guard, Run
 from compactlib.indexset import IndexSet
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,
@@ -60,9 +62,7 @@ from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.segment.segment_list import between
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
-from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable
@@ -111,7 +111,7 @@ class Compactor:
         self._folder = segments.folder
         self._files = options.files
         self._clock = options.clock
-        self._observer = telling(options.observer)
+        self._observer = Observers(options.observer)
         self._stats = StatsCache()
         self._cadence = MajorCadence(options.trigger, options.clock,
                                      CadenceFile(options.files, segments.folder, self._observer))
@@ -131,7 +131,7 @@ class Compactor:
         known = self._segments.known()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._state_of_segments()
-        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget, self._clock)
+        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """Return the snapshot, with what is pinned, and without what no segment holds (memory or its pin holds it)."""
@@ -181,7 +181,7 @@ class Compactor:
         self._guard.require_open()
         if plan is not None:
             self._require_own(plan, policy)
-        notified = self._observer if observer is None else Observers(self._observer, observer)
+        notified = Observers(self._observer, observer)
         began = self._clock.monotonic()
         run = Run(self._guard, budget)
         with run.held:
@@ -286,17 +286,15 @@ class Compactor:
         private = tasks[0].folder
         self._files.make_folder(private)
         try:
-            observer.progress(Progress("compact", 0, count, "groups"))
-            # A task that closes the log, on whichever thread, is refused: it uses the log while it runs.
-            inside = TellingObserver(observer, self._guard.use)  # type: ignore[arg-type]  # a lock is a context manager
-            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=inside)) as answers:
+            observer.event("progress", work="compact", done=0, total=count, unit="groups")
+            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=observer)) as answers:
                 for answer in answers:
                     group, task = waiting.pop(answer.task)
                     if isinstance(answer, RewriteFailure):
                         work.failed.append(GroupFailed(group.numbers, _naming_total(answer.error, group, left)))
                     else:
                         yield group, task, answer
-                    observer.progress(Progress("compact", count - len(waiting), count, "groups"))
+                    observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
         except Exception as raised:  # whatever a host's executor raises
             error = own_error("compact", raised)
             work.failed += [GroupFailed(group.numbers, error) for group, _ in waiting.values()]
@@ -457,7 +455,7 @@ class Compactor:
             purged_links=tuple(sorted(set(work.purged))), unreclaimed=work.unreclaimed,
             seconds=self._clock.monotonic() - began)
 
-    def _notify_numbers(self, observer: Observer, outcome: tuple[str, str], report: LogCompactionReport | None,
+    def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
                         seconds: float) -> None:
         if observer.is_deaf:  # nobody would read the numbers, for which new segments are opened
             return
@@ -484,9 +482,9 @@ def _entered(fence: CommitFence | None) -> contextlib.AbstractContextManager[obj
 
 def _notify(report: LogCompactionReport, observer: Observer) -> None:
     for failed in report.failed:
-        observer.event("raftlog_group_failed", {"members": failed.members, "error": str(failed.error)})
+        observer.event("raftlog_group_failed", members=failed.members, error=str(failed.error))
     if report.unreclaimed is not None:
-        observer.event("raftlog_unreclaimed", {"error": str(report.unreclaimed)})
+        observer.event("raftlog_unreclaimed", error=str(report.unreclaimed))
 
 
 def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:

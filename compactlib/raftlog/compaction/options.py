@@ -11,6 +11,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -18,7 +19,6 @@ from compactlib.raftlog.compaction.report import SegmentChanges
 from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
-from compactlib.runtime.observe import Observer
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +46,7 @@ class LogOptions:
     max_open_segments: int = DEFAULT_MAX_OPEN
     files: Files = attrs.field(factory=LocalFiles)
     clock: Clock = attrs.field(factory=SystemClock)
-    observer: Observer = attrs.field(factory=Observer)
+    observer: Observer = attrs.field(factory=Observers)
     on_changes: Callable[[SegmentChanges], object] | None = None
     run_id: Callable[[], str] = new_attempt_id
 

@@ -23,7 +23,6 @@ from compactlib.raftlog.compaction.copier import Copier, Part, idle_copier
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
-from compactlib.runtime.observe import Progress
 
 
 @attrs.frozen
@@ -98,13 +97,13 @@ class CompactSegments:
         limits = SegmentLimits(max_entries=count, max_bytes=self.max_bytes)
         header = native.Header(self.sources[0].ref.number, limits)
         work, total = f"compact {self.name}", sum(part.places[-1] for part in parts)
-        attempt.observer.progress(Progress(work, 0, total))
+        attempt.observer.event("progress", work=work, done=0, total=total, unit="bytes")
         end, bytes_read = header.data_start, 0
         for piece, got in chain.from_iterable(map(copier.pieces, parts)):
             attempt.budget.spend(len(piece))
             end += out.write_at(end, [piece])
             bytes_read += got
-            attempt.observer.progress(Progress(work, end - header.data_start, total))
+            attempt.observer.event("progress", work=work, done=end - header.data_start, total=total, unit="bytes")
         records = copier.encoded_index(parts, header.data_start)
         seal = native.Seal(count, end, crc32(records, 0), sealed=True)
         # Durable as a whole or not at all, so that both seals may say the same.

@@ -8,6 +8,7 @@ import os
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
@@ -27,7 +28,6 @@ from compactlib.raftlog.model.names import (
 )
 from compactlib.raftlog.segment.segment_list import is_headless, list_segments, open_segment, with_head
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime.budget import Budget
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
 

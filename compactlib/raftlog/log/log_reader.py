@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
@@ -34,7 +35,6 @@ from compactlib.raftlog.model.snapshot_meta import (
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, FolderContents, SegmentList, read_folder
 from compactlib.report import VerifyReport
-from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable
@@ -150,7 +150,7 @@ class LogReader(LogReading):
             # Without what is alive in the write-ahead log only.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
         known = self._segments.known() if self.refs else ()
-        return view_of(self._segments, row, known, self._stats, self._limits, budget, SystemClock())
+        return view_of(self._segments, row, known, self._stats, self._limits, budget)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import Stale, StorageError
 from compactlib.files.disk import make_missing_folder, sync_names
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Compactor
 from compactlib.raftlog.compaction.options import LogOptions
@@ -33,8 +35,6 @@ from compactlib.raftlog.segment.liveness import require_live
 from compactlib.raftlog.segment.segment_list import Lease
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
 
 
 class OwnedLog(LogReading):
@@ -66,11 +66,11 @@ class OwnedLog(LogReading):
             guard.release()
             raise
         self._compactor = Compactor(self._own, guard, options, memtable)
-        observer = telling(options.observer)
+        observer = Observers(options.observer)
         if self._recovery:
-            observer.event("raftlog_recovered", attrs.asdict(self._recovery))
+            observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
         if self.torn_entries:
-            observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries, "segment": self._own.newest_number})
+            observer.event("raftlog_torn_tail_cut", records=self.torn_entries, segment=self._own.newest_number)
 
     def _opened(self, folder: str, guard: Guard, row_is_lost: bool) -> Segments:
         guard.lock_folder(folder, meanwhile="read it with a LogReader")

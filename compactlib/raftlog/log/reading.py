@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib._closing import Closing
+from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
@@ -38,7 +39,6 @@ from compactlib.raftlog.model.values import (
 from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.segment_list import Lease, SegmentList
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable, Slab

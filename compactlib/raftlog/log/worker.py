@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, StorageError, TaskFailed
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -23,7 +24,6 @@ from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaim
 from compactlib.raftlog.log.snapshot_writer import SnapshotReport, SnapshotWriter
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.rewrite import Executor
-from compactlib.runtime.observe import Observer, telling
 from compactlib.service import PeriodicService
 
 WORKER_FAILED = "raftlog_worker_failed"
@@ -81,7 +81,7 @@ class LogCompactionWorker:
         self._executor = executor
         self._budget = budget
         self._lent: set[Budget] = set()
-        self._observer = telling(observer)
+        self._observer = Observers(observer)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._every = every_seconds
         self._lock = threading.Lock()
@@ -238,7 +238,7 @@ class LogCompactionWorker:
             self.last_snapshot = written = writer.write(self._clock.monotonic(), budget, is_asked=is_asked)
             self._is_asked = False
             if not written.is_empty:
-                self._observer.event(SNAPSHOT_WRITTEN, written.to_dicts()[0])
+                self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
 
         is_done = self._turn("snapshot", service_budget, turn)
         return None if is_done or not is_asked else _BUSY_SECONDS
@@ -270,8 +270,8 @@ class LogCompactionWorker:
 
     def _note(self, work: str, error: Exception) -> None:
         self._failing.add(work)
-        self._observer.event(WORKER_FAILED, {"work": work, "error": type(error).__name__, "message": str(error),
-                                             "failures": self.failures + 1})
+        self._observer.event(WORKER_FAILED, work=work, error=type(error).__name__, message=str(error),
+                             failures=self.failures + 1)
 
     def _is_log_closed(self) -> bool:
         """Whether the log is closed; `Closed` may also come from a policy's own tool."""

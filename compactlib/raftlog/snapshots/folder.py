@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from compactlib._forks import OwnedLock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, NotFound, Stale, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import (
@@ -59,7 +60,6 @@ from compactlib.raftlog.snapshots.machine import StateMachine
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming, remove_stray
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.runtime.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -46,7 +46,6 @@ from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, Snaps
 from compactlib.raftlog.store.raft_reading import RaftReading
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
 from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
-from compactlib.runtime.breather import Breather
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -935,12 +934,10 @@ class RaftLog(RaftReading):
                     and newest.data_bytes > STALE_BYTES):
                 # It holds nothing alive, and only its place as the newest keeps compactions from it.
                 self._undone_if_refused(self._own.end_segment)
-            breather = Breather(self._options.clock)
             for slab in slabs:
                 for start in range(max(self._last_in_segments + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
                     payloads = slab.payloads[start:start + _RUN_ENTRIES]
                     self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
-                    breather.breathe()
             self._undone_if_refused(self._own.sync)
             with self._lock:
                 self._memory.release(tables)

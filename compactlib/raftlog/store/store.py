@@ -37,6 +37,7 @@ from compactlib.errors import (
 )
 from compactlib.files.disk import Files, StrPath, list_folder, local_path, make_missing_folder, sync_names
 from compactlib.guard import Guard, take_within
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
@@ -51,7 +52,6 @@ from compactlib.raftlog.store.removal import begin_removal, finish_removals
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime.observe import Observer, telling
 from compactlib.service import PeriodicService
 
 SYNC_FAILED = "raftlog_sync_failed"
@@ -97,7 +97,7 @@ class RaftLogStore(Closing):
         self._folder = local_path(folder)
         self.options: StoreOptions = StoreOptions() if options is None else options
         self._files: Files = self.options.log.files
-        self._observer: Observer = telling(self.options.log.observer)
+        self._observer: Observer = Observers(self.options.log.observer)
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._without_row: dict[str, _LostRow] = {}
@@ -129,11 +129,10 @@ class RaftLogStore(Closing):
             self._guard.release()
             raise
         for log_id, error in self._damaged.items():
-            self._observer.event("raftlog_log_damaged", {"log_id": log_id, "error": str(error)})
+            self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
         for log_id, lost in self._without_row.items():
             self._logs[log_id].attach(lost.snapshots)
-            self._observer.event(ROW_REBUILT, {"log_id": log_id, "snapshot_index": lost.meta.index,
-                                               "error": str(lost.error)})
+            self._observer.event(ROW_REBUILT, log_id=log_id, snapshot_index=lost.meta.index, error=str(lost.error))
         if self._wal.closed_files > self.options.max_unflushed_files:
             # Each opening begins a file, and may have been too short for a flush in the background.
             self._try_to_flush()
@@ -206,7 +205,7 @@ class RaftLogStore(Closing):
         for log in self._logs.values():
             log.begin(self._wal)
         if found.torn_bytes:
-            self._observer.event("raftlog_wal_torn", {"file": found.last_number, "bytes": found.torn_bytes})
+            self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
 
     def _open_log(self, log_id: str, *, row_is_lost: bool = False) -> RaftLog:
         log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id], row_is_lost=row_is_lost)
@@ -245,7 +244,7 @@ class RaftLogStore(Closing):
             finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
         except StorageError as error:
             # What is left only takes room; the next opening, or the next removal, tries again.
-            self._observer.event("raftlog_removal_failed", {"error": type(error).__name__, "message": str(error)})
+            self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
 
     def _log_folder(self, log_id: str) -> str:
         return os.path.join(self._folder, LOGS_FOLDER, log_id)
@@ -427,7 +426,7 @@ class RaftLogStore(Closing):
         try:
             self.sync()
         except CompactlibError as error:
-            self._observer.event(SYNC_FAILED, {"error": type(error).__name__, "message": str(error)})
+            self._observer.event(SYNC_FAILED, error=type(error).__name__, message=str(error))
             raise
 
     def _flush_in_background(self) -> None:
@@ -435,7 +434,7 @@ class RaftLogStore(Closing):
             try:
                 self.flush_closed()
             except CompactlibError as error:
-                self._observer.event(FLUSH_FAILED, {"error": type(error).__name__, "message": str(error)})
+                self._observer.event(FLUSH_FAILED, error=type(error).__name__, message=str(error))
                 raise
 
     def _try_to_flush(self) -> None:

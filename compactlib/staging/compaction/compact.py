@@ -33,9 +33,9 @@ from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, In
 from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Guard, Run
 from compactlib.kv import OutcomeUnknown, PredicateFailed
+from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import Executor, RewriteFailure
-from compactlib.runtime.observe import Observer, Observers, TellingObserver, telling
 from compactlib.staging.activity import report_compaction
 from compactlib.staging.branches import BranchUpdate, FoundBranch
 from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores, RewriteStores
@@ -80,7 +80,7 @@ class Compactor:
 
     Attributes:
         outcomes: how often a compaction ended in what: `compacted`, `skipped`, `lost_race`, `error`.
-        last_error: the last exception of a host's policy, fence or observer.
+        last_error: the last exception of a host's policy or fence.
         failures: how often that was.
     """
 
@@ -188,8 +188,7 @@ class Compactor:
         context = self._context
         clock, began = context.clock, context.clock.monotonic()
         run = Run(self._guard, budget)
-        notified = TellingObserver(telling(context.observer if observer is None
-                                           else Observers(context.observer, observer)))
+        notified = Observers(context.observer, observer)
         by = plan.policy.name if plan is not None else (self._policy if policy is None else policy).name
         ended: StagingCompactionReport | CompactlibError
         with run.held:
@@ -206,8 +205,6 @@ class Compactor:
                 raise
             finally:
                 self._threads.discard(threading.get_ident())
-            if notified.last_error is not None:
-                self._note(notified.last_error)
             self.outcomes[report_compaction(notified, context.repository, branch, ended,
                                             clock.monotonic() - began, by)] += 1
             if isinstance(ended, CompactlibError):

@@ -19,12 +19,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from compactlib._arguments import require_whole
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
+from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.runtime import Budget, Observer
 from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
 from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.changes import ChangeReader

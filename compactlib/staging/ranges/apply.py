@@ -15,8 +15,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, telling
+from compactlib.budget import Budget
+from compactlib.observer import Observer, Observers
 from compactlib.staging.ranges.changes import ChangeReader
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
@@ -57,7 +57,7 @@ class Apply:
                  budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
                  observer: Observer | None = None, above: bytes = b"", last: bytes | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
-        self._observer: Observer = telling(observer)
+        self._observer: Observer = Observers(observer)
         self._work = ""
         self._files = files
         self._rule = rule
@@ -115,7 +115,7 @@ class Apply:
             self._add(self._merge(self._files.range_format.empty, batch), batch, [])
 
     def _tell(self, done: int) -> None:
-        self._observer.progress(Progress(self._work, done, len(self._base.entries) + 1, "ranges"))
+        self._observer.event("progress", work=self._work, done=done, total=len(self._base.entries) + 1, unit="ranges")
 
     def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
         if not self._writer.is_between_ranges or self._base.rule != self._rule or not self._is_whole(entry):

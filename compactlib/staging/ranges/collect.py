@@ -41,10 +41,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound
-from compactlib.runtime.budget import Budget
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import (
     COLLECTION,

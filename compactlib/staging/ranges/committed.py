@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
+from compactlib.observer import Observer
 from compactlib.report import VerifyReport
-from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.collect import RangeCollector

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from compactlib.runtime.lru import Lru
+from compactlib.lru import Lru
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.values import Difference, MetaRangeId
 

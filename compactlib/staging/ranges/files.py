@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.lru import Lru
 from compactlib.objects import CachedObjects, ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.runtime.lru import Lru
 from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat

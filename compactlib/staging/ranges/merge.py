@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from compactlib._arguments import require_one_of
-from compactlib.runtime.budget import Budget
+from compactlib.budget import Budget
 from compactlib.staging.errors import MergeConflict
 from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.cursor import RangeLookup

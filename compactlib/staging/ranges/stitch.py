@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compactlib.runtime.budget import Budget
+from compactlib.budget import Budget
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.split import SplitRule

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
 from compactlib.report import Finding
-from compactlib.runtime.budget import Budget
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange

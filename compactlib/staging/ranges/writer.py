@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from compactlib.runtime.budget import Budget
+from compactlib.budget import Budget
 from compactlib.staging.errors import UnsortedKeys
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange

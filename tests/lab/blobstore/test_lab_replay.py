@@ -18,7 +18,7 @@ from compactlib.lab.results.measures import together
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 from compactlib.lab.traces.workloads import AppendMostly, Bursts
-from compactlib.runtime import RecordingObserver
+from tests.harness.recording import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 GREEDY = Greedy(min_used_fraction=0, min_reclaimed_segments=2)
@@ -40,19 +40,6 @@ def test_equal_arguments_give_equal_reports(workload: Uniform) -> None:
     assert ReplayReport.from_json(first.to_json()) == first
     assert first.total.operations == workload.operations
     assert first.total.refused == 0
-
-
-def test_the_plain_path_and_the_general_one_count_alike() -> None:
-    """One piece of plain puts, and the same operations as rows of their own."""
-    workload = Uniform(keys=600, writes=3_000)
-    plain, general = (BlobReplay(GREEDY, SETTINGS, expected_operations=workload.operations) for _ in range(2))
-    for piece in workload.pieces(2):
-        plain.feed(piece)
-        general.feed(Operations(kinds=piece.kinds, keys=piece.keys, sizes=[1] * len(piece), times_ms=piece.times_ms))
-        for each in (plain, general):
-            each.log.audit()
-    assert plain.log.view(4_000) == general.log.view(4_000)
-    assert plain.report("") == general.report("")
 
 
 def test_what_is_written_copied_and_reclaimed_adds_up() -> None:

@@ -13,8 +13,8 @@ from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.lab import BlobSettings, HotCold, Uniform, compare, replay_blobs, run_experiments, sweep
 from compactlib.lab.results.experiments import Comparison
-from compactlib.runtime import RecordingObserver
 from compactlib.testing.stand_ins import ExecutorBy
+from tests.harness.recording import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),

@@ -29,9 +29,9 @@ from compactlib.lab import (
 from compactlib.lab.results.experiments import Comparison, grid
 from compactlib.lab.traces.workloads import AppendMostly, Bursts
 from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, LogPolicy, SeedPolicy, SegmentLimits
-from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging import PressurePolicy
+from tests.harness.recording import RecordingObserver
 
 RAFTLOG = RaftLogSettings(limits=SegmentLimits(max_entries=32), snapshot_every=100)
 LOAD = SchedulerLoad(blocks=120, workers=2)

@@ -11,8 +11,8 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
-from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
+from tests.harness.recording import RecordingObserver
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10, max_age_seconds=30),))
 LOAD = SchedulerLoad(blocks=200, workers=3)

@@ -14,7 +14,7 @@ import pytest
 from compactlib.blobstore import BlobStore, BlobStoreConfig, StoreFull
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.runtime import CompactionManager, LowSpace, OnRequest, Periodic
+from compactlib.manager import CompactionManager, LowSpace, OnRequest, Periodic
 
 CONFIG = BlobStoreConfig(capacity_bytes=16 << 12, segment_bytes=1 << 12, deleted_retention_seconds=0.0,
                          compaction_bytes_per_second=None, journal_max_entries=0, max_blob_bytes=600,

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.observer import Observer
 from compactlib.raftlog import (
     Applied,
     LogChoice,
@@ -24,7 +26,6 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.runtime import Budget, Observer
 from compactlib.testing import ServiceFactory, ServiceHooks
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.runtime import Observer
+from compactlib.observer import Observer
 from compactlib.scheduler import (
     Assignment,
     ByPriority,

@@ -8,12 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
+from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
 from compactlib.staging import (
     AlwaysPolicy,
     CommittedRanges,

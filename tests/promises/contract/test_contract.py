@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
-from compactlib.runtime import Budget
 from compactlib.testing import (
     CompactionConformance,
     Driver,

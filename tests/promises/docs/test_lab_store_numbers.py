@@ -15,6 +15,7 @@ import prometheus_client
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
+from compactlib.budget import Budget
 from compactlib.catalog import (
     CatalogService,
     HybridClock,
@@ -30,8 +31,8 @@ from compactlib.commandlog import KVLog
 from compactlib.errors import BudgetSpent
 from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.objects import LocalObjects
+from compactlib.observer import Observer, PrometheusObserver
 from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
-from compactlib.runtime import Budget, Observer, PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -43,6 +44,7 @@ from compactlib.scheduler import (
     StatusUpdate,
 )
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
+from tests.harness.recording import RecordingObserver
 
 DOCS = Path(__file__).parents[3] / "docs"
 NOW = 1_700_000_000.0
@@ -183,7 +185,9 @@ def test_the_dashboard_asks_for_names_that_are_told_with_labels_that_they_have(t
     for kind, work in STORES.items():
         work(tmp_path / kind, observer)
     registry = prometheus_client.CollectorRegistry()
-    observer.replay(PrometheusObserver(registry))
+    exported = PrometheusObserver(registry)
+    for name, fields in observer.raw:
+        exported.event(name, **fields)
     labels: dict[str, set[str]] = defaultdict(set)
     for family in registry.collect():
         for sample in family.samples:

@@ -211,6 +211,8 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
     except CorruptData:
         yield log
         return
+    # Another thread may have replaced entries between two of the reads above.
+    terms = {entry.index: entry.term for entry in pin.entries()}
     try:
         yield log
         # What another leader's entries have replaced meanwhile is no longer pinned.

@@ -377,7 +377,7 @@ MISTAKES: Sequence[Mistake] = (
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_output(path, task, budget, self._log.clock)\n",
+        "                check_output(path, task, budget)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),

@@ -14,7 +14,6 @@ from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -30,6 +29,7 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.errors import JobLost, ReleaseJob
+from tests.harness.recording import RecordingObserver
 
 PATIENCE = 60.0
 QUICK = WorkerOptions(poll_seconds=0.01, max_poll_seconds=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.sense.trigger import Elapsed, Manual
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.runtime import Observer, Progress, RecordingObserver
+from tests.harness.recording import Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,
@@ -144,11 +145,11 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     filled(tmp_path, last=97, snapshot=96, live=[1, 2, 4, 40, 49, 50, 70], policy=PAIRS)
     clock = ManualClock(1_000_000.0)
 
-    class Ticks(Observer):
+    class Ticks:
         """Lets a quarter of a second pass with every progress that a task makes."""
 
-        def progress(self, progress: Progress) -> None:
-            if progress.work.startswith("compact 0"):
+        def event(self, name: str, /, **fields: Any) -> None:
+            if name == "progress" and fields["work"].startswith("compact 0"):
                 clock.advance(0.25)
 
     observer = RecordingObserver()
@@ -225,9 +226,10 @@ def test_counters_and_progress(tmp_path: Path) -> None:
 def test_an_interrupt_while_an_observer_is_told_stops_the_run_and_nothing_is_lost(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
 
-    class Interrupts(Observer):
-        def progress(self, progress: Progress) -> None:
-            raise KeyboardInterrupt
+    class Interrupts:
+        def event(self, name: str, /, **fields: Any) -> None:
+            if name == "progress":
+                raise KeyboardInterrupt
 
     with SegmentLog(tmp_path, options(observer=Interrupts())) as log:
         with pytest.raises(KeyboardInterrupt):
@@ -243,11 +245,12 @@ def test_a_second_request_while_one_runs_is_busy_and_a_later_one_works(tmp_path:
     expected = vector_45(tmp_path)
     answers: list[object] = []
 
-    class AsksAgain(Observer):
-        def progress(self, progress: Progress) -> None:
-            with pytest.raises(Busy):
-                log.compact(policy=log.policy)
-            answers.append(log.status().is_busy)
+    class AsksAgain:
+        def event(self, name: str, /, **fields: Any) -> None:
+            if name == "progress":
+                with pytest.raises(Busy):
+                    log.compact(policy=log.policy)
+                answers.append(log.status().is_busy)
 
     with SegmentLog(tmp_path, options(observer=AsksAgain())) as log:
         done(log.compact(policy=log.policy))

@@ -8,19 +8,22 @@ import pickle
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.executors import Attempt, RewriteResult
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.runtime import Budget, Observer, Progress, RecordingObserver
+from tests.harness.recording import Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     entries_of,
     entry_of,
@@ -42,7 +45,7 @@ LIVE = [1, 2, 20, 40]
 
 def attempt(number: int = 1, *, budget: Budget | None = None, observer: Observer | None = None) -> Attempt:
     """An attempt whose clock stands still."""
-    return Attempt(f"try-{number}", budget or Budget(), observer or Observer(), ManualClock())
+    return Attempt(f"try-{number}", budget or Budget(), observer or Observers(), ManualClock())
 
 
 def contents(result: RewriteResult) -> list[Entry]:
@@ -231,14 +234,14 @@ def test_the_budget_is_asked_before_each_piece_and_what_it_stops_leaves_nothing(
     assert budget.spent_bytes == live_bytes
 
 
-class _CancelsAt(Observer):
+class _CancelsAt:
     def __init__(self, budget: Budget, done: int) -> None:
         self.budget, self.done = budget, done
         self.seen: list[int] = []
 
-    def progress(self, progress: Progress) -> None:
-        self.seen.append(progress.done)
-        if progress.done >= self.done:
+    def event(self, name: str, /, **fields: Any) -> None:
+        self.seen.append(fields["done"])
+        if fields["done"] >= self.done:
             self.budget.cancel()
 
 
@@ -260,7 +263,7 @@ def test_the_rate_is_kept(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         log.extend((index, 1, bytes(1_000_000)) for index in range(1, 18))
     budget = Budget(bytes_per_second=2_000_000.0, clock=clock)
-    result = task_of(tmp_path, [1], range(1, 9), into=tmp_path).run(Attempt("1", budget, Observer(), clock))
+    result = task_of(tmp_path, [1], range(1, 9), into=tmp_path).run(Attempt("1", budget, Observers(), clock))
     # Eight megabytes at two a second, of which a tenth of a second's worth was saved up.
     assert 3.8 <= result.seconds <= 4.0
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.errors import InvalidInput
 from compactlib.executors import LocalExecutor, RewrittenFile
+from compactlib.observer import Observer
 from compactlib.raftlog import SegmentLog
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.runtime import Budget, Observer
 from tests.raftlog.compaction_logs import Expected, done, entries_of, failed, options, strays, vector_45
 
 

@@ -33,8 +33,8 @@ from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.runtime import RecordingObserver
 from tests.harness.plain_log import History, PlainLog, log_answers
+from tests.harness.recording import RecordingObserver
 from tests.raftlog.reading import copy_folder, write_segment
 
 if TYPE_CHECKING:

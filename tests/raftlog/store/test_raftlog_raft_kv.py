@@ -56,6 +56,7 @@ def test_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> None:
         assert store.items() == before
         store.snapshot()
         assert store.log.state.live.count == 3
+        settle(store)
         store.compact()
         assert store.items() == before
         store.machine.audit()

@@ -23,15 +23,13 @@ from compactlib.errors import (
     StorageError,
 )
 from compactlib.files import LocalFiles
-from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog import LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import MemtableFull
-from compactlib.runtime.breather import WORK_SECONDS
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.open_files import open_files
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, rows
-from tests.raftlog.store.busy_clock import BusyClock
 from tests.raftlog.wrapped_files import LocksAsideFiles, WatchedFiles
 from tests.tools.faults.plan import FailingFiles
 
@@ -346,17 +344,3 @@ def test_what_is_told_of_a_damaged_log_keeps_no_file_of_it_open(tmp_path: Path) 
             assert open_files(tmp_path / "logs" / "a") == []
     finally:
         gc.enable()
-
-
-def test_a_flush_lets_those_who_append_have_their_turn(tmp_path: Path) -> None:
-    clock = BusyClock(0.0, WORK_SECONDS)
-    options = StoreOptions(log=LogOptions(clock=clock), background=False)
-    with open_log(tmp_path, options) as log:
-        log.append_run(1, 1, [b"%d" % index for index in range(1, 5001)])
-        log.sync()
-        before = clock.naps
-        log.flush()
-        assert clock.naps - before == 5
-        assert log.read(5000) == Entry(5000, 1, b"5000")
-        assert (log.status().memtable_entries, log.refs[-1].last) == (0, 5000)
-        log.audit()

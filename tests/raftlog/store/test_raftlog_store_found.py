@@ -9,7 +9,7 @@ import gc
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -41,8 +42,8 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.errors import GapDetected
-from compactlib.runtime import Observer, RecordingObserver
 from compactlib.testing import RecordingFiles, explore_crashes
+from tests.harness.recording import RecordingObserver
 from tests.raftlog.raft_host import indexes, overwrite, rows
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles, WatchedFiles
 
@@ -199,8 +200,8 @@ def test_empty_and_huge_payloads_are_kept(tmp_path: Path) -> None:
 
 
 def test_an_observer_that_raises_keeps_no_store_from_being_opened(tmp_path: Path) -> None:
-    class Raising(Observer):
-        def event(self, name: str, fields: Mapping[str, object]) -> None:
+    class Raising:
+        def event(self, name: str, /, **fields: object) -> None:
             raise ZeroDivisionError(name)
 
     with RaftLogStore(tmp_path / "s", PLAIN) as store:
@@ -708,7 +709,7 @@ def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path
 
 def with_snapshots(folder: Path, observer: Observer | None = None) -> StoreOptions:
     log = LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0, files=UnsyncedFiles(),
-                     observer=observer or Observer())
+                     observer=observer or Observers())
     return StoreOptions(log=log, background=False,
                         snapshots_of=lambda log_id: SnapshotFolder(folder / f"{log_id}-snap"))
 

@@ -20,7 +20,6 @@ from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Busy
 from compactlib.fences import FileFence, LockingFence, TokenFence
 from compactlib.raftlog import SegmentLog
-from compactlib.runtime import RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -32,6 +31,7 @@ from compactlib.scheduler import (
 )
 from examples.raftlog_jobs import RaftlogExecute
 from tests.harness.blob_stores import RETENTION, START, open_store
+from tests.harness.recording import RecordingObserver
 from tests.spark.store_jobs import LIMITS
 
 KEY = b"only for this test"

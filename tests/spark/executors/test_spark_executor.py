@@ -13,13 +13,14 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Progress, RecordingObserver
 from compactlib.spark import SparkExecutor, register
 from compactlib.testing import ExecutorConformance
+from tests.harness.recording import Progress, RecordingObserver
 from tests.spark.rewrite_tasks import (
     PARTITION,
     AlwaysKilledTask,

@@ -20,14 +20,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import BlobStore
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactionFailed, DiskFull
 from compactlib.executors import Executor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
+from compactlib.observer import Observer
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import GroupFailed
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor
 from tests.harness.blob_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask

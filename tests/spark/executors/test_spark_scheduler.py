@@ -20,16 +20,18 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.executors import Executor, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
+from compactlib.observer import Observer
 from compactlib.raftlog import LocalLog, LogOptions, LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.scheduler import BlockMeta, CompactedBlocks, LevelConfig, RunningJob, Scheduler, SchedulerConfig, Worker
 from compactlib.spark import SparkExecutor
 from examples.raftlog_jobs import RaftlogExecute, TheseSegments, segment_block_id
 from tests.harness.blob_stores import START, answers, garbage_store, open_store, plan_of, segment_names, strays
+from tests.harness.recording import RecordingObserver
 from tests.spark.executors.second_driver import KEY
 from tests.spark.store_jobs import LIMITS, build_logs, contents
 

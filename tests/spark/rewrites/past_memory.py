@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects
-from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, ship_library

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import BlobCompactionReport, BlobStore, compact_many
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.executors import Executor, LocalExecutor
-from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor
 from tests.harness.blob_stores import START, answers, flip, garbage_store, open_store, plan_of, snapshot_of, strays
 

@@ -15,11 +15,11 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.fences import FencedOff, MemoryFence
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.fences import FencedOff, KVFence, MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.raftlog import LocalLog, LogOptions
-from compactlib.runtime import Budget
 from compactlib.scheduler import (
     BlockMeta,
     JobPlan,

@@ -27,10 +27,10 @@ from pyarrow import parquet
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore, RemoteObjects
-from compactlib.runtime import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
+from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer
 from compactlib.spark import SparkExecutor
 from tests.spark.raftlogs import build_log
 from tests.spark.rewrite_tasks import DiesFirstTask

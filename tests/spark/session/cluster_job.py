@@ -22,12 +22,14 @@ import attrs
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.executors import RewriteResult, RewriteTask
+from compactlib.observer import Observer
 from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import RewriteOutcome
-from compactlib.runtime import Budget, Observer, RecordingObserver
 from compactlib.spark import SparkExecutor, ship_library
+from tests.harness.recording import RecordingObserver
 from tests.harness.spark_session import QUICK_JAVA, spark_session
 from tests.spark import rewrite_tasks
 from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles

@@ -15,10 +15,11 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.executors import RewriteFailure, RewriteTask
-from compactlib.runtime import Budget, RecordingObserver
 from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.testing import check_executor
+from tests.harness.recording import RecordingObserver
 from tests.harness.spark_session import QUICK_JAVA
 from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs

@@ -14,8 +14,8 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
+from compactlib.budget import Budget
 from compactlib.raftlog import SeedPolicy
-from compactlib.runtime import Budget
 from compactlib.spark import SparkExecutor, compact_on_workers, register, ship_library
 from tests.raftlog import wrapped_files
 from tests.spark import store_jobs

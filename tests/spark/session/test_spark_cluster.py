@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor
 from compactlib.raftlog import LogReader
-from compactlib.runtime import Budget
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.session.cluster import standalone_cluster
 from tests.spark.store_jobs import build_logs, compact_log, contents, grow, work_of

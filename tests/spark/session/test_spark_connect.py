@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor
-from compactlib.runtime import Budget
 from compactlib.testing import ExecutorConformance
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.store_jobs import build_logs, compact_log, contents

@@ -12,7 +12,7 @@ import nbclient
 import nbformat
 
 BARS = """
-from compactlib.runtime import TqdmObserver
+from compactlib.observer import TqdmObserver
 with TqdmObserver(mininterval=0) as bars:
     bars.event("progress", work="rewrite", done=1, total=2, unit="groups")
     bars.event("progress", work="rewrite", done=2, total=5, unit="groups")   # the next store's

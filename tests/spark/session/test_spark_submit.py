@@ -14,8 +14,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor
-from compactlib.runtime import Budget
 from tests.harness.spark_session import QUICK_JAVA
 from tests.spark.session.cluster import connect_server, standalone_cluster
 from tests.spark.store_jobs import build_logs, compact_log, contents

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from compactlib.budget import Budget, BudgetLimits
 from compactlib.contract import CommitFence
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.raftlog import SeedPolicy, SegmentLog
-from compactlib.runtime import Budget, BudgetLimits
 from compactlib.spark import compact_on_workers
 from tests.spark.store_jobs import (
     LIMITS,

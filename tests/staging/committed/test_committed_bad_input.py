@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
-from compactlib.runtime import Budget
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
 from compactlib.staging.ranges.changes import MAX_BATCH_BYTES, ChangeReader

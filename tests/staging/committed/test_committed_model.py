@@ -8,8 +8,8 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
-from compactlib.runtime import Budget
 from compactlib.staging import PlainFormat, Record, SplitRule
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
-from compactlib.runtime import Budget
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.ranges.files import RangeFiles

@@ -15,10 +15,10 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.errors import Busy, Closed, CompactlibError
 from compactlib.executors import RewriteFailure, RewriteResult
 from compactlib.guard import Guard, Run
-from compactlib.runtime import Budget
 from compactlib.service import PeriodicService
 from compactlib.testing import CompactionConformance, PromiseBroken, ServiceConformance, check_compaction, stand_ins
 from tests.harness.lessons import check_lesson

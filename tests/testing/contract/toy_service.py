@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent
-from compactlib.runtime import Budget, Observer
+from compactlib.observer import Observer
 from compactlib.service import PeriodicService
 from compactlib.testing import ServiceFactory, ServiceHooks
 

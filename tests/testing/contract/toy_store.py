@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence, Policy
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput, Stale
@@ -23,9 +24,8 @@ from compactlib.executors import Executor, LocalExecutor, RewriteFailure, Rewrit
 from compactlib.executors.tasks import foreign_error
 from compactlib.files import Files, sync_names, write_durably
 from compactlib.guard import Guard, Run
-from compactlib.observer import notify
+from compactlib.observer import Observer, notify
 from compactlib.report import VerifyReport
-from compactlib.runtime import Budget, Observer
 from compactlib.testing import Journal, World
 from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
@@ -134,7 +134,7 @@ class LineStore:
                 self._compacting = None
 
     def notify(self, observer: Observer | None, event: str) -> None:
-        notify(observer, event)  # type: ignore[arg-type]  # a runtime.Observer is given, as to stores that have those
+        notify(observer, event)
 
     def carry_out(self, run: Run, plan: LinePlan, executor: Executor, observer: Observer | None,
                   fence: CommitFence | None) -> LineReport:

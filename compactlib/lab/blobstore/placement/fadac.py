@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib._arguments import is_above
 from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
-
-if TYPE_CHECKING:
-    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -56,60 +51,22 @@ class _Fading(Placer):
         grown(keys, self._count)
 
     def write(self, key: int, now_ms: int) -> int:
-        counts, bound, contents = self._count, self._average, self.contents
-        # As `valid_records`, without a call.
-        valid = (contents.bytes - contents.dead_bytes) / contents.record_bytes
-        counts[key] = count = counts[key] + 1
-        if valid:
+        count = self._count[key] = self._count[key] + 1
+        if valid := self.valid_records():
             # Of a request of r records each brings 1 / r of the request's step.
             request = self._request
-            bound = self._average = bound + (request - bound) / valid / request
-        if not bound or count <= bound:
-            return 0
-        found, step, hottest = 1, self._step, self._hottest
-        while found < hottest and count > (bound := bound * step):
-            found += 1
-        return found
-
-    def ahead(self, writes: Writes) -> Classes:
-        counts = writes.of_keys(self._count) + writes.times_before() + 1
-        request, averages = self._request, list[float]()
-
-        def classes_at(valid: Any) -> Any:
-            averages.clear()
-            average = self._average
-            for records in valid.tolist():
-                if records:
-                    average += (request - average) / records / request
-                averages.append(average)
-            valid[:] = averages
-            return self._classes_of(counts, valid)
-
-        classes: Any = writes.settled(self._classes_of(counts, self._average), classes_at)
-        asked = writes.asked(classes)
-        writes.leave(self._count, counts, asked)
-        self._average = averages[asked - 1]
-        return classes  # type: ignore[no-any-return]
-
-    def _classes_of(self, counts: Any, bounds: Any) -> Any:
-        """By arrays; see `write`."""
-        found = 0
-        for _ in range(self._hottest):
-            found = found + (counts > bounds)
-            bounds = bounds * self._step
-        return found * (bounds != 0)
+            self._average += (request - self._average) / valid / request
+        return self._class_of(count)
 
     def copy(self, key: int, now_ms: int) -> int:
-        return self.copies((key,), now_ms)[0]
+        count = self._count[key]
+        if count:
+            count -= 1
+            self._count[key] = count
+        return self._class_of(count)
 
-    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        counts, bounds, found = self._count, [self._average], list[int]()
-        while self._average and len(bounds) < self._hottest:
-            bounds.append(bounds[-1] * self._step)
-        for key in keys:
-            count = counts[key]
-            if count:
-                count -= 1
-                counts[key] = count
-            found.append(bisect_left(bounds, count) if self._average else 0)
+    def _class_of(self, count: int) -> int:
+        bound, found = self._average, 0
+        while bound and found < self._hottest and count > bound:
+            found, bound = found + 1, bound * self._step
         return found

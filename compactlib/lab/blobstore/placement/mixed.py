@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import attrs
 
 from compactlib.lab.blobstore.placement.placement import Placer
-
-if TYPE_CHECKING:
-    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen
@@ -33,17 +29,7 @@ class OneForEach(Placer):
         self._survivors = survivors
 
     def write(self, key: int, now_ms: int) -> int:
-        """See `Placer.write`."""
         return 0
 
-    def ahead(self, writes: Writes) -> Classes:
-        """See `Placer.ahead`."""
-        return writes.numbers * 0
-
     def copy(self, key: int, now_ms: int) -> int:
-        """See `Placer.copy`."""
         return self._survivors
-
-    def copies(self, keys: Sequence[int], now_ms: int) -> Sequence[int]:
-        """See `Placer.copies`."""
-        return [self._survivors] * len(keys)

@@ -15,11 +15,11 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, CorruptData, StorageError
 from compactlib.files.disk import Files, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
+from compactlib.observer import Observer
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.trigger import CompactionState, Trigger, why_not
 from compactlib.raftlog.model.names import CADENCE_NAME, TEMPORARY_SUFFIX
-from compactlib.runtime.observe import Observer
 
 CADENCE_LOST = "raftlog_cadence_lost"
 """A log's `CADENCE` file is damaged, and the next major is counted to anew: `error`."""
@@ -57,7 +57,7 @@ class CadenceFile:
             minors, since_ns, _ = _FRAME.decode(data, self._path)
             return minors, since_ns
         except CorruptData as error:
-            self._observer.event(CADENCE_LOST, {"error": str(error)})
+            self._observer.event(CADENCE_LOST, error=str(error))
             return None
 
     def write(self, minors: int, since_ns: int) -> None:

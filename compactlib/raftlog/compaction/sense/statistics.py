@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
-from compactlib.clock import Clock
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath
 from compactlib.indexset import IndexSet
@@ -18,8 +18,6 @@ from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentSt
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes
 from compactlib.raftlog.segment.liveness import segment_stats
 from compactlib.raftlog.segment.segment_list import SegmentList
-from compactlib.runtime.breather import Breather, unhurried
-from compactlib.runtime.budget import Budget
 
 
 @attrs.frozen
@@ -45,7 +43,7 @@ class StatsCache:
 
     def gather(self, segments: SegmentList, state: SnapshotMeta | None, *, known: Sequence[KnownSegment] | None = None,
                damaged: dict[int, CompactlibError] | None = None, budget: Budget | None = None,
-               breathe: Callable[[], None] = unhurried) -> tuple[SegmentStats, ...]:
+               ) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
 
         Cost: nothing is read for a segment without a live index or unchanged; the index
@@ -58,7 +56,6 @@ class StatsCache:
             damaged: if given, takes what stands in the way of judging a segment, by number, instead of an exception;
                 such a segment counts as wholly live.
             budget: asked before each segment.
-            breathe: called after each segment.
 
         Raises:
             BudgetSpent: the budget refused.
@@ -67,10 +64,7 @@ class StatsCache:
         """
         known = segments.known() if known is None else known
         with self._lock:
-            gathered = []
-            for each in known:
-                gathered.append(self._judged(segments, each, state, damaged, budget))
-                breathe()
+            gathered = [self._judged(segments, each, state, damaged, budget) for each in known]
             for number in self._remembered.keys() - {each.ref.number for each in known}:
                 del self._remembered[number]
         return tuple(gathered)
@@ -109,8 +103,8 @@ class StatsCache:
 
 
 def view_of(segments: SegmentList, state: SnapshotMeta | None, known: Sequence[KnownSegment], stats: StatsCache,
-            limits: SegmentLimits, budget: Budget | None, clock: Clock) -> LogView:
-    """What a policy sees of the segments `known` under a snapshot. Other threads get on meanwhile.
+            limits: SegmentLimits, budget: Budget | None) -> LogView:
+    """What a policy sees of the segments `known` under a snapshot.
 
     A segment that cannot be judged is listed as damaged. One that has left the list meanwhile was dropped or truncated:
     that is no damage, and it is left out.
@@ -119,8 +113,7 @@ def view_of(segments: SegmentList, state: SnapshotMeta | None, known: Sequence[K
         BudgetSpent: the budget refused.
     """
     damaged: dict[int, CompactlibError] = {}
-    gathered = stats.gather(segments, state, known=known, damaged=damaged, budget=budget,
-                            breathe=Breather(clock).breathe)
+    gathered = stats.gather(segments, state, known=known, damaged=damaged, budget=budget)
     gone = {number for number, error in damaged.items()
             if isinstance(error, NotFound) and segments.known_of(number) is None}
     return LogView(

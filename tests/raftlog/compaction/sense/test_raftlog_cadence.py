@@ -13,10 +13,11 @@ from compactlib.clock import Clock, ManualClock
 from compactlib.errors import DiskFull, Unsupported
 from compactlib.files import Files
 from compactlib.files.checksum import crc32
+from compactlib.observer import Observer, Observers
 from compactlib.raftlog import EveryNMinors, LogReader, SegmentLog
 from compactlib.raftlog.compaction.sense.trigger import Elapsed, Manual, Trigger
 from compactlib.raftlog.model.names import is_temporary
-from compactlib.runtime import Observer, RecordingObserver
+from tests.harness.recording import RecordingObserver
 from tests.raftlog.compaction_logs import entries_of, options
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
@@ -28,7 +29,7 @@ def opened(folder: Path, trigger: Trigger, clock: Clock | None = None, *, files:
            observer: Observer | None = None) -> SegmentLog:
     return SegmentLog(folder, options(UnsyncedFiles() if files is None else files, trigger=trigger,
                                       clock=ManualClock(1000.0) if clock is None else clock,
-                                      observer=observer or Observer()))
+                                      observer=observer or Observers()))
 
 
 def one_round(log: SegmentLog) -> bool:

@@ -75,12 +75,6 @@ def test_statistics_are_those_of_a_fresh_look_whatever_came_before(segments: Cou
             assert (stats.live_entries, stats.live_bytes) == (len(counted), sum(counted))
 
 
-def test_other_threads_get_on_between_two_segments_that_are_looked_at(segments: CountingSet) -> None:
-    seen: list[int] = []
-    StatsCache().gather(segments, state(22, 2, 12, 21), breathe=lambda: seen.append(len(segments.opened)))
-    assert seen == [1, 2, 3, *[3] * (len(segments.known()) - 3)]
-
-
 def test_a_snapshot_that_moves_through_a_segment_is_noticed(segments: CountingSet) -> None:
     """The live indexes in segment 1 stay the same while the snapshot passes its end."""
     cache = StatsCache()

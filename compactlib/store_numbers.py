@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.runtime.observe import Observer
+from compactlib.observer import Observer
 
 
 @attrs.frozen(kw_only=True)
@@ -80,9 +80,9 @@ class StoreNumbers:
             moved: what it moved; 0 is counted too, so that each series begins with the store.
         """
         labels = {"kind": self.kind, "store": self.store}
-        observer.count("store_compactions", 1, {**labels, "outcome": outcome, "reason": reason})
+        observer.event("store_compactions", add=1, **labels, outcome=outcome, reason=reason)
         if seconds is not None:
-            observer.measure("store_compaction_seconds", seconds, {**labels, "outcome": outcome})
+            observer.event("store_compaction_seconds", sample=seconds, **labels, outcome=outcome)
         self.moved(observer, moved)
 
     def moved(self, observer: Observer, moved: Moved) -> None:
@@ -90,7 +90,7 @@ class StoreNumbers:
         labels = {"kind": self.kind, "store": self.store}
         for name, value in (("store_read_bytes", moved.read), ("store_copied_bytes", moved.copied),
                             ("store_freed_bytes", moved.freed)):
-            observer.count(name, max(0, value), labels)
+            observer.event(name, add=max(0, value), **labels)
 
     def levels(self, observer: Observer, levels: StoreLevels) -> None:
         """Notify of the levels now; a size that is unknown is left out, an age that has ended is cleared."""
@@ -101,4 +101,4 @@ class StoreNumbers:
             ("store_oldest_unreclaimed_seconds", levels.oldest_unreclaimed_seconds))
         for name, value in named:
             if value is not None or name.endswith("_seconds"):
-                observer.event(name, {"kind": self.kind, "store": self.store, "value": value})
+                observer.event(name, kind=self.kind, store=self.store, value=value)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.runtime.lru import Lru
+from compactlib.lru import Lru
 
 
 def test_the_value_used_longest_ago_goes_first() -> None:
