@@ -277,7 +277,14 @@ class IndexSet:
         """Return the members that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
         return self._taking(_difference(self._runs, other._runs))
 
-    __or__, __and__, __sub__ = union, intersection, difference
+    def __or__(self, other: IndexSet) -> IndexSet:
+        return self.union(other)
+
+    def __and__(self, other: IndexSet) -> IndexSet:
+        return self.intersection(other)
+
+    def __sub__(self, other: IndexSet) -> IndexSet:
+        return self.difference(other)
 
     # --- as a value ---------------------------------------------------------------------------------------------
 

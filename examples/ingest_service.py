@@ -80,8 +80,7 @@ class Blocks:
     def delete(self, tombstone: Tombstone) -> None:
         """What was merged, and no reader needs any more."""
         assert isinstance(tombstone, BlockTombstones), "others come of retention, which nothing here asks for"
-        for block in tombstone.blocks:
-            self._objects.delete(f"{tombstone.tenant}/{block}")
+        self._objects.delete(f"{tombstone.tenant}/{block}" for block in tombstone.blocks)
 
     def count(self, batches: str) -> int:
         """Objects whose name begins so, of all tenants."""

@@ -36,7 +36,6 @@ from compactlib.kv import Condition, Delete, KVEntry, KVStore, PredicateFailed
 from compactlib.kv.cell import Cell, CellState
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
-from compactlib.objects.store import delete_many
 
 ValueT = TypeVar("ValueT", Admission, Floor)
 
@@ -224,7 +223,7 @@ class ObjectFence(RuledFence):
             listed = list(self._objects.list(f"{place}/"))
             if listed and listed[0].modified_at < now - self._keep_seconds:
                 # Keep the newest version: a writer that has read it must still conflict with a fresh start.
-                delete_many(self._objects, [info.key for info in listed[1:]])
+                self._objects.delete([info.key for info in listed[1:]])
             return 0
         if record.token >= floor:
             register.forget(now=now, older_than_seconds=self._keep_seconds)

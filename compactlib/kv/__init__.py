@@ -20,7 +20,7 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.kv.batches import change_many as change_many, get_many as get_many
-    from compactlib.kv.cell import Cell as Cell, Swap as Swap, swap as swap
+    from compactlib.kv.cell import Cell as Cell, Retries as Retries, Swap as Swap, swap as swap
     from compactlib.kv.errors import (
         KeyNotFound as KeyNotFound,
         OutcomeUnknown as OutcomeUnknown,
@@ -42,22 +42,20 @@ if TYPE_CHECKING:
         Transaction as Transaction,
         Versioned as Versioned,
     )
-    from compactlib.kv.stores.dynamodb.store import DynamoStore as DynamoStore
+    from compactlib.kv.stores.dynamodb import DynamoStore as DynamoStore
     from compactlib.kv.stores.memory import MemoryStore as MemoryStore
-    from compactlib.kv.stores.metered import MeteredStore as MeteredStore
     from compactlib.kv.stores.postgres import PostgresStore as PostgresStore
     from compactlib.kv.stores.sqlite.store import SqliteStore as SqliteStore
 else:
     offer(__name__, {
         "compactlib.kv.batches": "change_many get_many",
-        "compactlib.kv.cell": "Cell Swap swap",
+        "compactlib.kv.cell": "Cell Retries Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
         "compactlib.kv.scan": "Entries KVEntry PagedEntries",
         "compactlib.kv.snapshots": "Snapshot SnapshotStore",
         "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
-        "compactlib.kv.stores.dynamodb.store": "DynamoStore",
+        "compactlib.kv.stores.dynamodb": "DynamoStore",
         "compactlib.kv.stores.memory": "MemoryStore",
-        "compactlib.kv.stores.metered": "MeteredStore",
         "compactlib.kv.stores.postgres": "PostgresStore",
         "compactlib.kv.stores.sqlite.store": "SqliteStore",
     })

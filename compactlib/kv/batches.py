@@ -2,7 +2,7 @@
 """Many keys in few requests, over any `KVStore`: `get_many` and `change_many`, and pieces of what is too large for one.
 
 What a store takes in one request its `limits` say. A batch that is larger becomes several requests, one after the
-other, and a store that can do neither is asked key by key: in this module alone.
+other.
 
 >>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()
@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from compactlib.errors import CompactlibError
-from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, TooLarge
+from compactlib.kv.errors import OutcomeUnknown, TooLarge
 from compactlib.kv.store import (
     Address,
     Delete,
@@ -40,35 +40,28 @@ _PIECES = 16
 def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versioned]:
     """What a store holds of these cells; those that are not there are left out.
 
-    One request for each `limits.max_get_many` cells; one each for a store without `get_many`. Each cell is read at some
-    moment of the call, not all at the same one.
+    One request for each `limits.max_get_many` cells. Each cell is read at some moment of the call, not all at the same
+    one.
 
     Raises:
-        CompactlibError: as `KVStore.get`, but for `KeyNotFound`.
+        CompactlibError: as `KVStore.get_many`.
     """
     wanted = list(dict.fromkeys(cells))
     most = store.limits.max_get_many
     found: dict[Address, Versioned] = {}
-    if most and len(wanted) > 1:
-        for at in range(0, len(wanted), most):
-            part = wanted[at:at + most]
-            answers = store.get_many(part)
-            found.update((cell, answer) for cell, answer in zip(part, answers, strict=True) if answer is not None)
-        return found
-    for cell in wanted:
-        try:
-            found[cell] = store.get(*cell)
-        except KeyNotFound:
-            continue
+    for at in range(0, len(wanted), most):
+        part = wanted[at:at + most]
+        answers = store.get_many(part)
+        found.update((cell, answer) for cell, answer in zip(part, answers, strict=True) if answer is not None)
     return found
 
 
 def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer | None]) -> None:
     """Put and delete keys of one partition, whatever was there.
 
-    One `transact` for each `limits.max_transact` keys, fewer where they are too large together; one request each for a
-    store without `transact`. Each request is one step, all of them are not. The same call may be made again. (DynamoDB
-    charges twice for what is written in a `transact`.)
+    One `transact` for each `limits.max_transact` keys, fewer where they are too large together. Each request is one
+    step, all of them are not. The same call may be made again. (DynamoDB charges twice for what is written in a
+    `transact`, so one key alone is not.)
 
     Args:
         store: where.
@@ -81,7 +74,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
         CompactlibError: what the store raises for the first request.
     """
     waiting = list(changes.items())
-    most = max(store.limits.max_transact, 1)
+    most = store.limits.max_transact
     if len(waiting) > most:
         _check(store, partition, waiting)
     at, size = 0, most
@@ -103,7 +96,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
 def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:
     """The values of the pieces of something larger, in order; `None` for one that is not there.
 
-    16 of them in one request, where the store can.
+    16 of them in one request.
 
     Raises:
         CompactlibError: as `get_many`.
@@ -115,7 +108,7 @@ def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Itera
 
 
 def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, bytes]]) -> None:
-    """Put the pieces of something larger, which nothing names yet; 16 of them in one request, where the store can.
+    """Put the pieces of something larger, which nothing names yet; 16 of them in one request.
 
     Raises:
         CompactlibError: what the store raises; some pieces may be written.
@@ -136,11 +129,11 @@ def _change(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buf
         store.transact((), [Put(partition, key, cast("bytes", value)) for key, value in changes if value is not None],
                        [Delete(partition, key) for key, value in changes if value is None])
         return
-    for key, value in changes:
-        if value is None:
-            store.delete(partition, key)
-        else:
-            store.set(partition, key, value)
+    (key, value), = changes
+    if value is None:
+        store.delete(partition, key)
+    else:
+        store.set(partition, key, value)
 
 
 def _check(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:

@@ -25,6 +25,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
@@ -82,11 +83,23 @@ class Retries:
         tries: writes of one call, at most.
         first_seconds: the first wait, varied between half and the whole; each is twice the one before.
         longest_seconds: the longest.
+
+    Raises:
+        InvalidInput: a number is out of its range.
     """
 
-    tries: int = 100
-    first_seconds: float = 0.002
-    longest_seconds: float = 0.1
+    tries: int = attrs.field(default=100, validator=is_whole(1))
+    first_seconds: float = attrs.field(default=0.002, validator=is_seconds())
+    longest_seconds: float = attrs.field(default=0.1, validator=is_seconds())
+
+    def paced(self, clock: Clock, rng: random.Random) -> Iterator[int]:
+        """Yield the number of each try, from 1 on; waits before all but the first."""
+        wait = self.first_seconds
+        for number in range(1, self.tries + 1):
+            if number > 1 and wait:
+                clock.sleep(wait * (0.5 + rng.random() / 2))
+                wait = min(2 * wait, self.longest_seconds)
+            yield number
 
 
 # ------------------------------------------------------------------------------------------------------ several keys
@@ -195,9 +208,7 @@ class _Swapping(Generic[ResultT]):
 
     def _run(self, decide: Callable[[Found], Swap[ResultT]]) -> ResultT:
         last: CompactlibError | None = None
-        for wait in self._waits():
-            if wait:
-                self.clock.sleep(wait)
+        for _ in self.retries.paced(self.clock, self.rng):
             found = self._read()
             happened, is_pending = self._settle(found)
             if happened is not None:
@@ -235,13 +246,6 @@ class _Swapping(Generic[ResultT]):
                 return happened.result
         raise self.unknown or last or Busy(f"{self.operation}: other writers were first {self.retries.tries} times in "
                                            f"a row; wait and call again")
-
-    def _waits(self) -> Iterator[float]:
-        yield 0.0
-        wait = self.retries.first_seconds
-        for _ in range(self.retries.tries - 1):
-            yield wait * (0.5 + self.rng.random() / 2)
-            wait = min(2 * wait, self.retries.longest_seconds)
 
     def _read(self) -> Found:
         # What an unanswered write wrote besides says whether it happened.

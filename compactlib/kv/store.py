@@ -121,23 +121,23 @@ class KVLimits:
         max_partition_bytes: the longest partition.
         max_key_bytes: the longest key.
         max_value_bytes: the longest value.
-        max_transact: conditions, puts and deletes of one `transact` together; 0 if the store has none.
-        max_get_many: cells of one `get_many`; 0 if the store has none.
+        max_transact: conditions, puts and deletes of one `transact` together.
+        max_get_many: cells of one `get_many`.
 
     Raises:
-        InvalidInput: one is no whole number, or negative.
+        InvalidInput: one is less than 1.
     """
 
     max_partition_bytes: int
     max_key_bytes: int
     max_value_bytes: int
     max_transact: int
-    max_get_many: int = 0
+    max_get_many: int
 
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
-            if value < 0:
-                raise InvalidInput(f"{name} is {value}; give 0 or more")
+            if value < 1:
+                raise InvalidInput(f"{name} is {value}; give 1 or more")
 
 
 @attrs.frozen
@@ -346,7 +346,6 @@ class KVStore:
             InvalidInput: a key is to be put or deleted twice.
             BatchSizeTooBig: there are more than `limits.max_transact`.
             TooLarge: all of it together is more than the store takes in one step.
-            Unsupported: this store cannot change several keys in one step.
         """
         self._perform(checked_transaction(conditions, puts, deletes, self._limits))
 

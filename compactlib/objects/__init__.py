@@ -37,14 +37,11 @@ if TYPE_CHECKING:
     )
     from compactlib.objects.local import LocalObjects as LocalObjects, is_local_objects as is_local_objects
     from compactlib.objects.memory import MemoryObjects as MemoryObjects
-    from compactlib.objects.metered import MeteredObjects as MeteredObjects
     from compactlib.objects.remote import RemoteObjects as RemoteObjects
     from compactlib.objects.store import (
-        MultiDelete as MultiDelete,
         ObjectInfo as ObjectInfo,
         ObjectRef as ObjectRef,
         ObjectStore as ObjectStore,
-        delete_many as delete_many,
         read_checked as read_checked,
     )
 else:
@@ -55,7 +52,6 @@ else:
         "compactlib.objects.keys": "MAX_KEY_CHARS MAX_SEGMENT_CHARS check_prefix",
         "compactlib.objects.local": "LocalObjects is_local_objects",
         "compactlib.objects.memory": "MemoryObjects",
-        "compactlib.objects.metered": "MeteredObjects",
         "compactlib.objects.remote": "RemoteObjects",
-        "compactlib.objects.store": "MultiDelete ObjectInfo ObjectRef ObjectStore delete_many read_checked",
+        "compactlib.objects.store": "ObjectInfo ObjectRef ObjectStore read_checked",
     })

@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from compactlib._closing import Closing
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects.digest import DIGEST_BYTES, Digest
 from compactlib.objects.errors import ObjectExists
-from compactlib.objects.keys import check_range, checked_deletes
-from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore, delete_many
+from compactlib.objects.keys import check_range, checked_keys
+from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 
 _LOGGER = logging.getLogger("compactlib.objects")
 _CACHED = "cached/"
@@ -73,7 +73,7 @@ class CachedObjects(Closing):
             self._total -= size_bytes or 0
         if size_bytes is not None:
             try:
-                self._near.delete(_CACHED + key)
+                self._near.delete([_CACHED + key])
             except CompactlibError as error:
                 self._note(error)
 
@@ -134,15 +134,12 @@ class CachedObjects(Closing):
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix, after=after)
 
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        checked = checked_deletes(keys)
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = checked_keys(keys)
         try:
-            delete_many(self._store, checked)
+            self._store.delete(doomed)
         finally:
-            for key in checked:
+            for key in doomed:
                 self.forget(key)
 
     def available_bytes(self) -> int | None:

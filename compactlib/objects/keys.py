@@ -7,16 +7,12 @@ import re
 from collections.abc import Iterable
 
 from compactlib._arguments import require_names, require_whole
-from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadKey
 
 MAX_KEY_CHARS = 512
 """Longest key; S3 and Azure take 1024 bytes, of which a host's own prefix may need some."""
 MAX_SEGMENT_CHARS = 200
 """Longest part between two slashes; file systems take 255 bytes."""
-
-MAX_DELETES = 1000
-"""The most objects that one request removes: what S3 takes."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
@@ -47,20 +43,17 @@ def check_range(start: int, length: int) -> None:
     require_whole("length", length)
 
 
-def checked_deletes(keys: Iterable[str]) -> list[str]:
-    """The keys of one `delete_many`.
+def checked_keys(keys: Iterable[str]) -> list[str]:
+    """Return the keys of one `delete`.
 
     Raises:
         BadKey: one is no key.
-        InvalidInput: there are more than `MAX_DELETES`, or `keys` is no list.
+        InvalidInput: `keys` is one text, which would be read as a key for each of its letters.
     """
     require_names("keys", keys)
     checked = list(keys)
     for key in checked:
         check_key(key)
-    if len(checked) > MAX_DELETES:
-        raise InvalidInput(f"{len(checked)} objects are to be removed in one request, one takes at most {MAX_DELETES}; "
-                           f"use compactlib.objects.store.delete_many")
     return checked
 
 

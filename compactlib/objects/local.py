@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from compactlib._closing import Closing
 from compactlib.errors import Closed, NotFound, ReadOnly, StorageError
@@ -25,7 +25,7 @@ from compactlib.files.disk import (
 )
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
+from compactlib.objects.keys import check_key, check_prefix, check_range, checked_keys
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 _INCOMING = ".incoming"
@@ -267,13 +267,13 @@ class LocalObjects(Closing):
 
     # --- removing
 
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`. Durable when this returns, also if another process removed it; folders stay."""
-        self.delete_many([key])
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`. Durable when this returns, also if another process removed it; folders stay.
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """See `MultiDelete.delete_many`. Each folder is synced once."""
-        paths = [self._path(key) for key in checked_deletes(keys)]
+        Each folder is synced once.
+        """
+        self._require_open()
+        paths = [self._path(key) for key in checked_keys(keys)]
         for path in paths:
             self._unlink(path)
         for folder in dict.fromkeys(map(os.path.dirname, paths)):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from compactlib._closing import Closing
 from compactlib._sorted import SortedMap
@@ -12,7 +12,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
+from compactlib.objects.keys import check_key, check_prefix, check_range, checked_keys
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 
@@ -57,18 +57,11 @@ class MemoryObjects(Closing):
                      for key in keys if key > after]
         return iter(found)
 
-    def delete(self, key: str) -> None:
-        self._check(key)
-        self._remove([key])
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        doomed = checked_deletes(keys)
+    def delete(self, keys: Iterable[str]) -> None:
         self._require_open()
-        self._remove(doomed)
-
-    def _remove(self, keys: Iterable[str]) -> None:
+        doomed = checked_keys(keys)
         with self._lock:
-            for key in keys:
+            for key in doomed:
                 if key in self._objects:
                     del self._objects[key]
 

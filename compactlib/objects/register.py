@@ -24,7 +24,7 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.cell import look_until_seen
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key
-from compactlib.objects.store import ObjectStore, delete_many
+from compactlib.objects.store import ObjectStore
 
 _FRAME = RecordFrame("version of a register", b"CLREGSTR", 1, "<HQ16s16s")
 _ID_BYTES = 16
@@ -157,7 +157,7 @@ class ObjectRegister:
         require_age(now, older_than_seconds)
         listed = list(self._store.list(f"{self._prefix}/"))
         old = [info.key for newer, info in pairwise(listed[1:]) if newer.modified_at < now - older_than_seconds]
-        delete_many(self._store, old)
+        self._store.delete(old)
         return len(old)
 
     def versions(self) -> list[Version]:

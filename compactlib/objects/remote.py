@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from compactlib._closing import Closing
@@ -13,7 +14,7 @@ from compactlib._forks import OpenState
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
-from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
+from compactlib.objects.keys import check_key, check_prefix, check_range, checked_keys
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
 looks before each create instead, which is safe for a single writer only."""
 
 _PROBE = "compactlib-probe"
+_MAX_DELETES = 1000  # what S3 removes in one request
 _PAGE = 1000
 _FARTHEST = 1 << 62
 """No object reaches as far."""
@@ -80,7 +82,7 @@ class RemoteObjects(Closing):
         finally:
             # What is wrong with the store says more than that the probe could not be removed from it.
             with contextlib.nullcontext() if honoured else contextlib.suppress(ObjectStoreFailed):
-                self.delete(key)
+                self.delete([key])
         if not honoured:
             raise ConditionsIgnored(store=repr(self._store))
 
@@ -180,24 +182,21 @@ class RemoteObjects(Closing):
                 elif key > after and not key.startswith(_PROBE + "/"):
                     yield ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
-    def delete(self, key: str) -> None:
-        self._check(key)
-        with contextlib.suppress(ObjectNotFound), self._named("delete", key):
-            self._client.delete(self._store, key)
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """See `MultiDelete.delete_many`. S3 removes them in one request; for other stores the client below asks for
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`. S3 removes a thousand in one request; for other stores the client below asks for
         each, several at once.
         """
-        doomed = checked_deletes(keys)
         self._require_open()
-        try:
-            with self._named("delete", ", ".join(doomed[:3])):
-                self._client.delete(self._store, doomed)
-        except ObjectNotFound:
+        waiting = iter(checked_keys(keys))
+        while part := list(islice(waiting, _MAX_DELETES)):
+            if len(part) > 1:
+                with contextlib.suppress(ObjectNotFound), self._named("delete", ", ".join(part[:3])):
+                    self._client.delete(self._store, part)
+                    continue
             # A store that minds that one is absent may have left others.
-            for key in doomed:
-                self.delete(key)
+            for key in part:
+                with contextlib.suppress(ObjectNotFound), self._named("delete", key):
+                    self._client.delete(self._store, key)
 
     @contextlib.contextmanager
     def _named(self, operation: str, key: str) -> Iterator[None]:

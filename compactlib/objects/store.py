@@ -7,17 +7,14 @@ may cache it for ever, and two writers that create the same key cannot destroy e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
 import attrs
 
-from compactlib._arguments import require_names
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadDigest
-from compactlib.objects.keys import MAX_DELETES
 
 
 @attrs.frozen
@@ -97,8 +94,15 @@ class ObjectStore(Protocol):
         Objects that are created or deleted meanwhile may or may not be seen; all others are, once.
         """
 
-    def delete(self, key: str) -> None:
-        """Remove an object; no error if there is none."""
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects, any number of them and not in one step; no error for one that is not there.
+
+        Nothing is removed if one of the keys is none.
+
+        Raises:
+            ObjectStoreFailed: some may be gone; the same call may be made again.
+            InvalidInput: `keys` is one text.
+        """
 
     def available_bytes(self) -> int | None:
         """How much room there is for more objects now; `None` where it is unknown, as in a remote store."""
@@ -110,36 +114,6 @@ class ObjectStore(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None: ...
-
-
-@runtime_checkable
-class MultiDelete(Protocol):
-    """What an `ObjectStore` may offer besides: many objects removed in one request."""
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove up to `MAX_DELETES` objects, not in one step; no error for one that is not there.
-
-        Raises:
-            ObjectStoreFailed: some may be gone; the same call may be made again.
-            InvalidInput: there are more, or `keys` is one alone.
-        """
-
-
-def delete_many(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Remove objects: `MAX_DELETES` in one request if the store is a `MultiDelete`, else each by itself.
-
-    Raises:
-        InvalidInput: `keys` is one alone.
-        CompactlibError: what the store raises; some may be gone, and the same call may be made again.
-    """
-    require_names("keys", keys)
-    waiting = iter(keys)
-    while part := list(islice(waiting, MAX_DELETES)):
-        if len(part) > 1 and isinstance(store, MultiDelete):
-            store.delete_many(part)
-        else:
-            for key in part:
-                store.delete(key)
 
 
 def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:

@@ -22,7 +22,7 @@ import attrs
 from compactlib._arguments import is_whole, require_age
 from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.fences import CommittedOtherwise, Fence, FencedOff
-from compactlib.objects import Digest, ObjectNotFound, ObjectStore, check_prefix, delete_many
+from compactlib.objects import Digest, ObjectNotFound, ObjectStore, check_prefix
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, span_of
 from compactlib.spark.jobs import require_spark
 
@@ -62,7 +62,7 @@ class BlockFolder:
     def delete(self, tenant: str, shard: int, block_id: str) -> None:
         """Remove a block durably; one that is gone is fine. Raises what `ObjectStore.delete` does."""
         with self.open_objects() as objects:
-            objects.delete(self.key_of(tenant, shard, block_id))
+            objects.delete([self.key_of(tenant, shard, block_id)])
 
     def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
         """Remove blocks of which nobody knows: what merges have left that died, or came too late. Returns how many.
@@ -88,7 +88,7 @@ class BlockFolder:
                 raise Conflict(f"none of the {len(there)} blocks below {self.prefix!r} is among the {len(kept)} known "
                                f"ones, so this list is not theirs; give the blocks of the scheduler that they are for, "
                                f"or remove the objects yourself if nobody needs them")
-            delete_many(objects, old)
+            objects.delete(old)
             return len(old)
 
 
@@ -303,7 +303,7 @@ def columns_of(schema: pa.Schema) -> str:
 def _discard(objects: ObjectStore, keys: Sequence[str]) -> None:
     """Remove objects. `sweep` removes those that the store keeps, or a late attempt of Spark makes anew."""
     with contextlib.suppress(CompactlibError):
-        delete_many(objects, keys)
+        objects.delete(keys)
 
 
 def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool = False) -> tuple[pa.Schema, int]:

@@ -18,7 +18,7 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, StorageError
 from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.batches import get_many
-from compactlib.kv.cell import Attempt, Fate, Found, Retries, Swap, look_until_seen, swap
+from compactlib.kv.cell import Attempt, Fate, Found, Swap, look_until_seen, swap
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Address, Predicate
 from compactlib.staging.activity import Activity
@@ -81,23 +81,6 @@ Also = Callable[[BranchRecord], Iterable[Condition | Put | Delete]]
 """Given the next record: what is done in the same step."""
 
 
-class Backoff:
-    """Waits between the tries of one call: longer each time, drawn at random, on the caller's clock."""
-
-    def __init__(self, options: StagingOptions, clock: Clock, random: random.Random) -> None:
-        self._next = options.first_backoff_seconds
-        self._longest = options.max_backoff_seconds
-        self._clock = clock
-        self._random = random
-
-    def wait(self) -> None:
-        """Wait once."""
-        longest = min(self._next, self._longest)
-        if longest > 0:
-            self._clock.sleep(longest * (0.5 + 0.5 * self._random.random()))
-        self._next *= 2
-
-
 class BranchStore:
     """The branch records of one repository. Threads may share it.
 
@@ -125,9 +108,9 @@ class BranchStore:
         self._activity = activity
         self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
 
-    def backoff(self) -> Backoff:
-        """Return the waits of one call."""
-        return Backoff(self._options, self._clock, self._random)
+    def tries(self) -> Iterator[int]:
+        """Yield the number of each try of one call; waits before all but the first."""
+        return self._options.retries.paced(self._clock, self._random)
 
     def read(self, branch: str) -> FoundBranch:
         """Return the record of a branch, as it is now. One read.
@@ -167,9 +150,7 @@ class BranchStore:
             TooManyTries: the layers were replaced under every try.
         """
         found = self.read(branch)
-        backoff = self.backoff()
-        tries = self._options.max_read_tries
-        for _ in range(tries):
+        for _ in self.tries():
             missing: MetaRangeNotFound | RangeNotFound | None = None
             try:
                 result, holds = read(found)
@@ -183,8 +164,7 @@ class BranchStore:
                     raise missing
                 return result, found, now
             found = now
-            backoff.wait()
-        raise TooManyTries(operation=operation, branch=branch, tries=tries)
+        raise TooManyTries(operation=operation, branch=branch, tries=self._options.retries.tries)
 
     def create(self, branch: str, record: BranchRecord) -> None:
         """Write the first record of a branch. One write.
@@ -305,15 +285,14 @@ class BranchStore:
         return Swap(result, writes, conditions)
 
     def _swap(self, branch: str, decide: Callable[[Found], Swap[T]], operation: str, *, idempotent: bool) -> T:
-        options = self._options
-        retries = Retries(options.max_update_tries, options.first_backoff_seconds, options.max_backoff_seconds)
+        retries = self._options.retries
         try:
             return swap(self._store, [self.cell(branch)], decide, operation=f"{operation} of branch {branch!r}",
                         may_repeat=idempotent, judge=_by_record, retries=retries, clock=self._clock, rng=self._random)
         except Busy as error:
             if type(error) is not Busy:
                 raise
-            raise TooManyTries(operation=operation, branch=branch, tries=options.max_update_tries) from error
+            raise TooManyTries(operation=operation, branch=branch, tries=retries.tries) from error
 
     def _asked(self, change: Change, found: FoundBranch) -> BranchRecord | None:
         """Return what `change` makes of the record; `None` to leave it.

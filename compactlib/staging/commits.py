@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -16,6 +16,7 @@ from compactlib.kv import KeyNotFound, KVStore
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
+from compactlib.staging.ranges.merge import CrossedBase, MergeBase
 from compactlib.staging.stored import Fields, frame_of, pack, unpack
 from compactlib.staging.values import MetaRangeId
 
@@ -227,26 +228,41 @@ class CommitStore:
                 return False
         return False
 
-    def merge_base(self, one: CommitId | None, other: CommitId | None) -> CommitId | None:
-        """The newest common ancestor; `None` if there is none. Reads the commits down to it.
+    def merge_bases(self, ones: Collection[CommitId], others: Collection[CommitId]) -> Sequence[CommitId]:
+        """The newest common ancestors of two sets of commits: those that no other common ancestor has in its history.
 
-        Of several that are equally new it takes the one of the smallest id, so that every caller finds the same.
+        Several where the two sides merged each other. Reads the commits down to them.
         """
-        if one is None or other is None:
-            return None
-        sides = {one: 1}
-        sides[other] = sides.get(other, 0) | 2
+        sides = dict.fromkeys(ones, 1)
+        for other in others:
+            sides[other] = sides.get(other, 0) | 2
         waiting = [(-self.get(commit_id).generation, commit_id) for commit_id in sides]
         heapq.heapify(waiting)
-        while waiting:
-            _, current = heapq.heappop(waiting)
+        found: list[CommitId] = []
+        # A commit is in both histories (3), or in that of one found already (7). Without an open end on either side
+        # there is no further one.
+        while {1, 2} <= {side for _, each in waiting for side in (1, 2) if sides[each] != 7 and sides[each] & side}:
+            _, current = waiting[0]
             if sides[current] == 3:
-                return current
+                found.append(current)
+                sides[current] = 7
+                continue
+            heapq.heappop(waiting)
             for parent in self.get(current).parents:
                 if parent not in sides:
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
                 sides[parent] = sides.get(parent, 0) | sides[current]
-        return None
+        return found
+
+    def merge_base(self, ones: Collection[CommitId], others: Collection[CommitId]) -> MergeBase:
+        """What two sets of commits have in common: the records of their newest common ancestors, merged."""
+        base: MergeBase = None
+        merged: list[CommitId] = []
+        for commit_id in self.merge_bases(ones, others):
+            metarange_id = self.get(commit_id).metarange_id
+            base = CrossedBase(base, metarange_id, self.merge_base(merged, [commit_id])) if merged else metarange_id
+            merged.append(commit_id)
+        return base
 
     def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
         """The commit of a stored form, if it is the one of this id.

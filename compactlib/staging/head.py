@@ -32,6 +32,7 @@ from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import DirtyBranch, TooManyTries
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import MAX_BATCH_KEYS
+from compactlib.staging.ranges.merge import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import CommitReport, Counts, ResetReport
 from compactlib.staging.staged import Staged
@@ -190,11 +191,11 @@ class HeadBuilder:
     def merge(self, source: CommitId | None) -> NextHead:
         """HEAD with what `source` has since they parted. If it has nothing new, HEAD stays."""
         def next_head(head: CommitId | None) -> Move:
-            base = self.context.commits.merge_base(source, head)
-            if source is None or source == base:
+            commits = self.context.commits
+            if source is None or commits.is_ancestor(source, head):
                 return Move(head)
-            metarange_of = self.context.commits.metarange_of
-            merged = self._merged(metarange_of(base), metarange_of(source), metarange_of(head))
+            base = commits.merge_base([source], [] if head is None else [head])
+            merged = self._merged(base, commits.metarange_of(source), commits.metarange_of(head))
             return self._commit(head, (source,), merged)
 
         return next_head
@@ -227,11 +228,10 @@ class HeadBuilder:
 
         return next_head
 
-    def _merged(self, base: MetaRangeId | None, source: MetaRangeId | None, present: MetaRangeId | None) -> Applied:
-        """What HEAD has, with what leads from one metarange to the other: perhaps of commits that no branch reaches."""
-        for metarange_id in base, source:
-            if metarange_id is not None and metarange_id != present:
-                self.context.committed.claim(metarange_id)  # Also where all of it is in memory.
+    def _merged(self, base: MergeBase, source: MetaRangeId | None, present: MetaRangeId | None) -> Applied:
+        """What HEAD has, with what leads from the base to the source: perhaps of commits that no branch reaches."""
+        for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
+            self.context.committed.claim(metarange_id)  # Also where all of it is in memory.
         return self.context.committed.merge(base, source, present, self.strategy)
 
     def _commit(self, head: CommitId | None, others: tuple[CommitId, ...], applied: Applied) -> Move:
@@ -294,20 +294,18 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetRe
         cell = context.branches.cell(branch)[0], mark.key
         return Condition(*cell, mark.predicate), Delete(*cell)
 
-    backoff = context.branches.backoff()
-    for _ in range(context.options.max_update_tries):
+    for _ in context.branches.tries():
         try:
             update = context.branches.update(branch, change, operation="reset_prefix", idempotent=False, also=unmarked)
         except PredicateFailed:
-            backoff.wait()  # the cleanup has claimed the new token
-            continue
+            continue  # the cleanup has claimed the new token
         if not update.is_written:
             return ResetReport(why="nothing was uncommitted under the prefix")
         _, stats = prepared[update.after.staging_token]
         if stats.tombstones:
             context.activity.wrote_tombstones(branch, update.after, stats.tombstones)
         return stats
-    raise TooManyTries(operation="reset_prefix", branch=branch, tries=context.options.max_update_tries)
+    raise TooManyTries(operation="reset_prefix", branch=branch, tries=context.options.retries.tries)
 
 
 def _batches(changes: Iterable[tuple[bytes, Staged]]) -> Iterator[dict[bytes, Staged]]:

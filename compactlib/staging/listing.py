@@ -7,7 +7,7 @@ key below it was found to be there.
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Self
 
 import attrs
 
@@ -71,21 +71,6 @@ def upper_bound(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-class Layered(Protocol):
-    """Keys in order with the record that counts, `None` for a tombstone; can seek."""
-
-    @property
-    def scanned(self) -> int:
-        """How many entries were read so far."""
-
-    def __iter__(self) -> Self: ...
-
-    def __next__(self) -> tuple[bytes, Record | None]: ...
-
-    def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key`."""
-
-
 class OverlaidScan:
     """Staged entries over the records of a metarange: of equal keys the staged one counts. For one thread.
 
@@ -143,15 +128,11 @@ def list_page(view: BranchView, request: ListRequest) -> ListPage:
     if start is None:
         return ListPage(entries=(), next_after=None)
     staged = view.staged(start, prefix=request.prefix, page_size=request.limit + 1)
-    return _page(OverlaidScan(staged, view.context.committed.scan(view.base, start)), request)
+    return page_of(OverlaidScan(staged, view.context.committed.scan(view.base, start)), request)
 
 
-def list_committed(scan: RangeScan, request: ListRequest) -> ListPage:
-    """One page of a metarange whose scan begins at `request.start()`."""
-    return _page(scan, request)
-
-
-def _page(source: Layered, request: ListRequest) -> ListPage:
+def page_of(source: OverlaidScan | RangeScan, request: ListRequest) -> ListPage:
+    """One page of a scan that begins at `request.start()`."""
     entries: list[Listed] = []
     tombstones = 0
     after: bytes | None = None

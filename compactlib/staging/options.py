@@ -11,12 +11,16 @@ import attrs
 
 from compactlib._arguments import is_whole, require_one_of
 from compactlib.errors import InvalidInput
+from compactlib.kv import Retries
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
 """What a compaction does about tokens that were sealed while it ran: give up, or leave them in front of its result."""
 
 MAX_BATCH_KEYS = 1000
 """The most keys of one `delete_many`, `put_many` or `get_many`."""
+
+
+_RETRIES = Retries(10, first_seconds=0.005, longest_seconds=5.0)
 
 
 def _is_seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -34,12 +38,9 @@ class StagingOptions:
     """Settings of a `Repository`.
 
     Attributes:
-        max_write_tries: how often a put or delete is written anew because the staging token changed under it.
-        max_read_tries: how often a read starts over because the layers it read were replaced.
-        max_update_tries: how often a change of a branch record is tried against others.
-        first_backoff_seconds: the longest wait before the second try; doubles with each one. The wait is drawn between
-            half of it and all of it. 0: no waits.
-        max_backoff_seconds: where the doubling ends.
+        retries: how often, and with which waits, a put or delete is written anew because the staging token changed
+            under it, a read starts over because the layers it read were replaced, and a change of a branch record is
+            tried against others.
         max_scanned: how many staged and committed entries one page of a listing or diff looks at before it ends early.
         on_new_sealed: `"abort"`: a compaction yields to a writer that sealed a token meanwhile, most likely a
             commit, which does what a compaction does. `"keep"`: it leaves the new tokens in front of the result.
@@ -54,11 +55,7 @@ class StagingOptions:
         InvalidInput: a number is out of its range.
     """
 
-    max_write_tries: int = attrs.field(default=8, validator=is_whole(1))
-    max_read_tries: int = attrs.field(default=10, validator=is_whole(1))
-    max_update_tries: int = attrs.field(default=10, validator=is_whole(1))
-    first_backoff_seconds: float = attrs.field(default=0.005, validator=_is_seconds)
-    max_backoff_seconds: float = attrs.field(default=5.0, validator=_is_seconds)
+    retries: Retries = _RETRIES
     max_scanned: int = attrs.field(default=100_000, validator=is_whole(1))
     on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
     grace_seconds: float = attrs.field(default=3600.0, validator=_is_seconds)

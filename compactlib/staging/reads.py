@@ -13,7 +13,7 @@ import attrs
 
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
-from compactlib.staging.listing import ListRequest, list_committed, list_page, upper_bound
+from compactlib.staging.listing import ListRequest, list_page, page_of, upper_bound
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.pages import DiffPage, ListPage
@@ -165,7 +165,7 @@ class CommittedView:
         start = request.start()
         if start is None:
             return ListPage(entries=(), next_after=None)
-        return list_committed(self.context.committed.scan(self.metarange_id, start), request)
+        return page_of(self.context.committed.scan(self.metarange_id, start), request)
 
     def records(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Record]]:
         """Every record whose key begins so, in order."""

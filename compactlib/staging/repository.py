@@ -18,7 +18,6 @@ from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.staging.audit import audit
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.compaction.compact import COMPACTS, Compactor
@@ -39,7 +38,7 @@ from compactlib.staging.record import BranchRecord
 from compactlib.staging.refs import resolve, resolve_present
 from compactlib.staging.results import StagingCompactionReport
 from compactlib.staging.status import BranchStatus, RepositoryStatus, RepositorySurvey
-from compactlib.staging.verify import verify
+from compactlib.staging.verify import audit, verify
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor

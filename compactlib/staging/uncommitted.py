@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compactlib.staging.listing import upper_bound
-from compactlib.staging.staged import Staged
 from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Difference
 from compactlib.staging.view import BranchView
@@ -45,7 +44,8 @@ def uncommitted_keys(view: BranchView, start: bytes = b"", *, prefix: bytes = b"
             yield key, Difference.between(key, difference.left, entry[1].record)
             difference = next(compacted, None)
         else:
-            yield key, _of_staged(view, key, entry[1])
+            head = view.context.committed.get(view.head, key)
+            yield key, Difference.between(key, head, entry[1].record)
         entry = next(staged, None)
 
 
@@ -53,10 +53,6 @@ def first_uncommitted(view: BranchView, *, include_staging: bool = True) -> Diff
     """The first difference between a branch and its HEAD; `None` if there is none. May read all staged entries."""
     found = uncommitted_keys(view, page_size=1, include_staging=include_staging)
     return next((difference for _, difference in found if difference is not None), None)
-
-
-def _of_staged(view: BranchView, key: bytes, staged: Staged) -> Difference | None:
-    return Difference.between(key, view.context.committed.get(view.head, key), staged.record)
 
 
 def _compacted(view: BranchView, start: bytes, prefix: bytes) -> Iterator[Difference]:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads all of a repository, and lists what is damaged or missing, or contradicts itself."""
+"""`verify` reads all of a repository and lists what is damaged or missing; `audit` checks for contradictions alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import TypeVar
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData, Unsupported
 from compactlib.kv.store import KVEntry
 from compactlib.report import Finding, VerifyReport
-from compactlib.staging.audit import contradictions
 from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
+from compactlib.staging.errors import BranchNotFound, CommitNotFound, MetaRangeNotFound
 from compactlib.staging.names import (
     BRANCHES,
     COMMITS,
@@ -42,7 +42,7 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
     met: CompactlibError | None = None
     if not findings:
         try:
-            findings += [Finding("contradiction", place, what) for place, what in contradictions(context)]
+            findings += [Finding("contradiction", place, what) for place, what in _contradictions(context)]
         except (CorruptData, Unsupported) as error:
             met = error
     live = _live(branches, commits, findings)
@@ -61,6 +61,12 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
         reader.note("a branch, or what it names", met)
     return VerifyReport(findings=(*findings, *ranges.findings), records=reader.records + ranges.records,
                         bytes_read=reader.bytes_read + ranges.bytes_read)
+
+
+def audit(context: StagingContext) -> None:
+    """See `Repository.audit`."""
+    for place, what in _contradictions(context):
+        raise AuditFailed(f"{place}: {what}")
 
 
 class _Records:
@@ -137,3 +143,66 @@ def _live(branches: dict[str, BranchRecord], commits: dict[CommitId, Commit], fi
         history.add(commit.metarange_id)
         waiting.extend(commit.parents)
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
+
+
+def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
+    """Where a record says what is not so, and what. Branches that move meanwhile are looked at again.
+
+    A branch names a commit, metarange or token that is not there, a token that was dropped or that another branch
+    names; or a commit's generation is not one more than its parents'.
+    """
+    owners: dict[StagingToken, str] = {}
+    marked = _marked(context)
+    for found in context.branches.list():
+        record = found.record
+        while True:
+            if _problem(context, marked, record) is None:
+                break
+            # Perhaps only because it moved since the marks were read.
+            marked = _marked(context)
+            problem = _problem(context, marked, record)
+            if problem is None:
+                break
+            now = _present(context, found.branch)
+            if now == record:
+                yield f"branch {found.branch!r}", problem
+                break
+            if now is None:
+                break
+            record = now
+        for token in record.tokens:
+            if token in owners:
+                yield f"token {token}", f"named by {owners[token]!r} and by {found.branch!r}"
+            owners[token] = found.branch
+    for commit_id, commit in context.commits.list():
+        try:
+            highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
+        except CommitNotFound as error:
+            yield f"commit {commit_id}", f"a parent does not exist: {error}"
+            continue
+        if commit.generation != highest + 1:
+            yield f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}"
+
+
+def _problem(context: StagingContext, marked: Set[StagingToken], record: BranchRecord) -> str | None:
+    record.audit()
+    gone = [token for token in record.tokens if token in marked]
+    if gone:
+        return f"tokens that were dropped: {gone}"
+    try:
+        context.committed.ranges_of(context.commits.metarange_of(record.commit_id))
+        context.committed.ranges_of(record.compacted_metarange_id)
+    except (CommitNotFound, MetaRangeNotFound) as error:
+        return str(error)
+    return None
+
+
+def _marked(context: StagingContext) -> set[StagingToken]:
+    return {token for mark in context.tokens.marks() if not mark.is_prepared for token in mark.tokens}
+
+
+def _present(context: StagingContext, branch: str) -> BranchRecord | None:
+    try:
+        return context.branches.read(branch).record
+    except BranchNotFound:
+        return None

@@ -68,8 +68,8 @@ class Attempts:
         self._branch = branch
         self._operation = operation
         self._was_taken = False
-        self._tries = 0
-        self._backoff = context.branches.backoff()
+        self._tries = context.branches.tries()
+        next(self._tries)
         self.found: FoundBranch = context.branches.read(branch)
 
     @property
@@ -127,11 +127,10 @@ class Attempts:
         Raises:
             TooManyTries: this was the last try.
         """
-        self._tries += 1
-        if self._tries >= self._context.options.max_write_tries:
-            raise refused or TooManyTries(operation=self._operation, branch=self._branch, tries=self._tries)
+        if next(self._tries, None) is None:
+            raise refused or TooManyTries(operation=self._operation, branch=self._branch,
+                                          tries=self._context.options.retries.tries)
         self._context.activity.retried(self._operation)
-        self._backoff.wait()
         self.found = now or self.reread()
 
     def retry_after(self, error: CompactlibError) -> None:

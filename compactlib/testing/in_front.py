@@ -15,6 +15,7 @@ set p/k
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -349,8 +350,10 @@ class ObjectsInFront:
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         return iter(self._ask("list", prefix, lambda: list(self._store.list(prefix, after=after))))
 
-    def delete(self, key: str) -> None:
-        self._ask("delete", key, lambda: self._store.delete(key))
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`. Each object is a request."""
+        for key in keys:
+            self._ask("delete", key, functools.partial(self._store.delete, [key]))
 
     def available_bytes(self) -> int | None:
         return self._store.available_bytes()

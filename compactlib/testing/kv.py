@@ -26,7 +26,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from compactlib.errors import Closed, InvalidInput, Unsupported
+from compactlib.errors import Closed, InvalidInput
 from compactlib.kv import (
     EXISTS,
     Condition,
@@ -145,19 +145,16 @@ class KVStoreConformance(ConformanceKit):
             error_from(MissingPartitionKey, store.scan, b"", case="scan")
             error_from(InvalidInput, lambda: store.scan(P, page_size=0), case="pages of 0 entries")
             error_from(InvalidInput, store.delete_if, P, b"k", None, case="delete_if with the predicate None")
-            if limits.max_transact:
-                one, other = Put(P, b"a", b"1"), Put(P, b"a", b"2")
-                error_from(InvalidInput, store.transact, [], [one, other], case="two puts of a key")
-                error_from(InvalidInput, store.transact, [], [one], [Delete(P, b"a")], case="a put and a delete of it")
-                if limits.max_transact <= _LARGEST_BATCH:
-                    puts = [Put(P, b"%d" % number, b"") for number in range(limits.max_transact)]
-                    error_from(BatchSizeTooBig, store.transact, [Condition(P, b"a", None)], puts, case="one too many")
-            if limits.max_get_many:
-                reader: Any = store
-                error_from(InvalidInput, reader.get_many, [(P, b"a"), (P, b"a")], case="one cell twice")
-                if limits.max_get_many <= _LARGEST_BATCH:
-                    too_many = [(P, b"%d" % number) for number in range(limits.max_get_many + 1)]
-                    error_from(BatchSizeTooBig, reader.get_many, too_many, case="one too many")
+            one, other = Put(P, b"a", b"1"), Put(P, b"a", b"2")
+            error_from(InvalidInput, store.transact, [], [one, other], case="two puts of a key")
+            error_from(InvalidInput, store.transact, [], [one], [Delete(P, b"a")], case="a put and a delete of it")
+            if limits.max_transact <= _LARGEST_BATCH:
+                puts = [Put(P, b"%d" % number, b"") for number in range(limits.max_transact)]
+                error_from(BatchSizeTooBig, store.transact, [Condition(P, b"a", None)], puts, case="one too many")
+            error_from(InvalidInput, store.get_many, [(P, b"a"), (P, b"a")], case="one cell twice")
+            if limits.max_get_many <= _LARGEST_BATCH:
+                too_many = [(P, b"%d" % number) for number in range(limits.max_get_many + 1)]
+                error_from(BatchSizeTooBig, store.get_many, too_many, case="one too many")
             same((keys_of(store), keys_of(store, OTHER)), ([], []))
 
     def test_limits_are_what_they_say(self, tmp_path: Path) -> None:
@@ -177,15 +174,14 @@ class KVStoreConformance(ConformanceKit):
             store.set(P, b"large", value)
             same(store.get(P, b"large").value, value)
             keys = [b"%04d" % number for number in range(self.times(1000, 200))]
-            if at_once := keys[:limits.max_transact]:
-                store.transact([], [Put(OTHER, key, b"v" + key) for key in at_once])
-                same(keys_of(store, OTHER), at_once)
-                if read_at_once := at_once[:limits.max_get_many]:
-                    reader: Any = store
-                    same([found.value for found in reader.get_many([(OTHER, key) for key in read_at_once])],
-                         [b"v" + key for key in read_at_once])
-                store.transact([], [], [Delete(OTHER, key) for key in at_once])
-                same(keys_of(store, OTHER), [])
+            at_once = keys[:limits.max_transact]
+            store.transact([], [Put(OTHER, key, b"v" + key) for key in at_once])
+            same(keys_of(store, OTHER), at_once)
+            read_at_once = at_once[:limits.max_get_many]
+            same([found and found.value for found in store.get_many([(OTHER, key) for key in read_at_once])],
+                 [b"v" + key for key in read_at_once])
+            store.transact([], [], [Delete(OTHER, key) for key in at_once])
+            same(keys_of(store, OTHER), [])
 
     def test_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
         """`SlowDown`, which is neither "not found" nor "predicate failed", and nothing was written.
@@ -217,10 +213,9 @@ class KVStoreConformance(ConformanceKit):
             ways: dict[str, Callable[[bytes, Predicate | None], object]] = {
                 "set_if": lambda key, predicate: store.set_if(P, key, b"new", predicate),
                 "delete_if": lambda key, predicate: store.delete_if(P, key, predicate),
+                "transact": lambda key, predicate: store.transact([Condition(P, key, predicate)],
+                                                                  [Put(P, key, b"new")]),
             }
-            if store.limits.max_transact:
-                ways["transact"] = lambda key, predicate: store.transact([Condition(P, key, predicate)],
-                                                                         [Put(P, key, b"new")])
             for way, write in ways.items():
                 for values, wanted, holds in _CONDITIONS:
                     if wanted is None and way == "delete_if":
@@ -417,15 +412,11 @@ class KVStoreConformance(ConformanceKit):
     # ---- several keys
 
     def test_transact_is_all_or_nothing(self, tmp_path: Path) -> None:
-        """Over several partitions, with the first condition that fails named; or `Unsupported`, and `limits` says so.
+        """Over several partitions, with the first condition that fails named.
 
-        To do: put conditions and changes into one transaction of the backend, or set limits.max_transact to 0.
+        To do: put conditions and changes into one transaction of the backend.
         """
         with closing(self.make_store(tmp_path)) as store:
-            if not store.limits.max_transact:
-                with expect(Unsupported):
-                    store.transact([Condition(P, b"k", None)], [Put(P, b"k", b"v")])
-                return
             store.transact()
             predicate = _predicate_after(store, b"a", b"1")
             conditions = [Condition(P, b"a", predicate), Condition(OTHER, b"b", None)]
@@ -447,34 +438,30 @@ class KVStoreConformance(ConformanceKit):
         lock.
         """
         with closing(self.make_store(tmp_path)) as store:
-            if store.limits.max_transact:
-                accounts = [(P, b"a"), (P, b"b"), (OTHER, b"a"), (OTHER, b"b")]
-                for partition, key in accounts:
-                    store.set(partition, key, b"100")
-                in_threads(4, lambda number: _transfer(store, accounts, random.Random(number), self.times(25, 4)))
-                same(sum(int(store.get(*account).value) for account in accounts), 400)
+            accounts = [(P, b"a"), (P, b"b"), (OTHER, b"a"), (OTHER, b"b")]
+            for partition, key in accounts:
+                store.set(partition, key, b"100")
+            in_threads(4, lambda number: _transfer(store, accounts, random.Random(number), self.times(25, 4)))
+            same(sum(int(store.get(*account).value) for account in accounts), 400)
 
     def test_get_many_answers_in_order(self, tmp_path: Path) -> None:
         """What `get` gives, for cells of any partitions; `None` for what is absent.
 
-        To do: put what the backend answers into the order of the cells asked for, absent ones included. A store that
-        cannot read several cells in one request says so by limits.max_get_many of 0.
+        To do: put what the backend answers into the order of the cells asked for, absent ones included.
         """
         with closing(self.make_store(tmp_path)) as store:
-            if not store.limits.max_get_many:
-                return
             put_all(store, [b"a", b"c", b"b"])
             store.set(OTHER, b"a", b"")
             cells = [(P, b"c"), (OTHER, b"b"), (P, b"a"), (OTHER, b"a"), (b"no such partition", b"k"), (P, b"b")]
-            reader: Any = store
-            found = reader.get_many(cells)
+            found = store.get_many(cells)
             same([None if one is None else one.value for one in found],
                  [_value(P, b"c"), None, _value(P, b"a"), b"", None, _value(P, b"b")])
             same([one for one in found if one is not None],
                  [store.get(*cell) for cell, one in zip(cells, found, strict=True) if one is not None])
-            store.set_if(*cells[0], b"new", found[0].predicate)
-            same(reader.get_many(cells[:1])[0].value, b"new")
-            same(list(reader.get_many([])), [])
+            first = found[0]
+            store.set_if(*cells[0], b"new", first and first.predicate)
+            same([found and found.value for found in store.get_many(cells[:1])], [b"new"])
+            same(list(store.get_many([])), [])
 
     # ---- handles
 
@@ -633,24 +620,20 @@ def _predicate_after(store: KVStore, key: bytes, value: bytes | None) -> Predica
 
 def _calls_of(store: KVStore) -> dict[str, _Call]:
     """Return every call that names a partition and a key; in a batch it comes after a sound one."""
-    calls: dict[str, _Call] = {
+    return {
         "get": store.get,
         "set": lambda partition, key: store.set(partition, key, b"v"),
         "set_if": lambda partition, key: store.set_if(partition, key, b"v", None),
         "delete": store.delete,
         "delete_if": lambda partition, key: store.delete_if(partition, key, EXISTS),
+        "transact: a put": lambda partition, key: store.transact(
+            [], [Put(P, b"first", b"v"), Put(partition, key, b"v")]),
+        "transact: a delete": lambda partition, key: store.transact(
+            [], [Put(P, b"first", b"v")], [Delete(partition, key)]),
+        "transact: a condition": lambda partition, key: store.transact(
+            [Condition(partition, key, None)], [Put(P, b"first", b"v")]),
+        "get_many": lambda partition, key: store.get_many([(P, b"first"), (partition, key)]),
     }
-    reader: Any = store
-    if store.limits.max_transact:
-        calls["transact: a put"] = lambda partition, key: store.transact(
-            [], [Put(P, b"first", b"v"), Put(partition, key, b"v")])
-        calls["transact: a delete"] = lambda partition, key: store.transact(
-            [], [Put(P, b"first", b"v")], [Delete(partition, key)])
-        calls["transact: a condition"] = lambda partition, key: store.transact(
-            [Condition(partition, key, None)], [Put(P, b"first", b"v")])
-    if store.limits.max_get_many > 1:
-        calls["get_many"] = lambda partition, key: reader.get_many([(P, b"first"), (partition, key)])
-    return calls
 
 
 def _transfer(store: KVStore, accounts: list[tuple[bytes, bytes]], rng: random.Random, times: int) -> None:

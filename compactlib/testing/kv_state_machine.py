@@ -89,8 +89,6 @@ class KVMachine(RuleBasedStateMachine):
           changes=st.dictionaries(st.tuples(partitions, names), st.one_of(st.none(), values), max_size=4))
     def transact(self, conditions: list[tuple[bytes, bytes, str]],
                  changes: dict[tuple[bytes, bytes], bytes | None]) -> None:
-        if not self.store.limits.max_transact:
-            return
         held = [self.condition(*condition) for condition in conditions]
         for cell in changes:
             self.remember(*cell)

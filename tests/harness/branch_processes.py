@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compactlib.errors import Busy, Conflict
-from compactlib.kv import KVStore, PostgresStore, SqliteStore
+from compactlib.kv import KVStore, PostgresStore, Retries, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.staging import (
     Branch,
@@ -36,8 +36,7 @@ ROLES = (*(("writer", number) for number in range(WRITERS)), ("reader", 0), ("re
 
 _BEGUN, _ACKNOWLEDGED, _ENDED = 0, KEYS, 2 * KEYS
 _SLOTS = 2 * KEYS + WRITERS
-_OPTIONS = StagingOptions(max_write_tries=200, max_read_tries=200, max_update_tries=200, max_backoff_seconds=0.1,
-                          grace_seconds=0)
+_OPTIONS = StagingOptions(retries=Retries(200, 0.005, 0.1), grace_seconds=0)
 
 
 class Page:

@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy
-from compactlib.kv import EXISTS, MemoryStore, Predicate, StoreFailed
+from compactlib.kv import EXISTS, MemoryStore, Predicate, Retries, StoreFailed
 from compactlib.objects import MemoryObjects
 from compactlib.staging import (
     AlwaysPolicy,
@@ -39,7 +39,7 @@ from tests.harness.interleave import ABSENT, History, HistoryOperation, Stage, S
 MAIN, SOURCE, REPOSITORY = "main", "source", "repo"
 A, B, K, M = b"a", b"b", b"k", b"m"
 KEYS = (A, B, K, M)
-OPTIONS = StagingOptions(first_backoff_seconds=0)
+OPTIONS = StagingOptions(retries=Retries(10, 0))
 CLEANS = attrs.evolve(OPTIONS, grace_seconds=0)
 COLLECTS = attrs.evolve(OPTIONS, grace_seconds=1e9, owns_ranges=True, range_grace_seconds=500)
 NOW = AlwaysPolicy(window_seconds=0)

@@ -20,7 +20,7 @@ from compactlib.catalog import (
 )
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
-from compactlib.kv import MemoryStore, MeteredStore
+from compactlib.kv import MemoryStore
 from compactlib.lab import (
     BlobSettings,
     RaftLogSettings,
@@ -33,7 +33,8 @@ from compactlib.lab import (
     replay_sensor,
     run_experiments,
 )
-from compactlib.objects import MemoryObjects, MeteredObjects
+from compactlib.metered import metered
+from compactlib.objects import MemoryObjects
 from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.scheduler import (
@@ -94,8 +95,8 @@ def scheduler(folder: Path, observer: Observer) -> None:
 
 def staging(folder: Path, observer: Observer) -> None:
     clock = ManualClock(1_700_000_000.0)
-    store = MeteredStore(MemoryStore(), observer, name="branches", clock=clock)
-    objects = MeteredObjects(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
+    store = metered(MemoryStore(), observer, name="branches", clock=clock)
+    objects = metered(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
     repo = Repository(store, CommittedRanges(objects), clock=clock, rng=Random(1), observer=observer,
                       options=StagingOptions(owns_ranges=True))
     main = repo.create_branch("main")

@@ -38,7 +38,7 @@ def test_after_a_crash_an_object_is_whole_or_not_there(tmp_path: Path) -> None:
         for number in range(2):
             store.create(f"a/{number}/x", b"whole object %d" % number)
             files.acknowledge(("created", number))
-        store.delete("a/0/x")
+        store.delete(["a/0/x"])
         files.acknowledge(("deleted", 0))
 
     def check(folder: Path, acknowledged: Sequence[object]) -> None:
@@ -103,7 +103,7 @@ def test_what_a_refused_sync_left_is_made_durable_before_it_is_read(tmp_path: Pa
         files = Refusing()
         with LocalObjects(tmp_path / str(number), files=files) as store:
             store.create("a/before", b"")
-            for change in (partial(store.create, "a/b", b"data"), partial(store.delete, "a/before")):
+            for change in (partial(store.create, "a/b", b"data"), partial(store.delete, ["a/before"])):
                 files.refuses = True
                 with pytest.raises(StorageError):
                     change()

@@ -69,13 +69,13 @@ def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
 
     monkeypatch.setattr(obstore, "delete", refuses)
     with pytest.raises(ObjectStoreFailed, match="a lease on it"):
-        store.delete("key")
+        store.delete(["key"])
     with pytest.raises(ObjectStoreFailed, match="a lease on it"):
-        store.delete_many(["key", "other"])
+        store.delete(["key", "other"])
 
 
-@pytest.mark.parametrize("act", [lambda store: store.create("4", b"new"), lambda store: store.delete("3"),
-                                 lambda store: store.delete_many(["1", "5"])])
+@pytest.mark.parametrize("act", [lambda store: store.create("4", b"new"), lambda store: store.delete(["3"]),
+                                 lambda store: store.delete(["1", "5"])])
 def test_a_change_that_is_interrupted_anywhere_leaves_a_store_that_can_be_listed(
         act: Callable[[ObjectStore], object]) -> None:
     def store_with_keys() -> MemoryObjects:

@@ -40,7 +40,7 @@ UNUSED = {
                                                   "fractions"},
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.stores.postgres",
-                                              "compactlib.kv.stores.dynamodb.store"},
+                                              "compactlib.kv.stores.dynamodb"},
     "from compactlib.blobstore import BlobStore": {"compactlib.manager", "compactlib.blobstore.reader"},
     "from compactlib.scheduler import Scheduler": {"compactlib.scheduler.worker", "compactlib.scheduler.http"},
     "from compactlib.staging import Repository": {"compactlib.staging.worker",

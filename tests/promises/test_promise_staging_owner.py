@@ -8,22 +8,23 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactlib import Stale
-from compactlib.kv import KVStore, MemoryStore, MeteredStore, SqliteStore
+from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
+from compactlib.metered import metered
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.observer import Observers
+from compactlib.observer import EventRecorder
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
 from compactlib.testing import StoreInFront
 
-OPTIONS = StagingOptions(owns_ranges=True, range_grace_seconds=0, grace_seconds=0, first_backoff_seconds=0)
-SHARED = StagingOptions(range_grace_seconds=0, grace_seconds=0, first_backoff_seconds=0)
+OPTIONS = StagingOptions(owns_ranges=True, range_grace_seconds=0, grace_seconds=0, retries=Retries(10, 0))
+SHARED = StagingOptions(range_grace_seconds=0, grace_seconds=0, retries=Retries(10, 0))
 KEYS = [b"%04d" % number for number in range(300)]
 
 
@@ -233,7 +234,7 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
 
 def test_reclaim_keeps_staged_entries_of_a_repository_beside(world: World) -> None:
     """In the same key-value store: tokens that it does not know are another's."""
-    options = StagingOptions(owns_ranges=True, grace_seconds=0, first_backoff_seconds=0)
+    options = StagingOptions(owns_ranges=True, grace_seconds=0, retries=Retries(10, 0))
     prod = filled(world.open(options=options))
     prod.branch("main").put(b"staged", b"1")
     beside = world.open(options=options, repository="beside")
@@ -358,8 +359,8 @@ def test_store_without_a_place_member_says_nothing() -> None:
 
 def test_metered_store_has_the_place_of_the_one_behind_it(disk: OnDisk) -> None:
     filled(disk.open())
-    metered = MeteredStore(disk.catalogue("prod"), Observers(), name="catalogue")
-    assert_collects(Repository(metered, CommittedRanges(disk.objects), options=OPTIONS), disk)
+    store = metered(disk.catalogue("prod"), EventRecorder(), name="catalogue")
+    assert_collects(Repository(store, CommittedRanges(disk.objects), options=OPTIONS), disk)
 
 
 # ------------------------------------------------------------------------------------------- adoption
@@ -494,17 +495,11 @@ class NoDeletes(MemoryObjects):
 
     denies = True
 
-    def delete(self, key: str) -> None:
-        self._require_right(key)
-        super().delete(key)
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        self._require_right(keys[0])
-        super().delete_many(keys)
-
-    def _require_right(self, key: str) -> None:
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = list(keys)
         if self.denies:
-            raise ObjectStoreFailed(operation="delete", key=key, detail="403 AccessDenied")
+            raise ObjectStoreFailed(operation="delete", key=doomed[0], detail="403 AccessDenied")
+        super().delete(doomed)
 
 
 def test_collection_marks_nothing_where_deletes_are_denied() -> None:

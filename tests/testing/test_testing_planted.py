@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed, Unsupported
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_id
 from compactlib.fences import Admission, FencedOff, MemoryFence
@@ -367,7 +367,7 @@ class TakesAnyKey(MemoryObjects):
 
 class LosesTheShorterKey(MemoryObjects):
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        self.delete(key.split("/", maxsplit=1)[0])
+        self.delete([key.split("/", maxsplit=1)[0]])
         return super().create(key, data)
 
 
@@ -377,9 +377,9 @@ class OwesRoom(MemoryObjects):
 
 
 class RemovesBeforeItChecks(MemoryObjects):
-    def delete_many(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.delete(key)
+            super().delete([key])
 
 
 class ObjectsStayOpen(MemoryObjects):
@@ -767,16 +767,7 @@ def test_every_promise_has_a_planted_mistake(suite: type[Any]) -> None:
         name for name in vars(suite) if name.startswith("test_")]
 
 
-class NoTransactions(MemoryStore):
-    def __init__(self) -> None:
-        super().__init__(limits=KVLimits(100, 100, 1000, 0))
-
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        raise Unsupported("this store changes one key at a time; use another")
-
-
 @pytest.mark.parametrize(("suite", "check"), [
-    (KVStoreConformance, partial(check_kv_store, lambda folder, page_size=None: NoTransactions())),
     (KVStoreConformance, partial(check_kv_store, lambda folder, page_size=None: MemoryStore(), effort_percent=10)),
     (ObjectStoreConformance, partial(check_object_store, lambda folder: MemoryObjects())),
     (ExecutorConformance, partial(check_executor, Sound)),

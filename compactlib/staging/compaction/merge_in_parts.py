@@ -23,7 +23,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import LocalExecutor
-from compactlib.objects import ObjectRef, ObjectStore, delete_many, read_checked
+from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
@@ -116,7 +116,7 @@ class MergeInParts:
         finally:
             # Those that are left, as by a process that died, are removed by a garbage collection.
             with suppress(CompactlibError):
-                delete_many(files.objects, [each.ref.key for each in staged])
+                files.objects.delete([each.ref.key for each in staged])
         made: list[ClosedRange] = []
         counts = Counter[str]()
         for closed, counted in merged:

@@ -45,8 +45,6 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound
-from compactlib.objects.keys import MAX_DELETES
-from compactlib.objects.store import delete_many
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import (
     COLLECTION,
@@ -64,6 +62,7 @@ _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
 _SEEN: Final = ".seen"
 """Behind the name of a doom mark that lies in the future: the mark of when it was seen first."""
+_FILES_AT_ONCE: Final = 1000
 _MAX_SKEW_SECONDS: Final = 3600.0
 """Marks that lie further in the future were made by a clock gone wrong."""
 
@@ -106,7 +105,7 @@ class RangeCollector:
             ObjectStoreFailed, StorageError: the store denies deletes, say; then no mark is left either.
         """
         # Marks that could not be taken away again would turn writers away: so a delete comes first, of nothing.
-        self._files.objects.delete(self._files.path_of_doom(COLLECTION, self._files.new_name()))
+        self._files.objects.delete([self._files.path_of_doom(COLLECTION, self._files.new_name())])
         self._begin()
         self._remove_old(INCOMING)
         self._remove_old(REUSED)
@@ -144,11 +143,11 @@ class RangeCollector:
         """Remove the doom marks. Each one that stays turns writers away, so one that cannot be removed stops none."""
         failed: CompactlibError | None = None
         with contextlib.suppress(CompactlibError):
-            delete_many(self._files.objects, marks)
+            self._files.objects.delete(marks)
             return
         for mark in marks:
             try:
-                self._files.objects.delete(mark)
+                self._files.objects.delete([mark])
             except CompactlibError as error:
                 failed = error
         if failed is not None:
@@ -171,12 +170,12 @@ class RangeCollector:
         return deleted
 
     def _delete_files(self, folder: str, files: list[StoredFile]) -> None:
-        for at in range(0, len(files), MAX_DELETES):
+        for at in range(0, len(files), _FILES_AT_ONCE):
             self._budget.check()
             self._require_owner()
-            part = files[at:at + MAX_DELETES]
+            part = files[at:at + _FILES_AT_ONCE]
             try:
-                delete_many(self._files.objects, [self._files.prefix + folder + file.id for file in part])
+                self._files.objects.delete([self._files.prefix + folder + file.id for file in part])
             finally:
                 for file in part:
                     self._files.forget(file.id)
@@ -230,8 +229,8 @@ class RangeCollector:
                 if self._files.prefix + DOOMED + mark.id not in own}
 
     def _remove_old(self, folder: str) -> None:
-        delete_many(self._files.objects, [self._files.prefix + folder + mark.id for mark in self._files.list(folder)
-                                          if not self._is_young(mark)])
+        self._files.objects.delete([self._files.prefix + folder + mark.id for mark in self._files.list(folder)
+                                    if not self._is_young(mark)])
 
     def _remove_old_dooms(self) -> None:
         marks = list(self._files.list(DOOMED))
@@ -247,7 +246,7 @@ class RangeCollector:
                         self._files.objects.create(self._files.prefix + DOOMED + seen, b"")
         # Without a grace its own trace is old at once; a writer has to find it.
         paths = {self._files.prefix + DOOMED + name for name in old} - {self._trace}
-        delete_many(self._files.objects, sorted(paths))
+        self._files.objects.delete(sorted(paths))
 
     def _is_young(self, file: StoredFile) -> bool:
         return file.modified_at > self._now - self._grace_seconds

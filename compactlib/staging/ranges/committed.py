@@ -18,7 +18,7 @@ from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.ranges.cursor import RangeLookup, RangeScan
 from compactlib.staging.ranges.diff import RangeDiff
 from compactlib.staging.ranges.files import RangeFiles
-from compactlib.staging.ranges.merge import merge_metaranges
+from compactlib.staging.ranges.merge import MergeBase, merge_metaranges
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat
@@ -126,16 +126,17 @@ class CommittedRanges:
         """
         return RangeDiff(self._files, self._metarange(left), self._metarange(right), start, end)
 
-    def merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
+    def merge(self, base: MergeBase, source: MetaRangeId | None, destination: MetaRangeId | None,
               strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:
         """`destination` with what changed from `base` to `source`; counts are against `destination`.
+
+        A base of several common ancestors is a `CrossedBase` (`compactlib.staging.ranges.merge`).
 
         Raises:
             MergeConflict: keys were changed differently on both sides, and the strategy is `"fail"`.
             BudgetSpent: as for `apply`.
         """
-        return merge_metaranges(self._files, self._rule, self._metarange(base), self._metarange(source),
-                                self._metarange(destination), destination, strategy,
+        return merge_metaranges(self._files, self._rule, base, source, destination, strategy,
                                 Budget() if budget is None else budget, self._background)
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:

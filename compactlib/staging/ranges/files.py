@@ -189,7 +189,7 @@ class RangeFiles:
                     decoded(self.objects.get(path))  # It may be of another format.
                 except CorruptData:
                     # Damaged, or copied here in part: by its name it ought to be what is at hand.
-                    self.objects.delete(path)
+                    self.objects.delete([path])
                     with contextlib.suppress(ObjectExists):
                         self.objects.create(path, data)
             return True

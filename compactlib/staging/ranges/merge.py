@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three-way merge of metaranges: what the source changed is made to the destination."""
+"""The three-way merge of metaranges: what the source changed since the base is made to the destination.
+
+Branches that merged each other have several newest common ancestors, and none of them alone says who changed a key
+since. Their base is then their own merge, over what they in turn have in common (`CrossedBase`). It is computed for
+the keys in which the source differs from one of them: where the source equals all of them, it equals their merge.
+A key that they hold differently, each by a change of its own, has no state in the base: unless source and destination
+agree about it, it is a conflict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
 
 from compactlib._arguments import require_one_of
 from compactlib.budget import Budget
@@ -15,7 +26,7 @@ from compactlib.staging.ranges.diff import RangeDiff
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, are_same
+from compactlib.staging.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, Record, are_same
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -24,29 +35,102 @@ MAX_CONFLICTS: Final = 100
 """How many keys a `MergeConflict` names."""
 
 
-def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MetaRange, source: MetaRange,
-                     destination: MetaRange, destination_id: MetaRangeId | None, strategy: MergeStrategy,
-                     budget: Budget, background: Executor | None = None) -> Applied:
+@attrs.frozen
+class CrossedBase:
+    """The merge of two common ancestors, neither of which has the other in its history.
+
+    Attributes:
+        one: the records of the first, or the merge of several.
+        other: the records of the second.
+        base: what the two have in common.
+    """
+
+    one: MergeBase
+    other: MetaRangeId | None
+    base: MergeBase
+
+    def ancestors(self) -> list[MetaRangeId | None]:
+        """The records of the common ancestors that it merges."""
+        return [*(self.one.ancestors() if isinstance(self.one, CrossedBase) else [self.one]), self.other]
+
+    def metaranges(self) -> set[MetaRangeId]:
+        """All metaranges that reading it takes."""
+        return metaranges_of(self.one) | metaranges_of(self.other) | metaranges_of(self.base)
+
+
+MergeBase: TypeAlias = MetaRangeId | CrossedBase | None
+"""What the two sides of a merge have in common."""
+
+_States: TypeAlias = tuple[Record | None, ...]
+"""The state of a key in a base: one; none if its ancestors disagree."""
+
+
+def metaranges_of(base: MergeBase) -> set[MetaRangeId]:
+    """All metaranges that reading a base takes."""
+    if isinstance(base, CrossedBase):
+        return base.metaranges()
+    return set() if base is None else {base}
+
+
+def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MergeBase, source: MetaRangeId | None,
+                     destination: MetaRangeId | None, strategy: MergeStrategy, budget: Budget,
+                     background: Executor | None = None) -> Applied:
     """See `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's there."""
     require_one_of("the strategy", strategy, MergeStrategy)
-    differences = RangeDiff(files, base, source, b"")
-    changes = _merged_changes(differences, RangeLookup(files, destination), strategy)
-    return Apply(files, rule, destination, changes, budget, elsewhere=source.entries,
-                 background=background).run(destination_id)
+
+    def read(metarange_id: MetaRangeId | None) -> MetaRange:
+        return files.read_metarange(metarange_id, rule)
+
+    new, present = read(source), read(destination)
+    changes = _merged_changes(_differences(files, read, base, new), RangeLookup(files, present), strategy)
+    return Apply(files, rule, present, changes, budget, elsewhere=new.entries, background=background).run(destination)
 
 
-def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
+def _differences(files: RangeFiles, read: Callable[[MetaRangeId | None], MetaRange], base: MergeBase,
+                 source: MetaRange) -> Iterator[tuple[bytes, _States, Record | None]]:
+    """Yield each key in which the source may differ from the base, its states in the base, and the source's."""
+    def lookup(base: MergeBase) -> Callable[[bytes], _States]:
+        if isinstance(base, CrossedBase):
+            one, other, before = lookup(base.one), lookup(base.other), lookup(base.base)
+            return lambda key: _merged_states(one(key), other(key), before(key))
+        ranges = RangeLookup(files, read(base))
+        return lambda key: (ranges.get(key),)
+
+    if not isinstance(base, CrossedBase):
+        for difference in RangeDiff(files, read(base), source, b""):
+            yield difference.key, (difference.left,), difference.right
+        return
+    states = lookup(base)
+    found = heapq.merge(*(RangeDiff(files, read(each), source, b"") for each in base.ancestors()), key=_key_of)
+    for key, differences in groupby(found, _key_of):
+        yield key, states(key), next(differences).right
+
+
+def _key_of(difference: Difference) -> bytes:
+    return difference.key
+
+
+def _merged_states(one: _States, other: _States, before: _States) -> _States:
+    if _agree(one, other) or _agree(other, before):
+        return one
+    return other if _agree(one, before) else ()
+
+
+def _agree(one: _States, other: _States) -> bool:
+    return bool(one and other) and are_same(one[0], other[0])
+
+
+def _merged_changes(differences: Iterator[tuple[bytes, _States, Record | None]], destination: RangeLookup,
                     strategy: MergeStrategy) -> Iterator[tuple[bytes, Change]]:
     conflicts: list[bytes] = []
-    for difference in differences:
-        key = difference.key
-        there = destination.get(key)
-        if are_same(there, difference.right):
+    for key, before, theirs in differences:
+        ours = destination.get(key)
+        if are_same(ours, theirs) or _agree(before, (theirs,)):
             continue
-        if are_same(there, difference.left) or strategy == "source_wins":
+        if _agree(before, (ours,)) or strategy == "source_wins":
             # After a conflict nothing will be published any more.
             if not conflicts:
-                yield key, difference.right
+                yield key, theirs
         elif strategy == "fail":
             conflicts.append(key)
             if len(conflicts) == MAX_CONFLICTS:

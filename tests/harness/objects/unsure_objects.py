@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from compactlib.clock import Clock
 from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStoreFailed
@@ -62,10 +62,11 @@ class UnsureObjects(MemoryObjects):
             self._raise(prefix)
         return super().list(prefix, after=after)
 
-    def delete(self, key: str) -> None:
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = list(keys)
         if self._fails():
-            self._raise(key)
-        super().delete(key)
+            self._raise(doomed[0])
+        super().delete(doomed)
 
     def close(self) -> None:
         """It is used again."""

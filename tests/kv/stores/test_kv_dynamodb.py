@@ -30,8 +30,7 @@ from compactlib.kv import (
     StoreFailed,
 )
 from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, NotAStore, TooLarge
-from compactlib.kv.stores.dynamodb.errors import refused
-from compactlib.kv.stores.dynamodb.wire import is_whole
+from compactlib.kv.stores.dynamodb import is_whole, refused
 from compactlib.testing.kv import P, keys_of
 from tests.harness.kv import servers
 from tests.harness.kv.dynamodb import answer, make, make_proxy, new_table

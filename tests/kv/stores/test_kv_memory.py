@@ -26,7 +26,7 @@ def test_a_predicate_that_is_a_version_never_holds_again() -> None:
 
 
 def test_its_limits_can_be_set() -> None:
-    limits = KVLimits(max_partition_bytes=1, max_key_bytes=2, max_value_bytes=3, max_transact=0)
+    limits = KVLimits(max_partition_bytes=1, max_key_bytes=2, max_value_bytes=3, max_transact=1, max_get_many=1)
     store = MemoryStore(limits=limits)
     store.set(b"p", b"kk", b"vvv")
     with pytest.raises(TooLarge, match=r"a value of 4 bytes was given, this store takes at most 3"):

@@ -11,7 +11,7 @@ from typing import Any
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
-from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome
@@ -42,7 +42,7 @@ class Repositories:
     has_peers = True
 
     def settings(self) -> Sequence[StagingOptions]:
-        return [StagingOptions(grace_seconds=0, owns_ranges=True, first_backoff_seconds=0)]
+        return [StagingOptions(grace_seconds=0, owns_ranges=True, retries=Retries(10, 0))]
 
     def open(self, world: World, settings: StagingOptions) -> Repository:
         store, objects = self.stores_of(world)

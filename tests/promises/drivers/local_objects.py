@@ -121,10 +121,7 @@ class LocalObjectsDriver:
             return
         chosen = tuple(rng.sample(keys, 1 if kind == "delete" else 3))
         with journal.trying(Deleted(chosen)):
-            if kind == "delete":
-                store.store.delete(chosen[0])
-            else:
-                store.store.delete_many(chosen)
+            store.store.delete(chosen)
 
     def check(self, store: Writer, journal: Journal, *, damage: str) -> None:
         objects, allowed = store.store, allowed_of(journal)

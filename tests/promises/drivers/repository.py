@@ -15,7 +15,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError
-from compactlib.kv import EXISTS, KVStore, MemoryStore
+from compactlib.kv import EXISTS, KVStore, MemoryStore, Retries
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.staging import (
     AlwaysPolicy,
@@ -102,7 +102,7 @@ class RepositoryDriver:
         self._reclaims: WeakKeyDictionary[Clock, int] = WeakKeyDictionary()
 
     def settings(self) -> Sequence[Settings]:
-        ours = StagingOptions(owns_ranges=True, first_backoff_seconds=0)
+        ours = StagingOptions(owns_ranges=True, retries=Retries(10, 0))
         return [Settings(ours, SplitRule(raggedness=3)),
                 Settings(attrs.evolve(ours, on_new_sealed="keep", max_scanned=4),
                          SplitRule(raggedness=1000), 0, PlainFormat(), SqliteSettings("full", 2)),

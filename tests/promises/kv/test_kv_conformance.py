@@ -13,9 +13,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from compactlib.kv import KVStore, MemoryStore, MeteredStore, SqliteStore
+from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.metered import metered
+from compactlib.observer import EventRecorder
 from compactlib.testing import KVStoreConformance, kv_machine
-from tests.harness.recording import RecordingObserver
 
 
 class TestMemoryStore(KVStoreConformance):
@@ -34,9 +35,9 @@ TestMemoryStoreThatComparesValuesMachine = kv_machine(lambda: MemoryStore(predic
 TestMemoryStoreThatComparesValuesMachine.settings = settings(max_examples=50, stateful_step_count=40)
 
 
-class TestMeteredStore(KVStoreConformance):
+class TestMetered(KVStoreConformance):
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return MeteredStore(MemoryStore(page_size=page_size or 1000), RecordingObserver(), name="kit")
+        return metered(MemoryStore(page_size=page_size or 1000), EventRecorder(), name="kit")
 
 
 @contextlib.contextmanager

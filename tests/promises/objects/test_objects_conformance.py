@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from compactlib.objects import LocalObjects, MemoryObjects, MeteredObjects, ObjectStore, RemoteObjects
+from compactlib.metered import metered
+from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore, RemoteObjects
+from compactlib.observer import EventRecorder
 from compactlib.testing import ObjectStoreConformance
 from tests.harness.kv import servers
 from tests.harness.objects import s3_servers
-from tests.harness.recording import RecordingObserver
 
 
 class TestMemoryObjects(ObjectStoreConformance):
@@ -30,9 +31,9 @@ class TestLocalObjects(ObjectStoreConformance):
         return LocalObjects(folder)
 
 
-class TestMeteredObjects(ObjectStoreConformance):
+class TestMetered(ObjectStoreConformance):
     def make_store(self, folder: Path) -> ObjectStore:
-        return MeteredObjects(MemoryObjects(), RecordingObserver(), name="kit")
+        return metered(MemoryObjects(), EventRecorder(), name="kit")
 
 
 @pytest.mark.cluster

@@ -157,7 +157,7 @@ def test_a_missing_command_is_named() -> None:
 
 
 def test_a_store_without_transactions_is_refused() -> None:
-    limits = attrs.evolve(MemoryStore().limits, max_transact=0)
+    limits = attrs.evolve(MemoryStore().limits, max_transact=3)
     with pytest.raises(Unsupported, match="has no transactions"):
         KVLog(MemoryStore(limits=limits))
 

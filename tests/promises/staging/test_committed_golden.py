@@ -78,7 +78,7 @@ def test_files_of_the_first_release_are_read(name: str) -> None:
     layer, objects, base = stored(PlainFormat())
     for path, golden in ((f"metaranges/{base}", "staging-metarange-v1.bin"),
                          (f"ranges/{RANGE}", f"staging-range-{name}-v1.bin")):
-        objects.delete(path)
+        objects.delete([path])
         objects.create(path, (GOLDEN / golden).read_bytes())
     assert dict(layer.scan(base)) == CONTENT
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions
 from compactlib.testing import Killed, Request, StoreInFront
 
 WEEK = 7 * 86_400.0
-OPTIONS = StagingOptions(owns_ranges=True, first_backoff_seconds=0)
+OPTIONS = StagingOptions(owns_ranges=True, retries=Retries(10, 0))
 
 
 class Place:

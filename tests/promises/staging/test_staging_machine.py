@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ class ModelCommit:
     generation: int
 
 
+NUMBERS = count()
+
+
 def merged(base: Contents, source: Contents, destination: Contents, strategy: str) -> Contents | None:
     """`None` if there is a conflict."""
     result = dict(destination)
@@ -89,11 +93,11 @@ def differences(head: Contents, now: Contents) -> list[tuple[bytes, str, bytes |
             if head.get(key) != now.get(key)]
 
 
-def merge_base(commits: dict[str, ModelCommit], one: str | None, other: str | None) -> str | None:
-    """The newest common ancestor; of several that are equally new the one of the smallest id."""
-    def ancestors(commit_id: str | None) -> set[str]:
+def merge_bases(commits: dict[str, ModelCommit], ones: list[str], others: list[str]) -> list[str]:
+    """The common ancestors that no other common ancestor has in its history."""
+    def history(heads: list[str]) -> set[str]:
         found: set[str] = set()
-        waiting = [] if commit_id is None else [commit_id]
+        waiting = list(heads)
         while waiting:
             current = waiting.pop()
             if current not in found:
@@ -101,7 +105,29 @@ def merge_base(commits: dict[str, ModelCommit], one: str | None, other: str | No
                 waiting += commits[current].parents
         return found
 
-    return min(ancestors(one) & ancestors(other), key=lambda each: (-commits[each].generation, each), default=None)
+    common = history(ones) & history(others)
+    older = {each for commit_id in common for each in history([*commits[commit_id].parents])}
+    return sorted(common - older, key=lambda each: (-commits[each].generation, each))
+
+
+def base_contents(commits: dict[str, ModelCommit], ones: list[str], others: list[str]) -> Contents:
+    """What two sets of commits have in common; a key that its newest common ancestors disagree about is unlike any."""
+    bases = merge_bases(commits, ones, others)
+    if not bases:
+        return {}
+    base = dict(commits[bases[0]].contents)
+    for number, commit_id in enumerate(bases[1:], 1):
+        before, other = base_contents(commits, bases[:number], [commit_id]), commits[commit_id].contents
+        for key in {*base, *other, *before}:
+            if other.get(key) in (base.get(key), before.get(key)):
+                continue
+            is_theirs = base.get(key) == before.get(key)
+            base.pop(key, None)
+            if not is_theirs:
+                base[key] = b"unlike %d" % next(NUMBERS)
+            elif key in other:
+                base[key] = other[key]
+    return base
 
 
 class BranchMachine(RuleBasedStateMachine):
@@ -264,11 +290,10 @@ class BranchMachine(RuleBasedStateMachine):
     def merge(self, name: str, other: str, strategy: Any) -> None:
         branch, model = self.pick(name)
         source_branch, source = self.pick(other)
-        base = merge_base(self.commits, source.commit_id, model.commit_id)
-        before = {} if base is None else self.commits[base].contents
-        result = merged(before, source.head, model.head, strategy)
+        heads = list(filter(None, [source.commit_id])), list(filter(None, [model.commit_id]))
+        result = merged(base_contents(self.commits, *heads), source.head, model.head, strategy)
         self.move(model, lambda: branch.merge(source_branch.name, strategy=strategy), result,
-                  no_changes=source.commit_id is None or base == source.commit_id, parent=source.commit_id)
+                  no_changes=merge_bases(self.commits, *heads) == heads[0], parent=source.commit_id)
 
     @rule(name=names, other=names, way=st.sampled_from(["revert", "cherry_pick"]), back=st.integers(0, 3))
     def apply_commit(self, name: str, other: str, way: str, back: int) -> None:

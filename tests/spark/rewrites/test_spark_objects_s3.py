@@ -259,7 +259,7 @@ def test_what_another_attempt_has_left_is_taken_if_it_is_the_same_and_never_repl
         first = blocks_in(objects, folder, (block.id for block in made))
         # As by a driver that died before it committed, and one whose commit was not answered.
         assert merge_blocks(spark, folder, MemoryFence(), 7) == made
-        objects.delete(folder.key_of("acme", 3, made[0].id))
+        objects.delete([folder.key_of("acme", 3, made[0].id)])
         objects.create(folder.key_of("acme", 3, made[0].id), b"another")
         with pytest.raises(Exception, match="ObjectExists"):
             merge_blocks(spark, folder, MemoryFence(), 7)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,8 @@ def test_keys_that_do_not_ascend_are_refused(spark: SparkSession, tmp_path: Path
 
 def test_changes_that_cannot_be_removed_again_are_left(spark: SparkSession, tmp_path: Path) -> None:
     class Keeping(LocalObjects):
-        def delete(self, key: str) -> None:
-            raise ObjectStoreFailed(operation="delete", key=key, detail="not now")
+        def delete(self, keys: Iterable[str]) -> None:
+            raise ObjectStoreFailed(operation="delete", key=next(iter(keys)), detail="not now")
 
     merge = StagingMerge(spark, CommittedRanges(Keeping(tmp_path)), functools.partial(LocalObjects, tmp_path))
     assert merge.apply(None, [(key(1), Record.of(b"1"))]).added == 1

@@ -31,7 +31,7 @@ ODD: RecordSet = {
 
 
 def replace(objects: MemoryObjects, key: str, data: bytes) -> None:
-    objects.delete(key)
+    objects.delete([key])
     objects.create(key, data)
 
 
@@ -105,7 +105,7 @@ def test_a_missing_metarange_and_a_missing_range_are_named() -> None:
     base = written(committed(objects), CONTENT)
     layer = committed(objects, cache_bytes=0)
     gone = layer.ranges_of(base)[1]
-    objects.delete(f"ranges/{gone.range_id}")
+    objects.delete([f"ranges/{gone.range_id}"])
     with pytest.raises(RangeNotFound) as range_missing:
         list(layer.scan(base))
     assert range_missing.value.range_id == gone.range_id
@@ -115,7 +115,7 @@ def test_a_missing_metarange_and_a_missing_range_are_named() -> None:
         list(layer.diff(None, base))
     with pytest.raises(RangeNotFound):
         layer.apply(base, [(gone.min_key, None)])
-    objects.delete(f"metaranges/{base}")
+    objects.delete([f"metaranges/{base}"])
     for call in (lambda: layer.get(base, b"a"), lambda: layer.scan(base), lambda: layer.apply(base, []),
                  lambda: layer.diff(base, None),
                  lambda: layer.collect(lambda: LiveMetaRanges(needed=frozenset([base])), grace_seconds=0)):
@@ -272,9 +272,9 @@ def test_verify_reads_each_range_once_and_lists_what_is_missing() -> None:
     both = layer.verify(live(base, more))
     entries = {entry.range_id: entry.count for each in (base, more) for entry in layer.ranges_of(each)}
     assert (both.is_sound, both.records) == (True, sum(entries.values()))
-    objects.delete(f"metaranges/{base}")
+    objects.delete([f"metaranges/{base}"])
     first = layer.ranges_of(more)[0].range_id
-    objects.delete(f"ranges/{first}")
+    objects.delete([f"ranges/{first}"])
     found = layer.verify(live(base, more))
     assert {(each.kind, each.place) for each in found.findings} == {
         ("missing", f"metaranges/{base}"), ("missing", f"ranges/{first}")}

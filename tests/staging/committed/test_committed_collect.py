@@ -387,7 +387,7 @@ def test_a_metarange_that_another_collection_takes_while_it_is_read_is_missed_on
         if (operation, key) == ("get", path) and path in world.files():
             # The branch goes, and another collection takes what it needed; or the file is lost.
             if is_needed:
-                world.objects.delete(path)
+                world.objects.delete([path])
             else:
                 world.branch = None
                 world.collect()

@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.kv import EXISTS
+from compactlib.kv import EXISTS, Retries
 from compactlib.staging import BranchNotFound, StagingOptions
 from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys
 from compactlib.staging.listing import MAX_LIST_LIMIT
@@ -106,13 +106,19 @@ def test_a_metarange_must_be_there_before_it_is_committed() -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"max_write_tries": 0}, {"max_read_tries": 0}, {"max_update_tries": 0}, {"first_backoff_seconds": -1},
-    {"max_backoff_seconds": float("nan")}, {"max_scanned": 0},
-    {"max_read_tries": 2.5}, {"max_write_tries": float("inf")}, {"max_scanned": 2.5}, {"grace_seconds": 10**400},
+    {"max_scanned": 0}, {"max_scanned": 2.5}, {"grace_seconds": 10**400},
 ])
 def test_settings_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         StagingOptions(**options)
+
+
+@pytest.mark.parametrize("retries", [
+    {"tries": 0}, {"tries": 2.5}, {"tries": float("inf")}, {"first_seconds": -1}, {"longest_seconds": float("nan")},
+])
+def test_retries_out_of_range(retries: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Retries(**retries)
 
 
 def rewritten(world: World, change: Callable[[bytearray], None]) -> None:
@@ -151,7 +157,7 @@ def test_a_missing_range_is_named_and_no_answer() -> None:
     world = World()
     main = world.branch({"a": "1"}, staged={"b": None})
     for key in [info.key for info in world.objects.list("ranges/")]:
-        world.objects.delete(key)
+        world.objects.delete([key])
     again = World(world.store, world.objects, seed=2).repo.branch("main")
     for call in (lambda: again.get(b"a"), again.list, lambda: again.delete(b"a"), lambda: again.reset_key(b"a"),
                  lambda: again.put_if(b"a", b"2", None), lambda: again.get_many([b"a"])):

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.objects.in_front import AnswerT, ObjectsInFront
 from compactlib.objects.store import ObjectStore
+from compactlib.testing import ObjectsInFront, Request
 from tests.tools.faults.plan import Crash, Fault
 
 
@@ -52,7 +52,7 @@ class FaultyObjects(ObjectsInFront):
     """
 
     def __init__(self, store: ObjectStore, faults: ObjectFaultChoice | None = None) -> None:
-        super().__init__(store)
+        super().__init__(store, self._failing)
         self.requests: list[ObjectRequest] = []
         self._faults = faults
         self._crashed = False
@@ -61,7 +61,8 @@ class FaultyObjects(ObjectsInFront):
     def __repr__(self) -> str:
         return f"FaultyObjects({self._store!r}, {len(self.requests)} requests, crashed={self._crashed})"
 
-    def _request(self, name: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
+    def _failing(self, asked: Request, act: Callable[[], Any]) -> Any:
+        name, key = asked.kind, asked.path
         if self._crashed:
             raise Crash("a request after the crash")
         with self._lock:
