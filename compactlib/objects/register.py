@@ -157,7 +157,8 @@ class ObjectRegister:
         require_age(now, older_than_seconds)
         listed = list(self._store.list(f"{self._prefix}/"))
         old = [info.key for newer, info in pairwise(listed[1:]) if newer.modified_at < now - older_than_seconds]
-        self._store.delete(old)
+        if old:
+            self._store.delete(old)
         return len(old)
 
     def versions(self) -> list[Version]:

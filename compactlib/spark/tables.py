@@ -246,10 +246,12 @@ class LogTable(_Table):
     """A log's entries; see `register`."""
 
     source = "compactlib.raftlog"
-    known: ClassVar = {"first": _whole(0, _AN_INDEX), "last": _whole(MAX_INDEX, _AN_INDEX),
-                       "as_of": _whole(None, _AN_INDEX), "snapshots": _Option(None, local_path)}
-    own: ClassVar = (("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"),
-                     ("length", "bigint"), ("live", "boolean"))
+    known: ClassVar[Mapping[str, _Option]] = {
+        "first": _whole(0, _AN_INDEX), "last": _whole(MAX_INDEX, _AN_INDEX), "as_of": _whole(None, _AN_INDEX),
+        "snapshots": _Option(None, local_path)}
+    own: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
+        ("live", "boolean"))
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -353,12 +355,14 @@ class BlobTable(_Table):
     """A blob store's records; see `register`. Planning says of each record whether a compaction would keep it."""
 
     source = "compactlib.blobstore"
-    known: ClassVar = {"segments": _Option((), _segments), "now": _Option(None, _seconds, "seconds since the epoch"),
-                       "reference_time": _Option(None, _seconds, "seconds since the epoch")}
-    own: ClassVar = (("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"),
-                     ("length", "bigint"), ("id", "binary"), ("kind", "string"), ("sequence", "bigint"),
-                     ("op_time_ms", "bigint"), ("expires_ms", "bigint"), ("account", "bigint"), ("container", "bigint"),
-                     ("life_version", "int"), ("permanent", "boolean"), ("erased", "boolean"), ("valid", "boolean"))
+    known: ClassVar[Mapping[str, _Option]] = {
+        "segments": _Option((), _segments), "now": _Option(None, _seconds, "seconds since the epoch"),
+        "reference_time": _Option(None, _seconds, "seconds since the epoch")}
+    own: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"),
+        ("id", "binary"), ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"), ("expires_ms", "bigint"),
+        ("account", "bigint"), ("container", "bigint"), ("life_version", "int"), ("permanent", "boolean"),
+        ("erased", "boolean"), ("valid", "boolean"))
 
     def parts(self, folder: str) -> list[SegmentRecords]:
         asked = self.asked
