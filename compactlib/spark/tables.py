@@ -361,8 +361,8 @@ class BlobTable(_Table):
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"),
         ("id", "binary"), ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"),
-        ("expires_ms", "bigint"), ("account", "bigint"), ("container", "bigint"), ("life_version", "int"), ("permanent", "boolean"),
-        ("erased", "boolean"), ("valid", "boolean"))
+        ("expires_ms", "bigint"), ("account", "bigint"), ("container", "bigint"), ("life_version", "int"),
+        ("permanent", "boolean"), ("erased", "boolean"), ("valid", "boolean"))
 
     def parts(self, folder: str) -> list[SegmentRecords]:
         asked = self.asked
