@@ -195,13 +195,13 @@ class LocalLog(Closing):
         return result
 
     def _write(self, pending: Sequence[_Pending]) -> None:
-        """Make commands durable, with `_writing` held; if that is cut short, the next thread writes them again."""
+        """Make commands durable, with `_writing` held. Whatever cuts that short closes the log, as it does the segments."""
         if not pending:
             return
         try:
             self._log.extend([(one.index, one.term, one.entry) for one in pending])
             self._log.sync()
-        except Exception as error:
+        except BaseException as error:
             self._guard.fail(error)
             raise
         # In this order: what is pending is written again, which takes back what the log has of it, so that nothing may
