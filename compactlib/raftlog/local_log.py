@@ -195,7 +195,7 @@ class LocalLog(Closing):
         return result
 
     def _write(self, pending: Sequence[_Pending]) -> None:
-        """Make commands durable, with `_writing` held. Whatever cuts that short closes the log, as it does the segments."""
+        """Make commands durable, with `_writing` held. What cuts that short closes the log, as it does the segments."""
         if not pending:
             return
         try:
