@@ -117,7 +117,8 @@ class SqliteDriver:
                                    [Put(*cell, data) for cell, data in changes.items() if data is not None],
                                    [Delete(*cell) for cell, data in changes.items() if data is None])
                 elif kind == "refused":
-                    store.transact([Condition(*first, None if found[first] else EXISTS)], [Put(*second, b"refused")])
+                    # Of a key that nobody writes: of another one, another owner may make the condition hold meanwhile.
+                    store.transact([Condition(first[0], b"never", EXISTS)], [Put(*second, b"refused")])
                     raise AssertionError("a condition that does not hold was passed")
                 else:
                     list(store.scan(first[0], prefix=first[1][:1]))
