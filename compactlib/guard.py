@@ -53,6 +53,8 @@ from compactlib.files.folder_lock import FolderLock
 
 RELEASE_SECONDS = 30.0
 """How long `release` waits for uses to end."""
+_PATIENCE_SECONDS = 0.1
+"""How often who waits for a run asks whether the object is still open."""
 
 # Sets of references that remove themselves: all that is done with them is one call of a function of C, which neither
 # another thread nor an interrupt can divide.
@@ -157,6 +159,10 @@ class Guard(OfOneProcess):
         """
         if self._reason is None:
             self._reason = f"{reason}; open it again"
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the budgets of all runs; waits for nothing."""
         for run in list(self._runs.values()):
             run.budget.cancel()
 
@@ -208,8 +214,8 @@ class Guard(OfOneProcess):
         """
         now = SystemClock().monotonic
         end = now() + timeout
-        uses = [held for reference in list(self._uses) if (held := reference()) is not None]
-        if any(held._is_owned() for held in uses):  # type: ignore[attr-defined]  # what `threading.Condition` asks, too
+        uses = self._locks_of_uses()
+        if any(map(is_mine, uses)):
             return False
         for lock in [self.lock, *uses]:
             taken: list[bool] = []
@@ -222,6 +228,27 @@ class Guard(OfOneProcess):
                     lock.release()
         return True
 
+    def wait_for_runs(self) -> None:
+        """Wait until the runs of this moment have ended.
+
+        Raises:
+            Closed: the object was closed meanwhile.
+        """
+        for run in list(self._runs.values()):
+            while run.is_running:
+                self.require_open()
+                taken: list[bool] = []
+                try:
+                    take_within(run.held, _PATIENCE_SECONDS, taken)
+                finally:
+                    if taken and taken[0]:
+                        run.held.release()
+
+    @property
+    def is_in_run(self) -> bool:
+        """Whether the calling thread is in a run."""
+        return any(is_mine(run.held) for run in list(self._runs.values()))
+
     def require_outside(self) -> None:
         """Return unless the calling thread is in `use()` or in a run, whose end it could not wait for.
 
@@ -230,10 +257,12 @@ class Guard(OfOneProcess):
         Raises:
             Busy: it is.
         """
-        if any(held._is_owned() for reference in list(self._uses)  # type: ignore[attr-defined]  # as in `wait_idle`
-               if (held := reference()) is not None):
+        if any(map(is_mine, self._locks_of_uses())):
             raise Busy(f"{self.name} cannot be closed from within its own work; cancel the budget of the work, and "
                        f"close it when the work has ended")
+
+    def _locks_of_uses(self) -> list[threading.RLock]:
+        return [held for reference in list(self._uses) if (held := reference()) is not None]
 
     def keep(self, closable: Closable) -> None:
         """Have `release` close it; the last one first, and all before the folder's lock is released.
@@ -359,7 +388,7 @@ class Run:
     @property
     def is_running(self) -> bool:
         """Whether any thread is in `with run.held:`."""
-        if self.held._is_owned():  # type: ignore[attr-defined]  # as in `wait_idle`
+        if is_mine(self.held):
             return True
         taken: list[bool] = []
         try:
@@ -368,6 +397,11 @@ class Run:
         finally:
             if taken and taken[0]:
                 self.held.release()
+
+
+def is_mine(lock: threading.RLock) -> bool:
+    """Whether the calling thread holds the lock."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks, too
 
 
 def take_within(lock: threading.RLock | threading.Lock, seconds: float, taken: list[bool]) -> None:

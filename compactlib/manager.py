@@ -29,7 +29,7 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound, StorageError
-from compactlib.guard import take_within
+from compactlib.guard import is_mine, take_within
 from compactlib.observer import Observer, notify
 from compactlib.report import Table
 from compactlib.service import PeriodicService
@@ -252,7 +252,7 @@ class CompactionManager:
             del self._entries[name]
             _set_managed(entry.store, False)
         entry.cancel()
-        if entry.held._is_owned():  # type: ignore[attr-defined]
+        if is_mine(entry.held):
             raise Busy(f"the store {name!r} is removed, and its present turn, which called this, is its last")
         taken: list[bool] = []
         try:

@@ -13,7 +13,7 @@ from typing import Self
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy
-from compactlib.guard import take_within
+from compactlib.guard import is_mine, take_within
 
 _LOGGER = logging.getLogger("compactlib.services")
 _POLL_SECONDS = 1.0
@@ -104,7 +104,7 @@ class PeriodicService:
         Raises:
             Busy: called by the function itself.
         """
-        if self._held._is_owned():  # type: ignore[attr-defined]
+        if is_mine(self._held):
             raise Busy(f"{self.name} cannot be run from within its own work")
         with self._held:
             if not self._woken and (self._due is None or self._clock.monotonic() < self._due):
@@ -129,7 +129,7 @@ class PeriodicService:
             Busy: it has not ended in time, or the caller is the function itself; it ends all the same.
         """
         self.cancel()
-        if self._held._is_owned():  # type: ignore[attr-defined]
+        if is_mine(self._held):
             raise Busy(f"{self.name} cannot wait for its own end; it ends when its function returns")
         if self._thread is not None:
             self._thread.join(wait_seconds)

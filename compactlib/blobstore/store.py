@@ -83,7 +83,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
-from compactlib.guard import Guard, Run, take_within
+from compactlib.guard import Guard, Run
 from compactlib.observer import Observer, Observers
 from compactlib.report import Finding, VerifyReport
 from compactlib.rewrite import Executor
@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from compactlib.contract import CommitFence
 
 _PLAIN = GetOptions()
-_PATIENCE_SECONDS = 0.1
 StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
 """A store and its plan, or `None` for the plan that its own policy makes now."""
 
@@ -442,7 +441,7 @@ class BlobStore(Closing):
         """
         log, least = self._log, 1
         total = log.descriptor.log_segments
-        if self._is_within_run():
+        if self._guard.is_in_run:
             return False
         with self._evicting:
             while not log.free_segments:
@@ -457,7 +456,7 @@ class BlobStore(Closing):
                     report = self.compact(plan, budget=Budget(clock=log.clock))
                 except (Busy, InvalidInput):
                     # Another compaction may make the room; or the clock was set back since the plan was made.
-                    self._wait_for_run()
+                    self._guard.wait_for_runs()
                     continue
                 except StorageError:
                     raise
@@ -680,10 +679,8 @@ class BlobStore(Closing):
                 another thread still uses the store after half a minute, and it is closed all the same.
             StorageError: the disk refused the last sync; the store is closed all the same.
         """
-        if self._is_within_run():
-            raise Busy(f"the blob store {self._name} is being compacted by the caller; close it when that has ended")
-        for run in list(self._guard._runs.values()):
-            run.budget.cancel()
+        self._guard.require_outside()
+        self._guard.cancel()
         try:
             self._log.end()
         finally:
@@ -721,22 +718,6 @@ class BlobStore(Closing):
             "store": self._name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
             "other_put_at": min(here, there)[0] / 1000, "is_here": here > there}))
         return state.put if here > there else None
-
-    def _is_within_run(self) -> bool:
-        return any(run.held._is_owned() for run in list(self._guard._runs.values()))  # type: ignore[attr-defined]
-
-    def _wait_for_run(self) -> None:
-        """Wait until the compaction or reclaim that runs has ended."""
-        for run in list(self._guard._runs.values()):
-            taken: list[bool] = []
-            try:
-                while not (taken and taken[-1]):
-                    self._guard.require_open()
-                    taken.clear()
-                    take_within(run.held, _PATIENCE_SECONDS, taken)
-            finally:
-                if taken and taken[0]:
-                    run.held.release()
 
     def _deliver(self) -> None:
         """Report what has happened under the lock."""

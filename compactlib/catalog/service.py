@@ -167,7 +167,6 @@ class CatalogService(Closing):
         self._observer = Observers(observer)
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
-        self._workers: list[int] = []  # the threads in which something runs
         self._failures = 0
         self._last_error: CompactlibError | None = None
         log.prepare()
@@ -434,15 +433,11 @@ class CatalogService(Closing):
 
     @contextmanager
     def _running(self, kind: str, budget: Budget | None) -> Iterator[Run]:
-        run, thread = Run(self._guard, budget), threading.get_ident()
+        run = Run(self._guard, budget)
         with run.held:
             run.begin(kind)
-            self._workers.append(thread)
-            try:
-                with self._reporting():
-                    yield run
-            finally:
-                self._workers.remove(thread)
+            with self._reporting():
+                yield run
 
     def _plan_and_cut(self, policy: CatalogPolicy, run: Run, told: Observer, fence: CommitFence | None) -> CutReport:
         for _ in range(_PLANNINGS):
@@ -578,8 +573,7 @@ class CatalogService(Closing):
         Raises:
             Busy: called from within its own work, by an observer or a fence; nothing was done.
         """
-        if threading.get_ident() in self._workers:
-            raise Busy("the catalog cannot be closed from within its own work; close it when that has ended")
+        self._guard.require_outside()
         self._guard.close()
         self._replica.wake()
         self._guard.release()

@@ -27,8 +27,8 @@ from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.commandlog.errors import NotStarted, OutOfStep, TakenOver
-from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine
-from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
+from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.guard import Guard
@@ -138,7 +138,7 @@ class KVLog(Closing):
             Unsupported: another release wrote one.
             CompactlibError: what the store raises; the log was not started.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         with self._guard.lock:
             self._guard.require_open()
             if self._machine is not None:
@@ -175,7 +175,7 @@ class KVLog(Closing):
             OutcomeUnknown: the command may be durable; the next call finds out, and goes on from there.
             CompactlibError: what the store raises; nothing was changed.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         with self._guard.lock:
             machine = self._require_started()
             if self._unsure is not None:
@@ -254,7 +254,7 @@ class KVLog(Closing):
             TakenOver: another owner has opened the log.
             CompactlibError: what the store raises; call again.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         at_once = min(self._store.limits.max_transact - 2, _MAX_DELETES)
         is_done = False
         while not is_done:
@@ -295,13 +295,8 @@ class KVLog(Closing):
         return self._term
 
     def close(self) -> None:
-        self._require_outside()
+        require_outside_commands(self._guard)
         self._guard.release()
-
-    def _require_outside(self) -> None:
-        if self._guard.lock._is_owned():  # type: ignore[attr-defined]  # as in `Guard`
-            raise Busy(f"{self._guard.name} is in the middle of a command, and was called from within it by the state "
-                       f"machine or by what decides on a command; call it when that has returned")
 
     def _require_started(self) -> CommandMachine:
         self._guard.require_open()

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 import attrs
 
+from compactlib.errors import Busy
+from compactlib.guard import Guard, is_mine
+
 MAX_PAYLOAD_BYTES = 64 << 20
 """The longest command."""
 
@@ -102,3 +105,14 @@ class CommandLog(Protocol):
         Raises:
             Busy: called from within a command: by the state machine, or by what decides.
         """
+
+
+def require_outside_commands(guard: Guard) -> None:
+    """Return unless the calling thread carries out a command, which a log does with its guard's lock held.
+
+    Raises:
+        Busy: it does.
+    """
+    if is_mine(guard.lock):
+        raise Busy(f"{guard.name} is in the middle of a command, and was called from within it by the state machine or "
+                   f"by what decides on a command; call it when that has returned")

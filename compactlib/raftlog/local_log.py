@@ -24,8 +24,8 @@ import attrs
 
 from compactlib._closing import Closing
 from compactlib.commandlog.errors import NotStarted, OutOfStep
-from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine
-from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
+from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.observer import Observers
@@ -111,7 +111,7 @@ class LocalLog(Closing):
             Unsupported: a command was written by a later release.
             StorageError: the new term could not be noted; the log is closed.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         with self._guard.lock:
             self._guard.require_open()
             if self._machine is not None:
@@ -168,7 +168,7 @@ class LocalLog(Closing):
             StorageError: the disk refused, and the log is closed; whether the command is in it is not known.
             Closed: the log was closed, or closed itself.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         result = None
         with self._guard.lock:
             machine = self._require_started()
@@ -217,7 +217,7 @@ class LocalLog(Closing):
         Raises:
             CompactlibError: the disk refused; call again.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         with self._writing:
             self._guard.require_open()
             if index > self._durable:
@@ -258,7 +258,7 @@ class LocalLog(Closing):
             Busy: called from within a command; nothing was done.
             StorageError: the disk refused the last sync; the log is closed all the same.
         """
-        self._require_outside()
+        require_outside_commands(self._guard)
         try:
             if self._guard.is_open:
                 with self._writing, self._guard.lock:
@@ -269,11 +269,6 @@ class LocalLog(Closing):
                             self._guard.close()
         finally:
             self._guard.release()
-
-    def _require_outside(self) -> None:
-        if self._guard.lock._is_owned():  # type: ignore[attr-defined]  # as in `Guard`
-            raise Busy(f"{self._guard.name} is in the middle of a command, and was called from within it by the state "
-                       f"machine or by what decides on a command; call it when that has returned")
 
     def _require_started(self) -> CommandMachine:
         self._guard.require_open()

@@ -12,7 +12,7 @@ from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
-from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound
+from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.guard import Guard, Run
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
@@ -275,9 +275,7 @@ class Repository(Closing):
             Busy: called from within its own work (by a policy, a fence, an executor, a task or an observer), or
                 something has not ended in 30 seconds.
         """
-        if self._compactor.is_caller:
-            raise Busy(f"the repository {self.name!r} cannot be closed from within its own compaction; cancel the "
-                       f"compaction's budget, and close when it has returned")
+        self._guard.require_outside()
         self._guard.release()
 
     # --- branches

@@ -20,7 +20,6 @@ may move HEAD and leave them as they were.
 from __future__ import annotations
 
 import contextlib
-import threading
 from bisect import bisect_left
 from collections import Counter
 from itertools import islice
@@ -90,15 +89,9 @@ class Compactor:
         self._guard = guard
         self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
         self._stores: RewriteStores = OpenStores(context.tokens, context.committed) if stores is None else stores
-        self._threads: set[int] = set()
         self.outcomes: Counter[str] = Counter()
         self.last_error: BaseException | None = None
         self.failures: int = 0
-
-    @property
-    def is_caller(self) -> bool:
-        """Whether the caller is within a compaction: a policy, a fence, an observer or a task."""
-        return threading.get_ident() in self._threads
 
     # --- sense and plan
 
@@ -193,7 +186,6 @@ class Compactor:
         ended: StagingCompactionReport | CompactlibError
         with run.held:
             run.begin(COMPACTS + branch)
-            self._threads.add(threading.get_ident())
             try:
                 ended = self._compact(branch, plan, policy, executor, run.budget, notified, fence)
             except (BranchNotFound, InvalidInput):
@@ -203,8 +195,6 @@ class Compactor:
             except BaseException as error:  # a host's policy or fence
                 self._note(error)
                 raise
-            finally:
-                self._threads.discard(threading.get_ident())
             self.outcomes[report_compaction(notified, context.repository, branch, ended,
                                             clock.monotonic() - began, by)] += 1
             if isinstance(ended, CompactlibError):
