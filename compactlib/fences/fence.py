@@ -122,7 +122,7 @@ class LockingFence(Fence, Protocol):
 class TokenFence:
     """A `CommitFence` for one job: what it commits is let through while its token is the highest.
 
-    Give it to any store's `compact`: a holder that came too late gets `Failed(FencedOff)`, and has committed nothing.
+    Give it to any store's `compact`: a holder that came too late gets `FencedOff`, and has committed nothing.
 
     >>> from compactlib.fences import MemoryFence, TokenFence
     >>> fence = MemoryFence()
