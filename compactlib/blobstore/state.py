@@ -71,3 +71,11 @@ def blob_state(history: Sequence[IndexEntry]) -> BlobState | None:
             put = entry
             break
     return BlobState(history[-1], deciding, put)
+
+
+def info_after(history: Sequence[IndexEntry], entry: IndexEntry) -> BlobInfo:
+    """The properties of a blob whose PUT is in `history`, after one record more."""
+    state = blob_state((*history, entry))
+    assert state is not None
+    assert state.put is not None
+    return state.info(state.put)

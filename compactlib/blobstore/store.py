@@ -56,7 +56,7 @@ from compactlib.blobstore.report import (
     BlobReclaimReport,
 )
 from compactlib.blobstore.segment import salt_of
-from compactlib.blobstore.state import BlobState, blob_state
+from compactlib.blobstore.state import BlobState, blob_state, info_after
 from compactlib.blobstore.statistics import slices_by_hash
 from compactlib.blobstore.status import BlobStoreStatus
 from compactlib.blobstore.survivors import Place
@@ -233,7 +233,7 @@ class BlobStore(Closing):
             container=container, replace=replace), held))
         self._count("puts", 1)
         self._count("put_bytes", len(held))
-        return BlobState(entry, entry, entry).info(entry)
+        return info_after((), entry)
 
     def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
         """Return the blob, or why there is none: `Missing`, `Deleted` or `Expired`, which are false. One `pread`.
@@ -333,10 +333,7 @@ class BlobStore(Closing):
         retention_ms = milliseconds(self.config.deleted_retention_seconds)
         entry, history = self._write(key, lambda history: (draft_undelete(
             key, blob_state(history), self._now_ms(), retention_ms), b""))
-        state = blob_state(history)
-        assert state is not None
-        assert state.put is not None
-        return BlobState(entry, entry, state.put).info(state.put)
+        return info_after(history, entry)
 
     def ttl_update(self, blob_id: BlobId) -> BlobInfo:
         """Make a blob permanent: it does not expire any more.
@@ -354,10 +351,7 @@ class BlobStore(Closing):
         buffer_ms = milliseconds(self.config.ttl_update_buffer_seconds)
         entry, history = self._write(key, lambda history: (draft_ttl_update(
             key, blob_state(history), self._now_ms(), buffer_ms), b""))
-        state = blob_state(history)
-        assert state is not None
-        assert state.put is not None
-        return BlobState(entry, state.deciding, state.put).info(state.put)
+        return info_after(history, entry)
 
     def append_replicated(self, kind: RecordKind, blob_id: BlobId, content: bytes = b"", *, op_time: float,
                           life_version: int = 0, expires_at: float | None = None, permanent: bool = False,
