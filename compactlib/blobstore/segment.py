@@ -12,14 +12,13 @@
 from __future__ import annotations
 
 import os
-import stat
 
 import attrs
 
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly, read_into
+from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, read_exactly, read_into
 from compactlib.files.record_frame import RecordFrame
 
 SEGMENT_HEADER_BYTES = 80
@@ -103,17 +102,7 @@ def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFil
     return out
 
 
-def is_ordinary(path: StrPath) -> bool:
-    """Whether this is an ordinary file: no link, which may lead anywhere, and no pipe.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    found = look_at(path)
-    return found is not None and stat.S_ISREG(found.st_mode)
-
-
-class SegmentFile:
+class SegmentFile(ReadDescriptor):
     """A segment open for reading. Threads may share one.
 
     The file is closed when the last reference goes, so that a holder can finish reading after a compaction
@@ -130,11 +119,11 @@ class SegmentFile:
         StorageError: the file cannot be opened or read.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "header", "path")
+    __slots__ = ("header", "path")
 
     def __init__(self, path: StrPath, header: SegmentHeader | None = None, *, read_ahead: bool = True) -> None:
         self.path: str = os.fspath(path)
-        self._descriptor = -1
+        super().__init__()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if not read_ahead and hasattr(os, "posix_fadvise"):
@@ -182,15 +171,6 @@ class SegmentFile:
             return read_into(self._descriptor, memory, offset)
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
-
-    def close(self) -> None:
-        """Close it now, if it is not shared: an error that is kept would keep the last reference."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"SegmentFile({self.path!r}, {self.header.name})"

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError
 
 if TYPE_CHECKING:
@@ -492,6 +493,24 @@ def read_if_there(path: StrPath, most: int = -1) -> bytes | None:
         return None
     except OSError as error:
         raise StorageError.from_os(error, "read", path) from error
+
+
+class ReadDescriptor(Closing):
+    """The descriptor of a file that is read. The last reference closes it, so that a reader in another thread ends."""
+
+    __slots__ = ("__weakref__", "_descriptor")
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def close(self) -> None:
+        # Forgotten first: the system may give the number to another file at once.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def read_exactly(descriptor: int, length: int, offset: int) -> bytes:

@@ -10,10 +10,9 @@ from operator import add, ne, sub
 
 import attrs
 
-from compactlib._closing import Closing
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import StrPath, read_exactly, read_into
+from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_into
 from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.model.values import Answer, DamagedEntry, Entry, MissingEntry, entry_of
 from compactlib.raftlog.segment.format import Columns
@@ -43,7 +42,7 @@ class Span:
     damaged: Sequence[int]
 
 
-class SegmentReader(Closing):
+class SegmentReader(ReadDescriptor):
     """A segment file open for reading. Threads may share one.
 
     The file is closed when the last reference goes, so a reader dropped from a cache stays usable for a caller that
@@ -60,10 +59,8 @@ class SegmentReader(Closing):
         StorageError: the file cannot be opened.
     """
 
-    # Also of one that was never opened, which is closed all the same.
-    _descriptor: int = -1
-
     def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
+        super().__init__()
         self._path = os.fspath(path)
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -223,16 +220,6 @@ class SegmentReader(Closing):
                     for position in span.damaged]
         except OSError as error:
             raise self._refused(error) from error
-
-    def close(self) -> None:
-        """Close the file now; closing again does nothing. No other thread may be reading."""
-        # Forgotten first: the system may give the number to another file at once.
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"SegmentReader({self._path!r}, {len(self.index)} entries)"

@@ -6,17 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from compactlib._closing import Closing
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import StrPath, read_exactly
+from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly
 from compactlib.raftlog.snapshots.files_format import PART_HEAD_BYTES, STATE_HEAD, check_part_head
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
 _PIECE_BYTES = 1 << 20
 
 
-class StateReader(Closing):
+class StateReader(ReadDescriptor):
     """A state open for reading; it stays readable when the snapshot is removed. A context manager.
 
     Args:
@@ -29,9 +28,9 @@ class StateReader(Closing):
     """
 
     def __init__(self, path: StrPath, manifest: SnapshotManifest) -> None:
+        super().__init__()
         self._path = os.fspath(path)
         self._manifest = manifest
-        self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             head = read_exactly(self._descriptor, PART_HEAD_BYTES, 0)
@@ -85,15 +84,6 @@ class StateReader(Closing):
         # Only now: with the last piece the receiver would take the state for complete.
         if data:
             yield data
-
-    def close(self) -> None:
-        """Close the file; closing again does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"StateReader({self._path!r}, {self._manifest.state_bytes} bytes)"
