@@ -24,9 +24,6 @@ def _revive(cls: type[CompactlibError], args: tuple[Any, ...], state: dict[str, 
 class CompactlibError(Exception):
     """The root of the tree: catch it to catch everything the library raises on purpose."""
 
-    _may_have_happened: ClassVar[bool] = False
-    """Whether what was tried may have happened all the same, or may yet happen."""
-
     def __init__(self, message: str) -> None:
         super().__init__(message)
 

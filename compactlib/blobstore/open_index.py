@@ -57,11 +57,6 @@ class OpenIndex:
         """The active log segment."""
         return self.columns.segment
 
-    def ends_at(self, end: int) -> bool:
-        """Whether nothing behind this offset was added, not even a part of an entry."""
-        offsets = self.columns.offsets
-        return self.end == end and (not offsets or offsets[-1] < end)
-
     def append(self, entry: IndexEntry) -> None:
         """Add the entry of a record that was written; readers find it from now on. O(1)."""
         row = self.columns.append(entry)

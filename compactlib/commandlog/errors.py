@@ -67,8 +67,6 @@ class NoAnswer(CompactlibError):
         reason: what the other side, or the Raft library, said.
     """
 
-    _may_have_happened = True
-
     def __init__(self, *, waited_seconds: float, reason: str) -> None:
         super().__init__(f"no answer within {waited_seconds} s: {reason}; the command may be carried out or not, find "
                          f"out before trying again")

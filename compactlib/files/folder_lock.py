@@ -104,11 +104,6 @@ class FolderLock(OfOneProcess):
         text = os.pread(self._descriptors[-1], _HOLDER_BYTES, 0).decode("ascii", "replace").strip(" \0")
         return text or "a process"
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether it is held, and by this very process and not by one that this was forked from."""
-        return bool(self._descriptors)
-
     def require_mine(self) -> None:
         """Return if it is held by this process; called before each write to the folder.
 

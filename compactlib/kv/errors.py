@@ -149,7 +149,6 @@ class ConnectFailed(StoreFailed):
 class OutcomeUnknown(StoreFailed):
     """A write was sent and no answer came: it may have happened, happen later, or never. Read to find out."""
 
-    _may_have_happened = True
     _advice = "it may or may not have happened, read to find out"
 
 

@@ -252,11 +252,6 @@ class SensorBranch:
         self._started_ms = self.now_ms
 
     @property
-    def live_keys(self) -> tuple[int, ...]:
-        """The keys that a reader finds, ascending."""
-        return tuple(self._live)
-
-    @property
     def _used_bytes(self) -> int:
         return self._base_bytes + self._staged_bytes
 

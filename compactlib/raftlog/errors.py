@@ -152,8 +152,6 @@ class TransferBroken(CompactlibError):
     is kept, and the next offer of the same snapshot goes on there.
     """
 
-    _may_have_happened = True
-
 
 class FrameDamaged(CorruptData):
     """A frame of a transfer is not what was sent, or is out of its order. Close the stream, and send again over another

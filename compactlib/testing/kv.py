@@ -592,11 +592,6 @@ def keys_of(store: KVStore, partition: bytes = P, **begin: Any) -> list[bytes]:
         return [entry.key for entry in entries]
 
 
-def _place_of(store: KVStore) -> str | None:
-    say = getattr(store, "place", None)
-    return None if say is None else say()
-
-
 def value_of(store: KVStore, key: bytes, partition: bytes = P) -> bytes | None:
     """Return the value of a key, `None` if it is absent."""
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.files.record_frame import BodyFrame, RecordFrame
+from compactlib.files.record_frame import RecordFrame
 
 MAGIC = b"CLTESTS\0"
 FRAME = RecordFrame("test record", MAGIC, 3, "<H2xI")
@@ -91,27 +91,3 @@ def test_a_format_may_raise_errors_of_its_own() -> None:
         frame.decode(b"", "here")
     with pytest.raises(Foreign, match="'here', 'test record', 2, 3"):
         frame.decode(sealed(2, b""), "here")
-
-
-BODY = BodyFrame("test log", MAGIC, 3)
-LOG = BODY.encode(b"body")
-
-
-def test_a_body_that_others_may_follow_gives_its_bytes() -> None:
-    assert MAGIC + struct.pack("<HHIQ", 3, 0, crc32(b"body"), 4) + b"body" == LOG
-    assert BODY.decode(LOG, "here") == BODY.decode(LOG + b"what follows", "here") == (b"body", crc32(b"body"))
-
-
-@pytest.mark.parametrize("place", range(len(LOG)))
-def test_a_changed_or_missing_byte_of_a_body_is_not_taken_for_it(place: int) -> None:
-    with pytest.raises((CorruptData, Unsupported), match="here"):
-        BODY.decode(LOG[:place] + bytes([LOG[place] ^ 1]) + LOG[place + 1:], "here")
-    with pytest.raises(CorruptData, match="here"):
-        BODY.decode(LOG[:place], "here")
-
-
-@pytest.mark.parametrize("version", [0, 1, 4])
-def test_another_version_of_a_body_is_refused_by_name(version: int) -> None:
-    other = BodyFrame("test log", MAGIC, version).encode(b"body")
-    with pytest.raises(Unsupported if version else CorruptData, match=f"here.* version {version or 3}"):
-        BODY.decode(other, "here")

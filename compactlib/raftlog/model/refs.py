@@ -12,14 +12,6 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 
 
-def overlapping_refs(refs: Sequence[SegmentRef], first: int, last: int) -> Sequence[SegmentRef]:
-    """The segments whose range meets `first..last`, oldest first. O(log n + matches)."""
-    start = bisect_right(refs, first, key=_first)
-    if start and refs[start - 1].last >= first:
-        start -= 1
-    return refs[start:bisect_right(refs, last, key=_first)]
-
-
 def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
     """The oldest segment that reaches `index` or above, `None` if none does. O(log n)."""
     place = bisect_right(refs, index, key=_first)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from contextvars import copy_context
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -192,7 +191,7 @@ def _abandon(task: asyncio.Future[_T]) -> None:
 
 async def _in_thread(call: Callable[[], _T]) -> _T:
     """Call in a thread; a call that is cancelled is waited for all the same, since it holds the side."""
-    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, call)
+    running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
