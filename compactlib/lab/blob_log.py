@@ -669,7 +669,7 @@ class _Copy:
                     kept.append(record)
                     classes[record] = class_of(survivors, Survivor(
                         log.written[record], log.until[record], log.size[record], source.name.generation,
-                        self._earlier_ms(record), self._now_ms), self._now_ms)
+                        self._earlier_ms(record), self._now_ms))
         plain, by_class = self._packed(kept), self._packed(sorted(kept, key=classes.__getitem__))
         return by_class if len(by_class) <= len(plain) else plain
 

@@ -3,8 +3,8 @@
 
 What users write goes to the one active segment, since an id is written once. What a compaction copies is placed by
 class: a step that fills several segments fills them class by class, the lowest first. Classes that follow one another
-may share a segment, so that none is left half empty. A scheme is also a function of a `Survivor`, which a store takes
-as `BlobStore(place=...)`.
+may share a segment, so that none is left half empty. A scheme is a function of a `Survivor`, which a store takes as
+`BlobStore(place=...)`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SurvivorPlacement(Protocol):
     def name(self) -> str:
         """A short name for reports."""
 
-    def place(self, record: Survivor, now_ms: int) -> int:
+    def __call__(self, record: Survivor) -> int:
         """The class of a record, at least 0 and below `CLASSES`. Pure."""
 
 
@@ -52,13 +52,8 @@ class ByAge:
 
     name: ClassVar[str] = "by_age"
 
-    def place(self, record: Survivor, now_ms: int) -> int:
-        """See `SurvivorPlacement.place`."""
-        return _step_of(now_ms - record.written_ms, self.step)
-
     def __call__(self, record: Survivor) -> int:
-        """Return the class of a record of a real store."""
-        return self.place(record, record.now_ms)
+        return _step_of(record.now_ms - record.written_ms, self.step)
 
 
 @attrs.frozen(kw_only=True)
@@ -82,28 +77,23 @@ class ByEnd:
     name: ClassVar[str] = "by_end"
     needs_history: ClassVar[bool] = True
 
-    def place(self, record: Survivor, now_ms: int) -> int:
-        """See `SurvivorPlacement.place`."""
+    def __call__(self, record: Survivor) -> int:
         if record.is_known:
-            return _step_of(record.until_ms - now_ms, self.step)
+            return _step_of(record.until_ms - record.now_ms, self.step)
         first_ms = min(record.earlier_ms, default=record.written_ms)
-        lasted_ms = (now_ms - first_ms) // (1 + len(record.earlier_ms))
+        lasted_ms = (record.now_ms - first_ms) // (1 + len(record.earlier_ms))
         return _step_of(MAX_TIME_MS, self.step) + 1 + _step_of(lasted_ms, self.step)
 
-    def __call__(self, record: Survivor) -> int:
-        """Return the class of a record of a real store."""
-        return self.place(record, record.now_ms)
 
-
-def class_of(placement: SurvivorPlacement, record: Survivor, now_ms: int) -> int:
+def class_of(placement: SurvivorPlacement, record: Survivor) -> int:
     """The class that a scheme gives a record.
 
     Raises:
         InvalidInput: what it gives is no class.
     """
-    found: object = placement.place(record, now_ms)
+    found: object = placement(record)
     if not isinstance(found, int) or not 0 <= found < CLASSES:
-        raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100} to {record}; place() gives a whole "
+        raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100} to {record}; give a whole "
                            f"number from 0 to {CLASSES - 1}")
     return found
 

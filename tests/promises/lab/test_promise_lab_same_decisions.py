@@ -184,12 +184,9 @@ class ByHistory:
     name: str = "by_history"
     needs_history: bool = True
 
-    def place(self, record: Survivor, now_ms: int) -> int:
+    def __call__(self, record: Survivor) -> int:
         self.told.add((record.written_ms, *sorted(record.earlier_ms)))
         return sum(record.earlier_ms) % 7 + 7 * len(record.earlier_ms)
-
-    def __call__(self, record: Survivor) -> int:
-        return self.place(record, record.now_ms)
 
 
 @pytest.mark.parametrize("placement", [ByEnd(step=1.2), ByHistory()], ids=lambda value: value.name)
@@ -223,11 +220,8 @@ class Nowhere:
 
     name: str = "nowhere"
 
-    def place(self, record: Survivor, now_ms: int) -> Any:
-        return self.name
-
     def __call__(self, record: Survivor) -> Any:
-        return self.place(record, record.now_ms)
+        return self.name
 
 
 def test_a_class_that_cannot_be_is_refused_in_the_lab_as_in_a_store(tmp_path: Path) -> None:
