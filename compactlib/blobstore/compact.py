@@ -190,7 +190,7 @@ class Compactor:
             observer: notified, besides the store's own.
             fence: entered around each commit.
         """
-        log, told = self._log, _both(self._observer, observer)
+        log, observers = self._log, Observers(self._observer, observer)
         began, plan = log.clock.monotonic(), given
         run = Run(log.guard, limited(budget, log.config.compaction_bytes_per_second, log))
         try:
@@ -203,7 +203,7 @@ class Compactor:
                     if given is None:
                         plan = self._planned(policy, run.budget)                       # sense, plan
                     assert plan is not None
-                    done = _Progress(plan, run.budget, told, fence)
+                    done = _Progress(plan, run.budget, observers, fence)
                     if plan.expires_before is not None:
                         done.expires_before_ms = milliseconds(plan.expires_before)
                     yield from self._carry_out(done)                                   # rewrite, commit, reclaim
@@ -212,10 +212,10 @@ class Compactor:
                         break
                     # What the policy chose for the sake of a damaged segment frees nothing: it chooses again, without.
                 report = self._report(done, log.clock.monotonic() - began)
-        except BaseException as error:
-            self._tell_failure(told, plan, error, log.clock.monotonic() - began)
+        except Exception as error:
+            self._report_failure(observers, plan, error, log.clock.monotonic() - began)
             raise
-        self._tell(told, done, report)
+        self._report_end(observers, done, report)
         return report
 
     def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
@@ -492,37 +492,35 @@ class Compactor:
             self.last_error = error
             self.failures += 1
 
-    def _tell(self, told: Observer, done: _Progress, report: BlobCompactionReport) -> None:
+    def _report_end(self, observers: Observer, done: _Progress, report: BlobCompactionReport) -> None:
         if not report.is_empty:
-            told.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
+            observers.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
                        freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
         outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
-        self._numbers.ended(told, outcome, reason, report.seconds, _moved(report))
-        self._tell_levels(told, done.plan)
+        self._numbers.ended(observers, outcome, reason, report.seconds, _moved(report))
+        self._report_levels(observers, done.plan)
 
-    def _tell_failure(self, told: Observer, plan: BlobPlan | None, error: BaseException, seconds: float) -> None:
+    def _report_failure(self, observers: Observer, plan: BlobPlan | None, error: Exception, seconds: float) -> None:
         if isinstance(error, Busy) and not isinstance(error, BudgetSpent):
-            self._numbers.ended(told, "skipped", "busy", seconds, Moved())
-            return
-        if not isinstance(error, Exception):
+            self._numbers.ended(observers, "skipped", "busy", seconds, Moved())
             return
         known = own_error(f"compact {self._name}", error)
         if not isinstance(error, CompactlibError):
             self._note(known)
-        told.event(COMPACTION_FAILED, store=self._name, error=str(known))
+        observers.event(COMPACTION_FAILED, store=self._name, error=str(known))
         report = error.report if isinstance(error, CompactionFailed) else None
-        self._numbers.ended(told, "failed", type(error).__name__, seconds,
+        self._numbers.ended(observers, "failed", type(error).__name__, seconds,
                             Moved() if report is None else _moved(report))
         if plan is not None and self._log.guard.is_open:
-            self._tell_levels(told, plan)
+            self._report_levels(observers, plan)
 
-    def _tell_levels(self, told: Observer, plan: BlobPlan) -> None:
+    def _report_levels(self, observers: Observer, plan: BlobPlan) -> None:
         """Report how full the store is, as far as the plan has counted."""
         log, snapshot = self._log, self._log.snapshot()
         there = {info.name: info for info in snapshot.segments}
         seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
         dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
-        self._numbers.levels(told, StoreLevels(
+        self._numbers.levels(observers, StoreLevels(
             live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
             free_bytes=log.descriptor.capacity_bytes - snapshot.used_bytes,
             capacity_bytes=log.descriptor.capacity_bytes,
@@ -677,8 +675,4 @@ def _newer(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
 
 def _moved(report: BlobCompactionReport) -> Moved:
     return Moved(read=report.copied_bytes, copied=report.bytes_written, freed=report.bytes_freed)
-
-
-def _both(own: Observer, given: Observer | None) -> Observer:
-    return Observers(own, given)
 

@@ -411,14 +411,14 @@ class CatalogService(Closing):
         """
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
-        told = Observers(self._observer, observer)
+        observer = Observers(self._observer, observer)
         numbers = StoreNumbers("catalog", self.log.partition.decode(errors="backslashreplace"))
         began, moved = self.clock.clock.monotonic(), Moved()
         self._guard.require_open()
         try:
             with self._running("compaction", budget) as run:
-                report = (self._plan_and_cut(policy or self._policy, run, told, fence) if plan is None
-                          else self._cut(plan, run, told, fence))
+                report = (self._plan_and_cut(policy or self._policy, run, observer, fence) if plan is None
+                          else self._cut(plan, run, observer, fence))
         except BaseException as error:
             is_busy = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
             outcome, reason = ("skipped", "busy") if is_busy else ("failed", type(error).__name__)
@@ -429,7 +429,7 @@ class CatalogService(Closing):
             return report
         finally:
             if self._guard.is_open:
-                numbers.ended(told, outcome, reason, self.clock.clock.monotonic() - began, moved)
+                numbers.ended(observer, outcome, reason, self.clock.clock.monotonic() - began, moved)
 
     @contextmanager
     def _running(self, kind: str, budget: Budget | None) -> Iterator[Run]:
@@ -439,22 +439,23 @@ class CatalogService(Closing):
             with self._reporting():
                 yield run
 
-    def _plan_and_cut(self, policy: CatalogPolicy, run: Run, told: Observer, fence: CommitFence | None) -> CutReport:
+    def _plan_and_cut(self, policy: CatalogPolicy, run: Run, observer: Observer,
+                      fence: CommitFence | None) -> CutReport:
         for _ in range(_PLANNINGS):
             plan = self.plan(policy)
             try:
-                return self._cut(plan, run, told, fence)
+                return self._cut(plan, run, observer, fence)
             except CatalogMoved as error:
                 moved = error
             if self.history.earliest != plan.earliest:
                 raise Busy(f"another process has cut history to version {self.history.earliest} meanwhile") from moved
         raise moved
 
-    def _cut(self, plan: CatalogPlan, run: Run, told: Observer, fence: CommitFence | None) -> CutReport:
+    def _cut(self, plan: CatalogPlan, run: Run, observer: Observer, fence: CommitFence | None) -> CutReport:
         self._require_own(plan)
         report = CutReport(earliest=plan.earliest, before=plan.earliest, policy=plan.policy.name, why=plan.why)
         if plan.target is None:
-            return self._tidied(report, run.budget, told)
+            return self._tidied(report, run.budget, observer)
         self._check(plan, plan.target)
         watched = _Watched(fence)
         try:
@@ -468,9 +469,10 @@ class CatalogService(Closing):
                 raise
             report = attrs.evolve(report, earliest=plan.target, is_partial=True, why=f"the fence raised: {error}")
             raise CompactionFailed(report=report, failures={"fence": error}) from error
-        told.event("progress", work=f"cut history to version {plan.target}", done=written, total=written, unit="bytes")
+        observer.event("progress", work=f"cut history to version {plan.target}", done=written, total=written,
+                       unit="bytes")
         return self._tidied(attrs.evolve(report, earliest=plan.target, deleted=deleted, bytes_written=written, why=""),
-                            run.budget, told)
+                            run.budget, observer)
 
     def _check(self, plan: CatalogPlan, target: int) -> None:
         """Ask the decision once more, by what is retained now."""
@@ -494,7 +496,7 @@ class CatalogService(Closing):
                 raise InvalidInput(f"the plan is of another catalog: there, version {version} was committed at "
                                    f"{commit}; here {'there is none' if known is None else f'it was at {known}'}")
 
-    def _tidied(self, report: CutReport, budget: Budget, told: Observer) -> CutReport:
+    def _tidied(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete what this cut or an earlier one has left behind; a cut stands although that fails."""
         keys = freed = 0
         try:
@@ -506,7 +508,7 @@ class CatalogService(Closing):
                 raise
             if not isinstance(error, BudgetSpent):
                 self._last_error, self._failures = error, self._failures + 1
-                told.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
+                observer.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
             report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
         return attrs.evolve(report, deleted=report.deleted + keys, bytes_freed=freed)
 
