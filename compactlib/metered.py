@@ -13,7 +13,7 @@
 |---|---|---|
 | `requests` | each request; each page of a scan and each listing is one | `store`, `operation`, `outcome` |
 | `request_seconds` | the same; of a listing the time that the store took | `store`, `operation` |
-| `read_bytes` | values and objects read; those of a scan come with the next page | `store`, `operation` |
+| `read_bytes` | values and objects read; of a scan those of each page | `store`, `operation` |
 | `written_bytes` | values and objects written; a write that failed counts none | `store`, `operation` |
 
 Labels are bounded: the store's name is the host's, operations are methods, and an outcome is `ok` or the name of an
@@ -84,7 +84,16 @@ class _Metered(Closing):
         return answer
 
     def scan(self, *args: Any, **named: Any) -> Entries:
-        return _MeteredEntries(cast("KVStore", self._store).scan(*args, **named), self)
+        entries = cast("KVStore", self._store).scan(*args, **named)
+        load = entries.load
+
+        def reported(start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+            page, is_last = self.timed("scan", functools.partial(load, start, limit))
+            self.count_bytes("read", "scan", sum(len(entry.value) for entry in page) or None)
+            return page, is_last
+
+        entries.load = reported
+        return entries
 
     def list(self, *args: Any, **named: Any) -> Iterator[ObjectInfo]:
         waited, outcome = 0.0, "ok"
@@ -124,22 +133,16 @@ class _Metered(Closing):
 
     # ---- reports
 
-    def timed(self, operation: str, act: Callable[[], Any], is_request: Callable[[], bool] = lambda: True) -> Any:
-        """Carry out a request and report it; where it may have been none, only if it was one, or failed."""
-        began, outcome = self._clock.monotonic(), ""
+    def timed(self, operation: str, act: Callable[[], Any]) -> Any:
+        """Carry out a request and report it."""
+        began, outcome = self._clock.monotonic(), "ok"
         try:
-            answer = act()
-            outcome = "ok" if is_request() else ""
-            return answer
-        except StopIteration:
-            outcome = "ok" if is_request() else ""
-            raise
+            return act()
         except BaseException as error:
             outcome = _outcome(error)
             raise
         finally:
-            if outcome:
-                self.report(operation, self._clock.monotonic() - began, outcome)
+            self.report(operation, self._clock.monotonic() - began, outcome)
 
     def report(self, operation: str, seconds: float, outcome: str) -> None:
         labels = {"store": self._name, "operation": operation}
@@ -150,52 +153,6 @@ class _Metered(Closing):
         if size is not None:
             notify(self._observer, f"{self._family}_{direction}_bytes", add=size, store=self._name,
                    operation=operation)
-
-
-class _MeteredEntries(Closing):
-    """A scan that reports each page it loads, and then the bytes of the one before."""
-
-    def __init__(self, entries: Entries, meter: _Metered) -> None:
-        self._entries = entries
-        self._meter = meter
-        self._loads = entries.page_loads
-        self._bytes = 0
-
-    @property
-    def page_loads(self) -> int:
-        return self._entries.page_loads
-
-    def __iter__(self) -> _MeteredEntries:
-        return self
-
-    def __next__(self) -> KVEntry:
-        try:
-            entry: KVEntry = self._meter.timed("scan", self._entries.__next__, self._has_loaded)
-        except BaseException:
-            self._count_bytes()
-            raise
-        self._bytes += len(entry.value)
-        return entry
-
-    def _has_loaded(self) -> bool:
-        """Whether a page was loaded since the last entry."""
-        if self._entries.page_loads == self._loads:
-            return False
-        self._loads = self._entries.page_loads
-        self._count_bytes()
-        return True
-
-    def _count_bytes(self) -> None:
-        if self._bytes:
-            self._meter.count_bytes("read", "scan", self._bytes)
-            self._bytes = 0
-
-    def seek(self, key: bytes) -> None:
-        self._entries.seek(key)
-
-    def close(self) -> None:
-        self._count_bytes()
-        self._entries.close()
 
 
 def _size_of(content: object) -> int | None:

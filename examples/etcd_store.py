@@ -34,6 +34,7 @@ from urllib3.exceptions import NewConnectionError
 from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.kv import EXISTS, Address, KVEntry, KVLimits, KVStore, Predicate, Transaction, Versioned
+from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -43,7 +44,6 @@ from compactlib.kv.errors import (
     StoreFailed,
     TooLarge,
 )
-from compactlib.kv.parts.connections import Connections
 from compactlib.kv.store import holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128,
@@ -78,7 +78,7 @@ class EtcdStore(KVStore):
 
     Raises:
         ConnectFailed: the server cannot be reached.
-        InvalidInput: the root is empty, the time is none to wait, or an argument is of another type.
+        InvalidInput: the root is empty, or the time is none to wait.
         Unsupported: the store was written by a later release.
         StoreFailed: the server refused.
     """
@@ -139,7 +139,7 @@ class EtcdStore(KVStore):
         size += sum(len(partition) + len(key) + len(value or b"") + _OPERATION_BYTES
                     for partition, key, value in transaction.changes)
         if size > _TRANSACTION_BYTES:
-            raise TooLarge(what="transaction", size_bytes=size, limit_bytes=_TRANSACTION_BYTES)
+            raise TooLarge(what="transaction", size=size, limit=_TRANSACTION_BYTES)
         held = [(self._keys.of_partition(partition) + key, predicate)
                 for partition, key, predicate in transaction.conditions]
         changes = [change(self._keys.of_partition(partition) + key, value)
@@ -160,7 +160,7 @@ class EtcdStore(KVStore):
                           "conditions hold")
 
     def _close(self) -> None:
-        self._gateways.close()
+        self._gateways.forget()
 
     def audit(self) -> None:
         """See `KVStore.audit`: every key below the root is one of this store, and no revision is from the future."""

@@ -21,6 +21,7 @@ from compactlib._lazy import offer
 if TYPE_CHECKING:
     from compactlib.kv.batches import change_many as change_many, get_many as get_many
     from compactlib.kv.cell import Cell as Cell, Retries as Retries, Swap as Swap, swap as swap
+    from compactlib.kv.dynamodb import DynamoStore as DynamoStore
     from compactlib.kv.errors import (
         KeyNotFound as KeyNotFound,
         OutcomeUnknown as OutcomeUnknown,
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
         SlowDown as SlowDown,
         StoreFailed as StoreFailed,
     )
-    from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry, PagedEntries as PagedEntries
+    from compactlib.kv.memory import MemoryStore as MemoryStore
+    from compactlib.kv.postgres import PostgresStore as PostgresStore
+    from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry
     from compactlib.kv.snapshots import Snapshot as Snapshot, SnapshotStore as SnapshotStore
+    from compactlib.kv.sqlite import SqliteStore as SqliteStore
     from compactlib.kv.store import (
         EXISTS as EXISTS,
         Address as Address,
@@ -42,20 +46,16 @@ if TYPE_CHECKING:
         Transaction as Transaction,
         Versioned as Versioned,
     )
-    from compactlib.kv.stores.dynamodb import DynamoStore as DynamoStore
-    from compactlib.kv.stores.memory import MemoryStore as MemoryStore
-    from compactlib.kv.stores.postgres import PostgresStore as PostgresStore
-    from compactlib.kv.stores.sqlite.store import SqliteStore as SqliteStore
 else:
     offer(__name__, {
         "compactlib.kv.batches": "change_many get_many",
         "compactlib.kv.cell": "Cell Retries Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
-        "compactlib.kv.scan": "Entries KVEntry PagedEntries",
+        "compactlib.kv.scan": "Entries KVEntry",
         "compactlib.kv.snapshots": "Snapshot SnapshotStore",
         "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
-        "compactlib.kv.stores.dynamodb": "DynamoStore",
-        "compactlib.kv.stores.memory": "MemoryStore",
-        "compactlib.kv.stores.postgres": "PostgresStore",
-        "compactlib.kv.stores.sqlite.store": "SqliteStore",
+        "compactlib.kv.dynamodb": "DynamoStore",
+        "compactlib.kv.memory": "MemoryStore",
+        "compactlib.kv.postgres": "PostgresStore",
+        "compactlib.kv.sqlite": "SqliteStore",
     })

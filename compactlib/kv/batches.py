@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many keys in few requests, over any `KVStore`: `get_many` and `change_many`, and pieces of what is too large for one.
-
-What a store takes in one request its `limits` say. A batch that is larger becomes several requests, one after the
-other.
+"""Many keys in few requests, over any `KVStore`: a batch above the store's limits becomes several requests.
 
 >>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()
@@ -15,30 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, cast
 
 from compactlib.errors import CompactlibError
 from compactlib.kv.errors import OutcomeUnknown, TooLarge
-from compactlib.kv.store import (
-    Address,
-    Delete,
-    KVStore,
-    Put,
-    Versioned,
-    checked_cell,
-    checked_partition,
-    checked_put,
-)
+from compactlib.kv.store import Address, Delete, KVStore, Put, Versioned
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-_PIECES = 16
-"""Pieces of larger things in one request: of 256 KiB each, 4 MiB together."""
+_PIECES = 15
+"""Pieces of larger things in one request: of 256 KiB each, together below the 4 MiB of a transaction of DynamoDB."""
 
 
 def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versioned]:
-    """What a store holds of these cells; those that are not there are left out.
+    """Return what a store holds of these cells; those that are not there are left out.
 
     One request for each `limits.max_get_many` cells. Each cell is read at some moment of the call, not all at the same
     one.
@@ -56,12 +40,11 @@ def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versione
     return found
 
 
-def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer | None]) -> None:
+def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes | None]) -> None:
     """Put and delete keys of one partition, whatever was there.
 
     One `transact` for each `limits.max_transact` keys, fewer where they are too large together. Each request is one
-    step, all of them are not. The same call may be made again. (DynamoDB charges twice for what is written in a
-    `transact`, so one key alone is not.)
+    step, all of them are not. The same call may be made again.
 
     Args:
         store: where.
@@ -73,15 +56,15 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
         OutcomeUnknown: it ended after the first of several requests; make the whole batch again.
         CompactlibError: what the store raises for the first request.
     """
-    waiting = list(changes.items())
+    parts = [Delete(partition, key) if value is None else Put(partition, key, value) for key, value in changes.items()]
     most = store.limits.max_transact
-    if len(waiting) > most:
-        _check(store, partition, waiting)
+    if len(parts) > most:
+        store.checked((), *_sorted_out(parts))  # what the last request would refuse, before the first one is sent
     at, size = 0, most
-    while at < len(waiting):
-        part = waiting[at:at + size]
+    while at < len(parts):
+        part = parts[at:at + size]
         try:
-            _change(store, partition, part)
+            _change(store, part)
         except CompactlibError as error:
             if isinstance(error, TooLarge) and error.what == "transaction" and len(part) > 1:
                 size = len(part) // 2
@@ -89,14 +72,14 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
             if at == 0:
                 raise
             raise OutcomeUnknown(operation="write", path="a batch",
-                                 detail=f"{at} of {len(waiting)} keys were written, then: {error}") from error
+                                 detail=f"{at} of {len(parts)} keys were written, then: {error}") from error
         at, size = at + len(part), most
 
 
 def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:
-    """The values of the pieces of something larger, in order; `None` for one that is not there.
+    """Yield the values of the pieces of something larger, in order; `None` for one that is not there.
 
-    16 of them in one request.
+    15 of them in one request.
 
     Raises:
         CompactlibError: as `get_many`.
@@ -108,39 +91,26 @@ def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Itera
 
 
 def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, bytes]]) -> None:
-    """Put the pieces of something larger, which nothing names yet; 16 of them in one request.
+    """Put the pieces of something larger, which nothing names yet; 15 of them in one request.
 
     Raises:
         CompactlibError: what the store raises; some pieces may be written.
     """
     waiting = iter(pieces)
     while part := dict(islice(waiting, _PIECES)):
-        try:
-            change_many(store, partition, part)
-        except OutcomeUnknown as error:
-            # Whoever puts pieces asks what the store said, not how many there are: nothing names them.
-            cause = error.__cause__
-            raise (cause if isinstance(cause, CompactlibError) else error) from None
+        change_many(store, partition, part)
 
 
-def _change(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:
-    """Carry out changes in one request."""
-    if len(changes) > 1:
-        store.transact((), [Put(partition, key, cast("bytes", value)) for key, value in changes if value is not None],
-                       [Delete(partition, key) for key, value in changes if value is None])
+def _change(store: KVStore, parts: Sequence[Put | Delete]) -> None:
+    if len(parts) > 1:
+        store.transact((), *_sorted_out(parts))
         return
-    (key, value), = changes
-    if value is None:
-        store.delete(partition, key)
+    part, = parts
+    if isinstance(part, Put):
+        store.set(part.partition, part.key, part.value)
     else:
-        store.set(partition, key, value)
+        store.delete(part.partition, part.key)
 
 
-def _check(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:
-    """Refuse what the last request would refuse before the first one is sent."""
-    checked_partition(partition, store.limits)
-    for key, value in changes:
-        if value is None:
-            checked_cell(partition, key, store.limits)
-        else:
-            checked_put(partition, key, value, store.limits)
+def _sorted_out(parts: Sequence[Put | Delete]) -> tuple[list[Put], list[Delete]]:
+    return [each for each in parts if isinstance(each, Put)], [each for each in parts if isinstance(each, Delete)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno as _errno
 from typing import Any
 
-from compactlib.errors import Busy, Closed, CompactlibError, Conflict, CorruptData, InvalidInput, NotFound, StorageError
+from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput, NotFound, StorageError
 
 _MAX_SHOWN_BYTES = 60
 
@@ -15,48 +15,21 @@ def _shown(name: bytes) -> str:
     return repr(name) if len(name) <= _MAX_SHOWN_BYTES else f"{name[:_MAX_SHOWN_BYTES]!r}… ({len(name)} bytes)"
 
 
-class MissingPartitionKey(InvalidInput):
-    """The partition is empty or `None`. Name one: partitions need not be made before they are used."""
-
-
-class MissingKey(InvalidInput):
-    """The key is empty or `None`. Give at least one byte."""
-
-
-class MissingValue(InvalidInput):
-    """The value is `None`. An empty value is `b""`; to remove a key, delete it."""
-
-
 class TooLarge(InvalidInput):
-    """A partition, key or value is longer than this store takes, or all of a `transact` together; nothing was written.
-
-    See the store's `limits`, and its `transact`.
+    """A partition, key, value or request is larger than this store takes, see its `limits`; nothing was written.
 
     Attributes:
-        what: `"partition"`, `"key"`, `"value"` or `"transaction"`.
-        size_bytes: how long it is.
-        limit_bytes: how long it may be.
+        what: `"partition"`, `"key"`, `"value"` or `"transaction"`, measured in bytes; or `"request"`, of so many cells
+            to read, or conditions, puts and deletes together.
+        size: how large it is.
+        limit: how large it may be.
     """
 
-    def __init__(self, *, what: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"a {what} of {size_bytes} bytes was given, this store takes at most {limit_bytes}; "
-                         f"split it, or use a store whose limits allow it")
+    def __init__(self, *, what: str, size: int, limit: int) -> None:
+        unit = "cells, conditions, puts or deletes" if what == "request" else "bytes"
+        super().__init__(f"a {what} of {size} {unit} was given, this store takes at most {limit}; split it, or use a "
+                         f"store whose limits allow it")
         self.what = what
-        self.size_bytes = size_bytes
-        self.limit_bytes = limit_bytes
-
-
-class BatchSizeTooBig(InvalidInput):
-    """A request names more cells than this store takes at once. Split it; nothing was written.
-
-    Attributes:
-        size: how many cells to read, or conditions, puts and deletes together, were given.
-        limit: how many there may be.
-    """
-
-    def __init__(self, *, size: int, limit: int) -> None:
-        super().__init__(f"{size} cells, conditions, puts or deletes were given in one request, this store takes at "
-                         f"most {limit}; split it")
         self.size = size
         self.limit = limit
 
@@ -96,10 +69,6 @@ class PredicateFailed(Conflict):
                          f"demands; nothing was written, read again")
         self.partition = partition
         self.key = key
-
-
-class ClosedEntries(Closed):
-    """The entries of a scan were closed. Scan again."""
 
 
 class SlowDown(Busy):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`PagedEntries`: the scan that every backend shares, over a function that loads one page.
+"""`Entries`: the scan that every store shares, over a function that loads one page.
 
 A reader that wants one entry asks for a small first page; behind a run of deleted entries a small page would mean one
 request for every few of them, so pages double.
@@ -10,16 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib._closing import Closing
-from compactlib.errors import InvalidInput
-from compactlib.kv.errors import ClosedEntries
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.errors import Closed
 
 
 @attrs.frozen
@@ -37,47 +34,6 @@ class KVEntry:
     predicate: object
 
 
-class Entries(Protocol):
-    """The entries of one partition, ascending by key byte by byte; for one thread at a time.
-
-    Each page is one consistent read. Keys written or deleted while the scan goes on may be in it or not; all others
-    are, once each. Close it, or use it in a `with`.
-    """
-
-    @property
-    def page_loads(self) -> int:
-        """How many times the store was asked so far. Making the scan asks nothing."""
-
-    def __iter__(self) -> Self:
-        """Itself."""
-
-    def __next__(self) -> KVEntry:
-        """The next entry. After `StopIteration` a `seek` starts anew.
-
-        Raises:
-            ClosedEntries: the scan was closed.
-            CompactlibError: as `KVStore.get`; the same call may be made again and goes on where the last one ended.
-        """
-
-    def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key` (within the prefix), forwards or backwards.
-
-        No page is loaded here, and none later if the place lies inside the page at hand.
-
-        Raises:
-            ClosedEntries: the scan was closed.
-        """
-
-    def close(self) -> None:
-        """Give up what the scan holds; closing again does nothing."""
-
-    def __enter__(self) -> Self:
-        """Itself."""
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-
-
 PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[KVEntry], bool]]
 """`load(start, limit)`: the entries with a key >= `start`, at most `limit`, at least one if there is any; and whether
 they are the partition's last. A page may be short, so that large values do not fill the memory."""
@@ -85,45 +41,52 @@ they are the partition's last. A page may be short, so that large values do not 
 _KEY = attrgetter("key")
 
 
-class PagedEntries(Closing):
-    """The entries of one scan; see `Entries`.
+class Entries(Closing):
+    """The entries of one partition, ascending by key byte by byte; for one thread at a time.
+
+    Each page is one consistent read. Keys written or deleted while the scan goes on may be in it or not; all others
+    are, once each. Close it, or use it in a `with`.
 
     Args:
         load: loads one page; may be asked for the same page again after it has raised.
         start: as given to `KVStore.scan`, and so the next three.
         prefix: the beginning that all keys have.
         after: the key behind which it begins.
-        page_size: the most entries of a page; `None`: the store decides.
-        largest_page: the store's own page size, in entries.
+        page_size: the most entries of the first page; `None`: of all.
+        largest_page: the most entries of any page.
+
+    Attributes:
+        load: as given.
+        page_loads: how many pages were loaded so far. Making the scan loads none.
     """
 
-    def __init__(self, load: PageLoader, start: bytes, *, prefix: bytes, after: bytes | None, page_size: int | None,
-                 largest_page: int) -> None:
-        self._load = load
-        self._prefix = own_bytes(prefix)
+    def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+                 page_size: int | None = None, largest_page: int = 1000) -> None:
+        require_whole("page_size", page_size, 1, or_none=True)
+        self.load = load
+        self.page_loads: int = 0
+        self._prefix = bytes(prefix)
         self._largest_page = largest_page
-        self._first_page = _first_page(page_size, largest_page)
-        self._page_size = self._first_page
-        self._page_loads = 0
+        self._first_page = self._page_size = min(page_size or largest_page, largest_page)
         self._closed = False
         # The page at hand covers all keys from `_page_start` to its last one, or to the end if it is the last page.
         self._page: Sequence[KVEntry] = ()
         self._page_start: bytes | None = None
         self._is_last_page = False
         self._at = 0
-        self._position = max(own_bytes(start), self._prefix)
-        if after is not None:
-            self._position = max(self._position, _successor(own_bytes(after)))
-
-    @property
-    def page_loads(self) -> int:
-        """How many pages were loaded so far."""
-        return self._page_loads
+        self._position = max(bytes(start), self._prefix, b"" if after is None else _successor(after))
 
     def __iter__(self) -> Self:
+        """Itself."""
         return self
 
     def __next__(self) -> KVEntry:
+        """Return the next entry. After `StopIteration` a `seek` starts anew.
+
+        Raises:
+            Closed: the scan or the store was closed.
+            CompactlibError: as `KVStore.get`; the same call may be made again and goes on where the last one ended.
+        """
         self._require_open()
         if self._at >= len(self._page):
             if self._is_last_page:
@@ -138,9 +101,15 @@ class PagedEntries(Closing):
         return entry
 
     def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key`; see `Entries.seek`."""
+        """Go on with the first key >= `key` (within the prefix), forwards or backwards.
+
+        No page is loaded here, and none later if the place lies inside the page at hand.
+
+        Raises:
+            Closed: the scan was closed.
+        """
         self._require_open()
-        wanted = max(own_bytes(key), self._prefix)
+        wanted = max(bytes(key), self._prefix)
         if self._covers(wanted):
             self._at = bisect_left(self._page, wanted, key=_KEY)
             return
@@ -149,12 +118,12 @@ class PagedEntries(Closing):
         self._position = wanted
 
     def close(self) -> None:
-        """Forget the page at hand; see `Entries.close`."""
+        """Forget the page at hand; closing again does nothing."""
         self._closed = True
         self._page = ()
 
     def __repr__(self) -> str:
-        return f"PagedEntries(prefix={self._prefix!r}, page_loads={self._page_loads}, closed={self._closed})"
+        return f"Entries(prefix={self._prefix!r}, page_loads={self.page_loads}, closed={self._closed})"
 
     def _covers(self, key: bytes) -> bool:
         if self._page_start is None or key < self._page_start:
@@ -163,36 +132,17 @@ class PagedEntries(Closing):
 
     def _load_page(self) -> None:
         start = self._position
-        page, is_last_page = self._load(start, self._page_size)
-        following = _successor(page[-1].key) if page else start
-        next_size = min(2 * self._page_size, self._largest_page)
-        # All of it without a call: an interrupt comes before, or after.
-        self._page_loads += 1
-        self._page, self._page_start, self._at, self._is_last_page = page, start, 0, is_last_page
-        self._position, self._page_size = following, next_size
+        page, self._is_last_page = self.load(start, self._page_size)
+        self.page_loads += 1
+        self._page, self._page_start, self._at = page, start, 0
+        self._position = _successor(page[-1].key) if page else start
+        self._page_size = min(2 * self._page_size, self._largest_page)
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ClosedEntries("the scan was closed; scan again")
+            raise Closed("the scan was closed; scan again")
 
 
 def _successor(key: bytes) -> bytes:
-    """The smallest key above `key`."""
+    """Return the smallest key above `key`."""
     return key + b"\0"
-
-
-def own_bytes(value: Buffer) -> bytes:
-    """Return a buffer's bytes, which its owner cannot change any more.
-
-    Raises:
-        TypeError: it is no buffer of bytes.
-    """
-    return value if type(value) is bytes else memoryview(value).tobytes()
-
-
-def _first_page(page_size: int | None, largest: int) -> int:
-    if page_size is None:
-        return largest
-    if page_size < 1:
-        raise InvalidInput(f"a page of {page_size!r} entries was asked for; give at least 1")
-    return min(page_size, largest)

@@ -1,38 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KVStore`: the base class of a key-value store, so that hosts can bring their own.
 
-Partitions, keys and values are `bytes`. For keys and values that is what every store has in common. Partitions are
-bytes too, not text: a partition is the first half of a key, and text would bring encodings, normal forms and collations
-into what must compare byte by byte and come back unchanged; so one codec serves both, and nothing can collide.
+Partitions, keys and values are `bytes`: text would bring encodings, normal forms and collations into what must compare
+byte by byte and come back unchanged. A partition needs no making; it is the first half of a key.
 
 Every store is read-after-write consistent: what a call acknowledged, every later call sees, from any thread and
-process. It orders keys byte by byte, and compares and sets single keys in one step.
-`compactlib.testing.kv` says all this as tests, and any implementation can inherit them.
+process. It orders keys byte by byte, and compares and sets several keys in one step. `compactlib.testing.kv` says all
+this as tests, and any implementation can inherit them. `MemoryStore` is the shortest complete one.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_whole
+from compactlib._arguments import is_whole, require_whole
 from compactlib._forks import OpenState
 from compactlib.errors import InvalidInput
-from compactlib.kv.errors import (
-    BatchSizeTooBig,
-    KeyNotFound,
-    MissingKey,
-    MissingPartitionKey,
-    MissingValue,
-    TooLarge,
-)
-from compactlib.kv.scan import Entries as Entries, KVEntry as KVEntry, PagedEntries, own_bytes
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.kv.errors import KeyNotFound, TooLarge
+from compactlib.kv.scan import Entries, KVEntry
 
 _MOST_ENTRIES = 1_000_000
 
@@ -62,8 +51,8 @@ class Versioned:
 
     Attributes:
         value: the bytes.
-        predicate: hold it against the key later with `set_if`: it fails once the key was written or deleted. Only a
-            store that compares values lets it hold again when the very same bytes came back (ABA).
+        predicate: for `set_if` and `Condition`: it fails once the key was written or deleted. Only a store that
+            compares values lets it hold again when the very same bytes came back (ABA).
     """
 
     value: bytes
@@ -72,12 +61,8 @@ class Versioned:
 
 @attrs.frozen
 class Condition:
-    """Of a `transact`: the key must be in this state.
-
-    Attributes:
-        partition: the key's partition.
-        key: the key.
-        predicate: `None` for "must not exist", `EXISTS`, or one from a `get` or a scan.
+    """Of a `transact`: the key must be in the state of the predicate: `None` for "must not exist", `EXISTS`, or one
+    from a `get` or a scan.
     """
 
     partition: bytes
@@ -87,13 +72,7 @@ class Condition:
 
 @attrs.frozen
 class Put:
-    """Of a `transact`: write this value.
-
-    Attributes:
-        partition: the key's partition.
-        key: the key.
-        value: the value.
-    """
+    """Of a `transact`: write this value."""
 
     partition: bytes
     key: bytes
@@ -102,12 +81,7 @@ class Put:
 
 @attrs.frozen
 class Delete:
-    """Of a `transact`: remove this key, if it is there.
-
-    Attributes:
-        partition: the key's partition.
-        key: the key.
-    """
+    """Of a `transact`: remove this key, if it is there."""
 
     partition: bytes
     key: bytes
@@ -115,7 +89,7 @@ class Delete:
 
 @attrs.frozen
 class KVLimits:
-    """How much a store takes.
+    """How much a store takes; each at least 1.
 
     Attributes:
         max_partition_bytes: the longest partition.
@@ -123,21 +97,13 @@ class KVLimits:
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together.
         max_get_many: cells of one `get_many`.
-
-    Raises:
-        InvalidInput: one is less than 1.
     """
 
-    max_partition_bytes: int
-    max_key_bytes: int
-    max_value_bytes: int
-    max_transact: int
-    max_get_many: int
-
-    def __attrs_post_init__(self) -> None:
-        for name, value in attrs.asdict(self).items():
-            if value < 1:
-                raise InvalidInput(f"{name} is {value}; give 1 or more")
+    max_partition_bytes: int = attrs.field(validator=is_whole(1))
+    max_key_bytes: int = attrs.field(validator=is_whole(1))
+    max_value_bytes: int = attrs.field(validator=is_whole(1))
+    max_transact: int = attrs.field(validator=is_whole(1))
+    max_get_many: int = attrs.field(validator=is_whole(1))
 
 
 @attrs.frozen
@@ -158,12 +124,10 @@ class KVStore:
 
     A back-end writes `_get_many`, `_page`, `_transact` and `_close`, and may say `place`. They get checked arguments,
     never after `close` and never in a child process of the one that opened the store: there every call is `Closed`.
-    What a back-end can do cheaper for one key, it overrides.
 
-    Arguments are checked in this order: `MissingPartitionKey`, `MissingKey`, `MissingValue` for what is `None` or empty
-    (an empty value is a value), then `TooLarge`. Every method may raise `Closed` after `close`, `SlowDown`,
-    `StoreFailed` and `ConnectFailed`, and each one that writes `OutcomeUnknown`; whatever else a backend says is turned
-    into one of them, never into "not found" or "predicate failed".
+    A partition or a key that is empty is `InvalidInput`; an empty value is a value. Every method may raise `Closed`,
+    `TooLarge`, `SlowDown`, `StoreFailed` and `ConnectFailed`, and each one that writes `OutcomeUnknown`; whatever else
+    the database says is turned into one of them, never into "not found" or "predicate failed".
 
     Args:
         name: what it is, for errors: `"the store in /data"`.
@@ -213,7 +177,7 @@ class KVStore:
         """Give up what the store holds; called once, in the process that opened it."""
 
     def place(self) -> str | None:
-        """Return words for the place of what is stored, by which a copy of it is told from itself.
+        """Return words for the place of what is stored, by which a copy of it is distinguished from the original.
 
         They are the same from every process, after every restart, as long as it lives; others for a copy. `None` if the
         store cannot tell.
@@ -224,7 +188,7 @@ class KVStore:
         return None
 
     def audit(self) -> None:
-        """Check the store's own invariants. May read everything.
+        """Check what a database does not check by itself. May read everything.
 
         Raises:
             AuditFailed: the store is wrong; the message has the numbers.
@@ -245,18 +209,18 @@ class KVStore:
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
         """
-        cell = checked_cell(partition, key, self._limits)
+        cell = _cell(partition, key, self.limits)
         self._state.require()
         found, = self._get_many((cell,))
         if found is None:
-            raise KeyNotFound(partition=cell[0], key=cell[1])
+            raise KeyNotFound(partition=partition, key=key)
         return found
 
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """Write a value, whatever was there. A buffer is copied before the call returns."""
-        self._perform(Transaction((), (checked_put(partition, key, value, self._limits),)))
+    def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        """Write a value, whatever was there."""
+        self._perform(self.checked((), [Put(partition, key, value)]))
 
-    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+    def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
         """Write a value if the key is in the expected state, in one step.
 
         Args:
@@ -268,12 +232,11 @@ class KVStore:
         Raises:
             PredicateFailed: it is not; nothing was written. A key that is gone fails every predicate but `None`.
         """
-        put = checked_put(partition, key, value, self._limits)
-        self._perform(Transaction(((put[0], put[1], predicate),), (put,)))
+        self._perform(self.checked([Condition(partition, key, predicate)], [Put(partition, key, value)]))
 
     def delete(self, partition: bytes, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
-        self._perform(Transaction((), ((*checked_cell(partition, key, self._limits), None),)))
+        self._perform(self.checked((), (), [Delete(partition, key)]))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """Remove a key if it is in the expected state, in one step.
@@ -282,11 +245,10 @@ class KVStore:
             PredicateFailed: it is not; nothing was removed.
             InvalidInput: the predicate is `None`.
         """
-        cell = checked_cell(partition, key, self._limits)
         if predicate is None:
             raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
                                "delete; give EXISTS, or the predicate that get() found")
-        self._perform(Transaction(((*cell, predicate),), ((*cell, None),)))
+        self._perform(self.checked([Condition(partition, key, predicate)], (), [Delete(partition, key)]))
 
     # ---- many keys
 
@@ -296,13 +258,13 @@ class KVStore:
         Each cell is read at some moment of the call, not all at the same one.
 
         Raises:
-            BatchSizeTooBig: there are more than `limits.max_get_many`.
+            TooLarge: there are more than `limits.max_get_many`.
             InvalidInput: a cell is named twice.
         """
-        limits = self._limits
-        checked = [checked_cell(partition, key, limits) for partition, key in cells]
+        limits = self.limits
+        checked = [_cell(partition, key, limits) for partition, key in cells]
         if len(checked) > limits.max_get_many:
-            raise BatchSizeTooBig(size=len(checked), limit=limits.max_get_many)
+            raise TooLarge(what="request", size=len(checked), limit=limits.max_get_many)
         if len(set(checked)) < len(checked):
             raise InvalidInput("a cell is to be read twice in one request; name it once")
         self._state.require()
@@ -319,20 +281,19 @@ class KVStore:
             after: begin at the first key > `after`; of `start`, `prefix` and `after` the furthest counts.
             page_size: how many entries the first page holds, a hint; pages double from there up to the store's own
                 size, which is also that of the first if none is given.
-            keys_only: the values are not looked at, a hint: the store may leave them unread and give `b""`.
+            keys_only: the values are not needed, a hint: the store may leave them unread and give `b""`.
 
         Raises:
-            MissingPartitionKey: the partition is empty.
-            InvalidInput: `page_size` is less than 1.
+            InvalidInput: the partition is empty, or `page_size` is less than 1.
         """
-        name = checked_partition(partition, self._limits)
+        name = _checked_name("partition", partition, self.limits.max_partition_bytes)
         self._state.require()
 
         def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             self._state.require()
             return self._page(name, position, limit, keys_only)
 
-        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
+        return Entries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
@@ -344,10 +305,20 @@ class KVStore:
         Raises:
             PredicateFailed: a condition does not hold; nothing was written.
             InvalidInput: a key is to be put or deleted twice.
-            BatchSizeTooBig: there are more than `limits.max_transact`.
-            TooLarge: all of it together is more than the store takes in one step.
+            TooLarge: there are more than `limits.max_transact`, or all of it together is more than the store takes in
+                one step.
         """
-        self._perform(checked_transaction(conditions, puts, deletes, self._limits))
+        transaction = self.checked(conditions, puts, deletes)
+        size = len(transaction.conditions) + len(transaction.changes)
+        if size > self.limits.max_transact:
+            raise TooLarge(what="request", size=size, limit=self.limits.max_transact)
+        self._perform(transaction)
+
+    def _perform(self, transaction: Transaction) -> None:
+        # Before any lock: in a forked child a thread that is not there may hold it.
+        self._state.require()
+        if transaction.conditions or transaction.changes:
+            self._transact(transaction)
 
     # ---- the handle
 
@@ -360,70 +331,42 @@ class KVStore:
             self._state.close()
             self._close()
 
-    def _perform(self, transaction: Transaction) -> None:
-        # Before any lock: in a forked child a thread that is not there may hold it.
-        self._state.require()
-        if transaction.conditions or transaction.changes:
-            self._transact(transaction)
+    # ---- arguments
+
+    def checked(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                deletes: Iterable[Delete] = ()) -> Transaction:
+        """Return the arguments of a `transact`, each of them checked; how many they are is not.
+
+        Raises:
+            InvalidInput, TooLarge: as `transact`.
+        """
+        limits = self.limits
+        held = [(*_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
+        changes: list[tuple[bytes, bytes, bytes | None]] = [
+            (*_cell(put.partition, put.key, limits), _within("value", put.value, limits.max_value_bytes))
+            for put in puts]
+        changes += ((*_cell(one.partition, one.key, limits), None) for one in deletes)
+        if len({change[:2] for change in changes}) < len(changes):
+            raise InvalidInput("a key is to be put or deleted twice in one transaction; name it once")
+        return Transaction(held, changes)
 
 
-# ---------------------------------------------------------------------- the checks, for back-ends that override
+def _cell(partition: bytes, key: bytes, limits: KVLimits) -> Address:
+    return (_checked_name("partition", partition, limits.max_partition_bytes),
+            _checked_name("key", key, limits.max_key_bytes))
 
 
-def checked_partition(partition: bytes, limits: KVLimits) -> bytes:
-    """Return the partition as bytes of its own.
-
-    Raises:
-        MissingPartitionKey: it is empty or `None`.
-        TooLarge: it is longer than the store takes.
-    """
-    if not partition:
-        raise MissingPartitionKey("a partition was not named; give at least one byte")
-    return _within("partition", partition, limits.max_partition_bytes)
+def _checked_name(what: str, name: bytes, limit: int) -> bytes:
+    if not name:
+        raise InvalidInput(f"a {what} was not named; give at least one byte")
+    return _within(what, name, limit)
 
 
-def checked_cell(partition: bytes, key: bytes, limits: KVLimits) -> Address:
-    """Return partition and key as bytes of their own.
-
-    Raises:
-        MissingPartitionKey, MissingKey, TooLarge: see `KVStore`.
-    """
-    if not partition:
-        raise MissingPartitionKey("a partition was not named; give at least one byte")
-    if not key:
-        raise MissingKey("a key was not named; give at least one byte")
-    return _within("partition", partition, limits.max_partition_bytes), _within("key", key, limits.max_key_bytes)
-
-
-def checked_put(partition: bytes, key: bytes, value: Buffer, limits: KVLimits) -> tuple[bytes, bytes, bytes]:
-    """Return partition, key and value as bytes of their own.
-
-    Raises:
-        MissingPartitionKey, MissingKey, MissingValue, TooLarge: see `KVStore`.
-    """
-    cell = checked_cell(partition, key, limits)
-    if value is None:
-        raise MissingValue('the value is None; an empty value is b"", and a key is removed by delete()')
-    return (*cell, _within("value", value, limits.max_value_bytes))
-
-
-def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], deletes: Iterable[Delete],
-                        limits: KVLimits) -> Transaction:
-    """Return the arguments of a `transact`.
-
-    Raises:
-        MissingPartitionKey, MissingKey, MissingValue, InvalidInput, TooLarge, BatchSizeTooBig: see `KVStore.transact`.
-    """
-    demanded = [(*checked_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
-    changes: list[tuple[bytes, bytes, bytes | None]] = []
-    changes += (checked_put(put.partition, put.key, put.value, limits) for put in puts)
-    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in deletes)
-    size = len(demanded) + len(changes)
-    if size > limits.max_transact:
-        raise BatchSizeTooBig(size=size, limit=limits.max_transact)
-    if len({change[:2] for change in changes}) < len(changes):
-        raise InvalidInput("a key is to be put or deleted twice in one transaction; name it once")
-    return Transaction(demanded, changes)
+def _within(what: str, value: bytes, limit: int) -> bytes:
+    data = bytes(value)  # the same object, unless the caller could change it later
+    if len(data) > limit:
+        raise TooLarge(what=what, size=len(data), limit=limit)
+    return data
 
 
 def holds(predicate: Predicate | None, version: Predicate | None) -> bool:
@@ -435,10 +378,3 @@ def holds(predicate: Predicate | None, version: Predicate | None) -> bool:
     if version is None or predicate is None:
         return version is predicate
     return predicate is EXISTS or (type(predicate) is type(version) and predicate == version)
-
-
-def _within(what: str, value: Buffer, limit_bytes: int) -> bytes:
-    data = own_bytes(value)
-    if len(data) > limit_bytes:
-        raise TooLarge(what=what, size_bytes=len(data), limit_bytes=limit_bytes)
-    return data

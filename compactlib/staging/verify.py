@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData, Unsupported
-from compactlib.kv.store import KVEntry
+from compactlib.kv import KVEntry
 from compactlib.report import Finding, VerifyReport
 from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext

@@ -24,7 +24,6 @@ from typing import TypeAlias
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.cell import look_until_seen
-from compactlib.kv.scan import own_bytes
 from compactlib.kv.store import Exists
 from compactlib.staging.branches import FoundBranch
 from compactlib.staging.context import StagingContext
@@ -181,7 +180,7 @@ def record_of(data: bytes) -> Record:
     Raises:
         InvalidInput: it is longer than `MAX_PART_BYTES`.
     """
-    held = own_bytes(data)
+    held = bytes(data)
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
                            f"keep the data elsewhere and a reference to it here")

@@ -26,7 +26,7 @@ import attrs
 
 from compactlib.errors import Closed
 from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.kv import Condition, Delete, KVEntry, KVStore, PagedEntries, Put
+from compactlib.kv import Condition, Delete, Entries, KVEntry, KVStore, Put
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 
 if TYPE_CHECKING:
@@ -264,13 +264,11 @@ class StoreInFront(KVStore):
         first = asked[0] if asked else (b"", b"")
         return cast("Sequence[Versioned | None]", self._ask("get_many", *first, lambda: self._store.get_many(asked)))
 
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        kept = _copied(value)
-        self._ask("set", partition, key, lambda: self._store.set(partition, key, kept))
+    def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        self._ask("set", partition, key, lambda: self._store.set(partition, key, value))
 
-    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        kept = _copied(value)
-        self._ask("set_if", partition, key, lambda: self._store.set_if(partition, key, kept, predicate))
+    def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
+        self._ask("set_if", partition, key, lambda: self._store.set_if(partition, key, value, predicate))
 
     def delete(self, partition: bytes, key: bytes) -> None:
         self._ask("delete", partition, key, lambda: self._store.delete(partition, key))
@@ -279,7 +277,7 @@ class StoreInFront(KVStore):
         self._ask("delete_if", partition, key, lambda: self._store.delete_if(partition, key, predicate))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
+             page_size: int | None = None, keys_only: bool = False) -> Entries:
         # The store behind refuses what is no partition, and says how.
         self._store.scan(partition, keys_only=True).close()
 
@@ -292,8 +290,7 @@ class StoreInFront(KVStore):
             return cast("tuple[Sequence[KVEntry], bool]",
                         self._ask("scan", partition, position, lambda: read(position, limit)))
 
-        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
-                            largest_page=self._page_size)
+        return Entries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
@@ -370,11 +367,6 @@ class ObjectsInFront:
 
     def _ask(self, kind: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
         return cast("AnswerT", self._step(Request("objects", kind, key), act))
-
-
-def _copied(value: Buffer) -> Buffer:
-    # A write that arrives late must not see what the caller does to its buffer meanwhile.
-    return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
 
 def _text(part: object) -> str:

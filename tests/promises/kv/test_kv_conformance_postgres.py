@@ -16,6 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.kv import KVStore, PostgresStore
 from compactlib.testing import KVStoreConformance, kv_machine
+from tests.harness.kv.pgbouncer import AVAILABLE, pgbouncer
 from tests.harness.kv.postgres_server import postgres
 
 pytestmark = pytest.mark.cluster
@@ -26,6 +27,12 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with postgres() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def pooled(server: str) -> Iterator[str]:
+    with pgbouncer(server) as uri:
         yield uri
 
 
@@ -44,6 +51,7 @@ def locked(server: str, table: str) -> Iterator[None]:
 
 class TestPostgresStore(KVStoreConformance):
     shared = True
+    prepare_threshold: int | None = 5
 
     @pytest.fixture(autouse=True)
     def _server(self, server: str) -> Iterator[None]:
@@ -58,7 +66,8 @@ class TestPostgresStore(KVStoreConformance):
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
         with self.naming:
             self.table = self.tables.setdefault(folder, new_table())
-        store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1)
+        store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1,
+                              prepare_threshold=self.prepare_threshold)
         self.stores.append(store)
         return store
 
@@ -66,6 +75,18 @@ class TestPostgresStore(KVStoreConformance):
     def throttled(self, store: KVStore) -> Iterator[bool]:
         with locked(self.server, self.table):
             yield True
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="needs the program pgbouncer")
+class TestPostgresStoreBehindPgBouncer(TestPostgresStore):
+    """In transaction mode, in which no statement may rely on what an earlier transaction has left in its session."""
+
+    effort_percent = 20
+    prepare_threshold = None
+
+    @pytest.fixture(autouse=True)
+    def _behind(self, _server: None, pooled: str) -> None:
+        self.server = pooled
 
 
 def test_a_state_machine_agrees_with_a_dictionary(server: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes on one SQLite store: `python -m tests.kv.stores.sqlite_writer count FILE TIMES`, or `... live FILE`."""
+"""Processes on one SQLite store: `python -m tests.kv.sqlite_writer count FILE TIMES`, or `... live FILE`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of keys: a value that is no bytes changes nothing; a batch that fails says which keys are written."""
+"""Batches of keys: in few requests, and what is certain of one that fails."""
 
 from __future__ import annotations
 

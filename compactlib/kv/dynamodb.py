@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DynamoStore`: a key-value store in one DynamoDB table, for many processes on many machines.
+
+An item is a cell: `p` the partition (hash key), `k` the key (range key), `v` the value, `n` the token: 16 bytes that
+distinguish this write from all others; all binary. All reads are consistent, all conditions are condition expressions
+on the token, and a `transact` is one TransactWriteItems; of a single cell it is one PutItem or DeleteItem, for half the
+price. Nothing is ever sent twice behind the caller's back, except what DynamoDB has refused for now: a write that is
+repeated after its answer was lost could fail its own condition, or bring a value back over a later one. So boto3's own
+retries are off.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compactlib._arguments import require_seconds
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.files.checksum import crc32
+from compactlib.kv.errors import (
+    ConnectFailed,
+    DamagedStore,
+    NotAStore,
+    OutcomeUnknown,
+    PredicateFailed,
+    SlowDown,
+    StoreFailed,
+    TooLarge,
+)
+from compactlib.kv.scan import KVEntry
+from compactlib.kv.store import EXISTS, Address, KVLimits, KVStore, Predicate, Transaction, Versioned, holds
+
+if TYPE_CHECKING:
+    import boto3
+
+_KEY_SCHEMA = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k", "KeyType": "RANGE"}]
+_ATTRIBUTES = [{"AttributeName": "p", "AttributeType": "B"}, {"AttributeName": "k", "AttributeType": "B"}]
+_TOKEN_BYTES = 16
+_NO_TOKEN = b"\0"
+"""Shorter than any token, so no item has it."""
+_MAX_KEY_BYTES = 1024
+_ITEM_BYTES = 400_000
+_TRANSACTION_BYTES = 4 << 20
+_OVERHEAD_BYTES = 64
+"""Names of the attributes and the token, with something to spare."""
+_LIMITS = KVLimits(max_partition_bytes=2048, max_key_bytes=_MAX_KEY_BYTES,
+                   max_value_bytes=_ITEM_BYTES - 2048 - _MAX_KEY_BYTES - _OVERHEAD_BYTES, max_transact=100,
+                   max_get_many=100)
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_FIRST_WAIT_SECONDS = 0.025
+_LONGEST_WAIT_SECONDS = 1.0
+_CONNECTIONS = 50
+
+_CONDITION_FAILED = "ConditionalCheckFailedException"
+_CANCELED = "TransactionCanceledException"
+_NO_TABLE = "ResourceNotFoundException"
+_TABLE_IN_USE = "ResourceInUseException"
+_THROTTLED = frozenset({
+    "ProvisionedThroughputExceededException", "ThrottlingException", "Throttling", "ThrottledException",
+    "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException", "TooManyRequestsException", "SlowDown",
+    # Another transaction has the item, or a replica elsewhere; it is over in a moment.
+    "TransactionConflictException", "ReplicatedWriteConflictException",
+})
+_PASSING_REASONS = frozenset({"TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"})
+
+
+class DynamoStore(KVStore):
+    """A `KVStore` in a table of Amazon DynamoDB (extra `compactlib[dynamodb]`).
+
+    A predicate is the token of the write that it came from, 16 bytes that no other write has, so it never holds again
+    once the key was written. Threads may share a store; other processes open their own.
+
+    A `transact` that writes one key under conditions on it alone is a conditional PutItem. If DynamoDB's own front end
+    repeats that after it had counted, and another write came between, the answer is `PredicateFailed`.
+
+    Args:
+        table: the table's name; made, paid by request, if there is none.
+        region: AWS region, unless the session or boto3's configuration has one.
+        endpoint_url: another address, for servers that speak DynamoDB's protocol.
+        session: boto3's, with the credentials; its default one if not given.
+        create: whether a table that is absent is made. Give `False` where there must be one.
+        timeout_seconds: how long a connection and an answer may take, each.
+        busy_seconds: how long a request that DynamoDB refuses for now (throttled, or in conflict with another
+            transaction) is tried again, with growing random waits, before it raises `SlowDown`.
+        page_size: how many entries one page of a scan holds, at most; DynamoDB also ends a page at 1 MB.
+        clock: waits between these tries.
+
+    Raises:
+        ConnectFailed: DynamoDB cannot be reached.
+        InvalidInput: the table's name is none.
+        NotAStore: the table holds something else, or is absent although `create` is `False`.
+        SlowDown: the table is not ready after two minutes.
+        StoreFailed: DynamoDB refused: credentials, rights.
+        MissingDependency: boto3 is not installed.
+    """
+
+    def __init__(self, table: str, *, region: str | None = None, endpoint_url: str | None = None,
+                 session: boto3.Session | None = None, create: bool = True, timeout_seconds: float = 10.0,
+                 busy_seconds: float = 10.0, page_size: int = 1000, clock: Clock | None = None) -> None:
+        try:
+            import boto3
+            from botocore import config, exceptions, parsers
+        except ImportError:
+            raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
+        if not _TABLE.fullmatch(table):
+            raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
+        require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
+        require_seconds("busy_seconds", busy_seconds)
+        super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
+        self._table = table
+        self._busy_seconds = busy_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._exceptions: Any = exceptions
+        self._garbled: Any = parsers.ResponseParserError
+        settings = config.Config(retries={"total_max_attempts": 1, "mode": "standard"},
+                                 connect_timeout=timeout_seconds, read_timeout=timeout_seconds,
+                                 max_pool_connections=_CONNECTIONS)
+        try:
+            self._client: Any = (session or boto3.Session()).client(
+                "dynamodb", region_name=region, endpoint_url=endpoint_url, config=settings)
+        except exceptions.BotoCoreError as error:
+            raise StoreFailed(operation="set up", path=table, detail=str(error)) from error
+        self._client.meta.events.register("response-received.dynamodb", self._require_whole)
+        try:
+            found = self._set_up(create)
+        except BaseException:
+            self.close()
+            raise
+        # A table that is deleted and made again, or restored, has the same ARN.
+        names = ("DynamoDB table", "TableArn"), ("id", "TableId")
+        self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self._table
+
+    def place(self) -> str | None:
+        """Return the table's ARN and id, from when it was opened. No request."""
+        self._state.require()
+        return self._place or None
+
+    def _close(self) -> None:
+        self._client.close()
+
+    def __repr__(self) -> str:
+        return f"DynamoStore({self._table!r})"
+
+    # -- reading
+
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        """One BatchGetItem, another for what passes 16 MB, or DynamoDB leaves for later; for one cell one GetItem."""
+        if len(cells) == 1:
+            reply = self._ask("get", "get_item", Key=_key_of(*cells[0]), ConsistentRead=True)
+            return [self._versioned(reply["Item"]) if "Item" in reply else None]
+        found: dict[Address, Versioned] = {}
+        keys: Sequence[Any] = [_key_of(*cell) for cell in cells]
+        while keys:
+            reply = self._ask("get_many", "batch_get_item", of_table=False, RequestItems={
+                self._table: {"Keys": keys, "ConsistentRead": True}})
+            for item in reply["Responses"].get(self._table, ()):
+                found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._versioned(item)
+            keys = self._keys_in(reply.get("UnprocessedKeys"))
+        return [found.get(cell) for cell in cells]
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        request: dict[str, Any] = {**_from_position(partition, start), "ConsistentRead": True, "Limit": limit}
+        if keys_only:
+            request["ProjectionExpression"] = "k, n"
+        while True:
+            reply = self._ask("scan", "query", **request)
+            page = [self._entry({"v": {"B": b""}, **item} if keys_only else item) for item in reply["Items"]]
+            if page or "LastEvaluatedKey" not in reply:
+                return page, "LastEvaluatedKey" not in reply
+            # Nothing found so far is not the end.
+            request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+
+    def _entry(self, item: Mapping[str, Any]) -> KVEntry:
+        value, token = item.get("v", {}).get("B"), item.get("n", {}).get("B")
+        if not isinstance(value, bytes) or not isinstance(token, bytes) or len(token) != _TOKEN_BYTES:
+            raise DamagedStore(path=f"table {self._table}", detail=f"the item {item['k']['B']!r} has not the "
+                               f"attributes 'v' of bytes and 'n' of {_TOKEN_BYTES} bytes")
+        return KVEntry(bytes(item["k"]["B"]), value, token)
+
+    def _versioned(self, item: Mapping[str, Any]) -> Versioned:
+        entry = self._entry(item)
+        return Versioned(entry.value, entry.predicate)
+
+    # -- writing
+
+    def _transact(self, transaction: Transaction) -> None:
+        size = sum(len(partition) + len(key) + len(value or b"") + _OVERHEAD_BYTES
+                   for partition, key, value in transaction.changes)
+        if size > _TRANSACTION_BYTES:
+            raise TooLarge(what="transaction", size=size, limit=_TRANSACTION_BYTES)
+        requests = _requests_of(transaction)
+        if len(requests) == 1:
+            (cell, (kind, request)), = requests.items()
+            if kind == "Put":
+                self._put(cell, request)
+                return
+            # What is gone does not say who took it away: only a transaction's token distinguishes a conditional delete
+            # that DynamoDB's front end has repeated from one that came too late.
+            if not transaction.conditions:
+                self._ask("delete", "delete_item", writes=True, **request)
+                return
+        # The token makes what DynamoDB's front end repeats one transaction.
+        reply = self._ask("transact", "transact_write_items", writes=bool(transaction.changes), of_table=False,
+                          TransactItems=[{kind: {"TableName": self._table, **request}}
+                                         for kind, request in requests.values()],
+                          ClientRequestToken=uuid.uuid4().hex)
+        if _code_of(reply) == _CANCELED:
+            raise self._failed(transaction, list(requests), reply["CancellationReasons"])
+
+    def _put(self, cell: Address, request: Mapping[str, Any]) -> None:
+        reply = self._ask("set", "put_item", writes=True, **request)
+        # DynamoDB's front end may itself have repeated a write that was carried out: then it is ours that is there.
+        if _code_of(reply) == _CONDITION_FAILED and reply.get("Item", {}).get("n") != request["Item"]["n"]:
+            raise PredicateFailed(partition=cell[0], key=cell[1])
+
+    def _failed(self, transaction: Transaction, cells: Sequence[Address],
+                reasons: Sequence[Mapping[str, Any]]) -> PredicateFailed:
+        """Name the first condition that did not hold, by the reasons that DynamoDB gives, one for each cell."""
+        failed = {cell: reason.get("Item", {}).get("n", {}).get("B")
+                  for cell, reason in zip(cells, reasons, strict=True)
+                  if reason.get("Code") == "ConditionalCheckFailed"}
+        for partition, key, predicate in transaction.conditions:
+            if (partition, key) in failed and not holds(predicate, failed[partition, key]):
+                return PredicateFailed(partition=partition, key=key)
+        partition, key = next(iter(failed))
+        return PredicateFailed(partition=partition, key=key)
+
+    # -- the service
+
+    def _set_up(self, create: bool) -> dict[str, Any]:
+        """Make the table if need be; returns what DynamoDB says of it."""
+        reply = self._ask("set up", "describe_table")
+        if _code_of(reply) == _NO_TABLE:
+            if not create:
+                raise NotAStore(f"there is no table {self._table}; check the name and the region, or open it with "
+                                f"create=True", path=self._table)
+            self._ask("set up", "create_table", KeySchema=_KEY_SCHEMA, AttributeDefinitions=_ATTRIBUTES,
+                      BillingMode="PAY_PER_REQUEST")
+            reply = self._ask("set up", "describe_table")
+        # While it is being updated it can be used as well.
+        if reply.get("Table", {}).get("TableStatus") not in ("ACTIVE", "UPDATING"):
+            try:
+                self._client.get_waiter("table_exists").wait(TableName=self._table,
+                                                             WaiterConfig={"Delay": 1, "MaxAttempts": 120})
+            except self._exceptions.WaiterError as error:
+                raise SlowDown(operation="set up", detail=f"table {self._table} is still not active") from error
+            reply = self._ask("set up", "describe_table")
+        found: dict[str, Any] = reply["Table"]
+        if found["KeySchema"] != _KEY_SCHEMA or any(one not in found["AttributeDefinitions"] for one in _ATTRIBUTES):
+            raise NotAStore(f"table {self._table} has the key {found['KeySchema']!r}, not that of a key-value store, "
+                            f"{_KEY_SCHEMA!r} of binary attributes; name another table", path=self._table)
+        return found
+
+    def _ask(self, operation: str, method: str, *, writes: bool = False, of_table: bool = True,
+             **arguments: Any) -> dict[str, Any]:
+        """Return the answer; that a condition failed or a table is not there is one, and its error code is in it."""
+        if of_table:
+            arguments["TableName"] = self._table
+        waited, longest = 0.0, _FIRST_WAIT_SECONDS
+        while True:
+            try:
+                return self._ask_once(operation, method, arguments, writes=writes)
+            except SlowDown:
+                wait = random.uniform(0.5, 1.0) * longest
+                if waited + wait > self._busy_seconds:
+                    raise
+            self._clock.sleep(wait)
+            waited, longest = waited + wait, min(2 * longest, _LONGEST_WAIT_SECONDS)
+
+    def _require_whole(self, response_dict: dict[str, Any] | None, **_: object) -> None:
+        """Check an answer: botocore takes one that is cut for one that is empty, and so a key in it for absent."""
+        if response_dict is not None and response_dict["status_code"] < 300 \
+                and not _is_whole(response_dict["headers"], response_dict["body"]):
+            raise self._garbled("the answer is cut or garbled")
+
+    def _ask_once(self, operation: str, method: str, arguments: dict[str, Any], *, writes: bool) -> dict[str, Any]:
+        self._state.require()
+        exceptions = self._exceptions
+        try:
+            reply: dict[str, Any] = getattr(self._client, method)(**arguments)
+        except exceptions.ClientError as error:
+            response: dict[str, Any] = error.response
+            reasons = {reason.get("Code") for reason in response.get("CancellationReasons", ())}
+            if "ConditionalCheckFailed" in reasons or _code_of(response) == _CONDITION_FAILED:
+                return response
+            if operation == "set up" and _code_of(response) in (_NO_TABLE, _TABLE_IN_USE):
+                return response
+            raise _refused(operation, self._table, response, writes=writes) from error
+        except (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError,
+                exceptions.ProxyConnectionError) as error:
+            raise ConnectFailed(operation=operation, path=self._table, detail=str(error)) from error
+        except (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.ChecksumError,
+                self._garbled) as error:
+            kind = OutcomeUnknown if writes else StoreFailed
+            raise kind(operation=operation, path=self._table, detail=str(error)) from error
+        except exceptions.BotoCoreError as error:
+            # Credentials, region: nothing was sent.
+            raise StoreFailed(operation=operation, path=self._table, detail=str(error)) from error
+        left = self._keys_in(reply.get("UnprocessedKeys"))
+        if left and len(left) == len(self._keys_in(arguments["RequestItems"])):
+            # Throttled, in an answer of its own kind.
+            raise SlowDown(operation=operation, detail=f"DynamoDB has left all {len(left)} keys for later")
+        return reply
+
+    def _keys_in(self, items: Mapping[str, Any] | None) -> Sequence[Any]:
+        keys: Sequence[Any] = (items or {}).get(self._table, {}).get("Keys", ())
+        return keys
+
+
+def _is_whole(headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether an answer came as it was sent: by its checksum, or as JSON if something else than DynamoDB has answered.
+    """
+    stated = headers.get("x-amz-crc32")
+    if stated is not None:
+        return stated == str(crc32(body))
+    try:
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _key_of(partition: bytes, key: bytes) -> dict[str, Any]:
+    return {"p": {"B": partition}, "k": {"B": key}}
+
+
+def _from_position(partition: bytes, position: bytes) -> dict[str, Any]:
+    """Return the part of a query that names the keys of a partition from `position` on, which may be longer than any.
+    """
+    values = {":p": {"B": partition}}
+    if not position:
+        return {"KeyConditionExpression": "p = :p", "ExpressionAttributeValues": values}
+    # What no key is long enough to be lies right behind its own beginning.
+    compared = ">=" if len(position) <= _MAX_KEY_BYTES else ">"
+    return {"KeyConditionExpression": f"p = :p AND k {compared} :k",
+            "ExpressionAttributeValues": {**values, ":k": {"B": position[:_MAX_KEY_BYTES]}}}
+
+
+def _requests_of(transaction: Transaction) -> dict[Address, tuple[str, dict[str, Any]]]:
+    """Return kind and content of the request for each cell, which a transaction may name only once."""
+    held: dict[Address, list[Predicate | None]] = {}
+    for partition, key, predicate in transaction.conditions:
+        held.setdefault((partition, key), []).append(predicate)
+    changed = {(partition, key): value for partition, key, value in transaction.changes}
+    requests: dict[Address, tuple[str, dict[str, Any]]] = {}
+    for cell in [*held, *(cell for cell in changed if cell not in held)]:
+        demanded, value = _demand(held.get(cell, ())), changed.get(cell)
+        if value is not None:
+            item = {**_key_of(*cell), "v": {"B": value}, "n": {"B": uuid.uuid4().bytes}}
+            requests[cell] = "Put", {"Item": item, **demanded}
+        else:
+            requests[cell] = "Delete" if cell in changed else "ConditionCheck", {"Key": _key_of(*cell), **demanded}
+    return requests
+
+
+def _demand(predicates: Sequence[Predicate | None]) -> dict[str, Any]:
+    """Return the part of a request that demands all these states of its item; with none of them, nothing."""
+    texts: list[str] = []
+    values: dict[str, Any] = {}
+    for number, predicate in enumerate(predicates):
+        if predicate is None:
+            texts.append("attribute_not_exists(p)")
+        elif predicate is EXISTS:
+            texts.append("attribute_exists(p)")
+        else:
+            is_token = isinstance(predicate, bytes) and len(predicate) == _TOKEN_BYTES
+            texts.append(f"n = :n{number}")
+            values[f":n{number}"] = {"B": predicate if is_token else _NO_TOKEN}
+    if not texts:
+        return {}
+    demanded: dict[str, Any] = {"ConditionExpression": " AND ".join(texts),
+                                "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return {**demanded, "ExpressionAttributeValues": values} if values else demanded
+
+
+def _code_of(response: Mapping[str, Any]) -> str:
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _refused(operation: str, table: str, response: Mapping[str, Any], *, writes: bool) -> StoreFailed | SlowDown:
+    """Return the library's error for an answer of DynamoDB that is not a result, nor a condition that failed."""
+    code = _code_of(response)
+    detail = f"{code}: {response.get('Error', {}).get('Message', 'no message')}"
+    reasons = {str(reason.get("Code")) for reason in response.get("CancellationReasons", ())} - {"None"}
+    if code in _THROTTLED or (code == _CANCELED and reasons and reasons <= _PASSING_REASONS):
+        return SlowDown(operation=operation, detail=detail)
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if writes and code != _CANCELED and (not 400 <= status < 500 or code == "TransactionInProgressException"):
+        # What failed inside of DynamoDB may have failed after the item was written.
+        return OutcomeUnknown(operation=operation, path=table, detail=detail)
+    return StoreFailed(operation=operation, path=table, detail=detail)

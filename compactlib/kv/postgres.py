@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PostgresStore`: a key-value store in one table of a PostgreSQL database, for many processes on many machines.
+
+All writes are serializable transactions: PostgreSQL finds out when two that run at once could not have run one after
+the other, ends one of them, and it is tried again. Threads of one process that write at once share a transaction.
+
+A session keeps no state between transactions, so that PgBouncer may give each transaction another server connection:
+isolation and the bound on locks are set within each, and statements are prepared only if the host wants that. When a
+connection turns out to be broken before its commit, or its server to be a replica now, all idle ones are given up and
+the work is carried out once more on a new one. What breaks during the commit is of unknown outcome.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import selectors
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from compactlib._arguments import require_seconds
+from compactlib.errors import InvalidInput, MissingDependency, Unsupported
+from compactlib.kv.connections import Connections
+from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed, TooLarge
+from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.scan import KVEntry
+from compactlib.kv.store import Address, KVLimits, KVStore, Transaction, Versioned, holds
+
+if TYPE_CHECKING:
+    import psycopg
+
+_LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000,
+                   max_get_many=10_000)
+"""An entry of PostgreSQL's B-tree holds 2,704 bytes."""
+_PAGE_BYTES = 4 << 20
+_TRANSACTION_BYTES = 1 << 29
+"""Of one `transact`, whose values are sent in one statement; PostgreSQL takes 1 GiB for one."""
+_SCHEMA_VERSION = b"1"
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
+_TRIES = 100
+"""A transaction that lost against another waits for it to end, so tries come at the speed of the database."""
+
+AnswerT = TypeVar("AnswerT")
+
+
+class PostgresStore(KVStore):
+    """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
+
+    A predicate is the number of the write that it came from, taken from a sequence, so it never holds again once the
+    key was written. Keys compare byte by byte whatever the database's collation, because they are `bytea`.
+
+    Args:
+        conninfo: where the database is, as libpq takes it: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
+        table: the table's name, lower case, with a schema before it if need be; made if there is none, for which alone
+            the role needs the right to create.
+        busy_seconds: how long a write waits for another's lock before it raises `SlowDown`.
+        page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
+        prepare_threshold: after so many uses a statement is prepared on its connection. `None`: never, as behind
+            PgBouncer in transaction mode without `max_prepared_statements`.
+
+    Raises:
+        ConnectFailed: the server cannot be reached, or refuses these credentials.
+        InvalidInput: the table's name is none.
+        Unsupported: the table was written by a later release.
+        StoreFailed: the database refused; a table of this name holds something else, for example.
+        MissingDependency: psycopg is not installed.
+    """
+
+    def __init__(self, conninfo: str, *, table: str = "compactlib_kv", busy_seconds: float = 10.0,
+                 page_size: int = 1000, prepare_threshold: int | None = 5) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingDependency(package="psycopg", extra="postgres", purpose="a store in PostgreSQL") from None
+        if not _TABLE.fullmatch(table):
+            raise InvalidInput(f"table is {table!r}; give lower-case letters, digits and underscores, and at most one "
+                               f"dot after a schema")
+        require_seconds("busy_seconds", busy_seconds)
+        self._psycopg = psycopg
+        self._conninfo = conninfo
+        self._table = table
+        self._prepare_threshold = prepare_threshold
+        self._sql = _statements(table, busy_seconds)
+        super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
+        self._writes: GroupCommit[Transaction] = GroupCommit(self._commit)
+        self._connections: Connections[psycopg.Connection[Any]] = Connections(
+            self._state, self._connect, self._is_alive)
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self._table
+
+    def place(self) -> str | None:
+        """Return the server's system identifier, and the numbers of the database and the table in it.
+
+        A replica, and a server that was restored from a base backup, has the same. `None` if the role may not ask, or
+        the server is another one that speaks PostgreSQL's protocol and does not know.
+        """
+        errors = self._psycopg.errors
+        try:
+            (system, database, table), = self._rows("place")
+        except StoreFailed as error:
+            if isinstance(error.__cause__, errors.InsufficientPrivilege | errors.UndefinedFunction):
+                return None
+            raise
+        return f"PostgreSQL system {system}, database {database}, table {table}"
+
+    def _close(self) -> None:
+        self._connections.forget()
+
+    def __repr__(self) -> str:
+        return f"PostgresStore(table={self._table!r})"
+
+    # -- reading
+
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        # A simple statement for one cell costs a third of the other.
+        rows = self._rows("get", cells[0]) or [(None, None)] if len(cells) == 1 else \
+            self._rows("get_many", _columns(cells))
+        return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        if keys_only:
+            names = self._rows("scan_keys", (partition, start, limit))
+            return [KVEntry(bytes(key), b"", version) for key, version in names], len(names) < limit
+        rows = self._rows("scan", (partition, start, limit, _PAGE_BYTES))
+        page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
+        # The last column counts the rows that the limit allowed, those beyond the page's bytes included.
+        return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
+
+    def _rows(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Read outside of any transaction: each statement sees what was committed before it."""
+        def read(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+            with self._named(statement, connection):
+                return connection.execute(self._sql[statement], arguments, binary=True).fetchall()
+
+        return self._carried_out(read)
+
+    def _carried_out(self, work: Callable[[psycopg.Connection[Any]], AnswerT]) -> AnswerT:
+        """Carry out work, once more on a new connection if `ConnectFailed` says that this one is of no use."""
+        with self._connections.lent() as connection:
+            try:
+                return work(connection)
+            except ConnectFailed:
+                connection.close()
+        self._connections.forget()
+        with self._connections.lent() as connection:
+            return work(connection)
+
+    # -- writing
+
+    def _transact(self, transaction: Transaction) -> None:
+        size = sum(len(value or b"") for _, _, value in transaction.changes)
+        if size > _TRANSACTION_BYTES:
+            raise TooLarge(what="transaction", size=size, limit=_TRANSACTION_BYTES)
+        self._writes.submit(transaction)
+
+    def _commit(self, batch: Sequence[Transaction]) -> Sequence[Exception | None]:
+        """Carry out what several threads asked for in one transaction; each may fail its own conditions."""
+        for _ in range(_TRIES):
+            answers = self._carried_out(lambda connection: self._try_commit(connection, batch))
+            if answers is not None:
+                return answers
+        raise SlowDown(operation="write", detail=f"{_TRIES} tries were overtaken by other writers of the same keys")
+
+    def _try_commit(self, connection: psycopg.Connection[Any],
+                    batch: Sequence[Transaction]) -> Sequence[Exception | None] | None:
+        """Return the answers, or `None` if another transaction was in the way."""
+        errors = self._psycopg.errors
+        overtaken = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
+        with self._named("write", connection):
+            try:
+                connection.execute(self._sql["begin"], prepare=False)
+                answers = [self._carry_out(connection, transaction) for transaction in batch]
+            except overtaken:
+                connection.execute("ROLLBACK")
+                return None
+            try:
+                connection.execute("COMMIT")
+            except overtaken:
+                return None  # and PostgreSQL has rolled it back
+            except self._psycopg.Error as error:
+                if not connection.broken:
+                    raise
+                raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
+        return answers
+
+    def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
+        if transaction.conditions:
+            cells = [(partition, key) for partition, key, _ in transaction.conditions]
+            states = connection.execute(self._sql["states"], _columns(cells), binary=True).fetchall()
+            for (partition, key, predicate), (version,) in zip(transaction.conditions, states, strict=True):
+                if not holds(predicate, version):
+                    # Nothing of it was written yet, so there is nothing to take back.
+                    return PredicateFailed(partition=partition, key=key)
+        # No key is named twice, so the order of the changes does not matter.
+        puts = [change for change in transaction.changes if change[2] is not None]
+        deletes = [change[:2] for change in transaction.changes if change[2] is None]
+        if puts:
+            connection.execute(self._sql["put_many"], _columns(puts))
+        if deletes:
+            connection.cursor().executemany(self._sql["delete"], deletes)
+        return None
+
+    # -- the server
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            return self._psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
+        except self._psycopg.Error as error:
+            raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
+
+    def _is_alive(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the server has not hung up while the connection was idle, as far as its last words have arrived."""
+        try:
+            with selectors.DefaultSelector() as readable:
+                readable.register(connection.pgconn.socket, selectors.EVENT_READ)
+                while readable.select(0):
+                    connection.pgconn.consume_input()
+        except (self._psycopg.Error, OSError):
+            return False
+        return not connection.broken
+
+    def _set_up(self) -> None:
+        """Make the table in one transaction, so that a pooler may give each transaction another server connection."""
+        with self._connections.lent() as connection, self._named("set up", connection):
+            # Each statement sees what was committed before it, while this one waited for the lock.
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
+            # One at a time: "if not exists" alone lets two concurrent sessions collide.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table,))
+            # What is there needs no right to make it.
+            there = connection.execute(self._sql["there"]).fetchone()
+            if there is None or None in there:
+                connection.execute(self._sql["create_sequence"])
+                connection.execute(self._sql["create_table"])
+            row = connection.execute(self._sql["get"], (b"", b"schema")).fetchone()
+            if row is None:
+                row = connection.execute(self._sql["mark"], (_SCHEMA_VERSION,)).fetchone()
+            connection.execute("COMMIT")
+        found = b"" if row is None else bytes(row[0])
+        if found != _SCHEMA_VERSION:
+            raise Unsupported(f"table {self._table} has schema version {found!r}; this release knows "
+                              f"{_SCHEMA_VERSION!r}: upgrade")
+
+    @contextlib.contextmanager
+    def _named(self, operation: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Turn what psycopg raises in the block into errors of the library."""
+        errors = self._psycopg.errors
+        try:
+            yield
+        except (errors.LockNotAvailable, errors.QueryCanceled, errors.TooManyConnections) as error:
+            raise SlowDown(operation=operation, detail=str(error).strip()) from error
+        except self._psycopg.Error as error:
+            is_away = connection.broken or isinstance(error, errors.ReadOnlySqlTransaction | errors.AdminShutdown |
+                                                      errors.CrashShutdown | errors.CannotConnectNow)
+            kind = ConnectFailed if is_away else StoreFailed
+            raise kind(operation=operation, path=self._table, detail=str(error).strip()) from error
+
+
+def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
+    """Return the SQL for one table. The empty partition, which no user can name, holds the schema's version."""
+    versions = f"{table}_versions"
+    patience = max(1, int(busy_seconds * 1000))  # PostgreSQL takes 0 ms for no bound at all
+    where = f"FROM {table} WHERE partition = %s AND key"
+    # With a limit the planner looks each cell up by itself: a join might read, and so lock, the whole table.
+    wanted = "FROM unnest(%b::bytea[], %b::bytea[]) WITH ORDINALITY AS wanted (p, k, place) LEFT JOIN LATERAL"
+    cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
+    return {name: text.encode() for name, text in {
+        "there": f"SELECT to_regclass('{table}'), to_regclass('{versions}')",
+        "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
+        "create_table": f"CREATE TABLE IF NOT EXISTS {table} (partition bytea NOT NULL, key bytea NOT NULL, "
+                        f"value bytea NOT NULL, version bigint NOT NULL, PRIMARY KEY (partition, key))",
+        "mark": f"INSERT INTO {table} VALUES ('', 'schema', %s, 0) RETURNING value",
+        "place": f"SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
+                 f"'{table}'::regclass::oid FROM pg_control_system()",
+        "get": f"SELECT value, version {where} = %s",
+        "get_many": f"SELECT found.value, found.version {wanted} (SELECT value, version {cell}",
+        "scan": f"WITH page AS MATERIALIZED (SELECT key, value, version {where} >= %s ORDER BY key LIMIT %s), "
+                f"sized AS (SELECT key, value, version, count(*) OVER () AS found, "
+                f"sum(length(value)) OVER (ORDER BY key) - length(value) AS before FROM page) "
+                f"SELECT key, value, version, found FROM sized WHERE before < %s ORDER BY key",
+        "scan_keys": f"SELECT key, version {where} >= %s ORDER BY key LIMIT %s",
+        "begin": f"BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL lock_timeout = '{patience}ms'",
+        "states": f"SELECT found.version {wanted} (SELECT version {cell}",
+        "put_many": f"INSERT INTO {table} SELECT p, k, v, nextval('{versions}') FROM "
+                    f"unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS new (p, k, v) ON CONFLICT (partition, key) "
+                    f"DO UPDATE SET value = excluded.value, version = excluded.version",
+        "delete": f"DELETE {where} = %s",
+    }.items()}
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Return rows as the arrays that a statement takes apart again."""
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,535 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SqliteStore`: a key-value store in one SQLite file, for many threads and many processes of one machine.
+
+The file is in WAL mode, so readers never wait. A write is durable when the call returns; threads that write at once
+share one transaction, and so one sync. Tables and checksums: `docs/formats/kv-sqlite.md`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import struct
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote
+
+from compactlib._arguments import require_one_of, require_seconds
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import (
+    AuditFailed,
+    Busy,
+    Closed,
+    CompactlibError,
+    DiskFull,
+    ReadOnly,
+    StorageError,
+    Unsupported,
+)
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
+from compactlib.kv.connections import Connections
+from compactlib.kv.errors import (
+    ConnectFailed,
+    DamagedStore,
+    NotAStore,
+    OutcomeUnknown,
+    PredicateFailed,
+    SlowDown,
+    StoreFailed,
+)
+from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.scan import KVEntry
+from compactlib.kv.store import Address, KVLimits, KVStore, Transaction, Versioned, holds
+
+_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
+                   max_get_many=100_000)
+_PAGE_BYTES = 4 << 20
+_FILE_HEADER_BYTES = 100
+_WAL_WAIT_SECONDS = 0.01
+_WAL_BYTES = 16 << 20
+"""Of the `-wal`, from which on a writer gives it back. SQLite folds 4 MB into the file, but only begins the `-wal`
+anew in a moment in which nobody reads it."""
+_FOLD_MILLISECONDS = 200
+"""How long writers wait for that: readers who never pause leave no moment by themselves."""
+_FOLD_SECONDS = 60.0
+"""When it is tried again beside a reader that goes on."""
+
+_APPLICATION_ID = 0x434C4B56
+"""`CLKV` in the file's header: a key-value store of this library."""
+_FORMAT_VERSION = 1
+_CREATE = (
+    """CREATE TABLE cells (
+        partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+        version INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        PRIMARY KEY (partition, key)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE counter (version INTEGER NOT NULL)",
+    "INSERT INTO counter (version) VALUES (0)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_FORMAT_VERSION}",
+)
+_ALL = "SELECT partition, key, value, version, checksum FROM cells"
+_GET = f"{_ALL} WHERE partition = ? AND key = ?"
+_SCAN = f"{_ALL} WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
+_SCAN_KEYS = "SELECT key, version FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
+_NEXT_PARTITION = "SELECT min(partition) FROM cells WHERE partition > ?"
+_STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
+_PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
+_DELETE = "DELETE FROM cells WHERE partition = ? AND key = ?"
+
+Synchronous: TypeAlias = Literal["full", "normal"]
+"""`"full"`: an acknowledged write survives a power failure. `"normal"`: it survives the end of the process; a power
+failure may take back the last writes, all or none of each, in order."""
+
+_opened: Final[weakref.WeakValueDictionary[int, SqliteStore]] = weakref.WeakValueDictionary()
+"""All stores of this process, and in a fork those of its parent at first."""
+
+
+class SqliteStore(KVStore):
+    """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
+
+    A predicate is the number of the write that it came from, so it never holds again once the key was written. Every
+    row has a checksum, so a damaged value raises `DamagedStore` and is never given out; a row whose place in the file's
+    tree is damaged may be missed by a scan, and `audit` finds it. Once the file is removed, or another is put in its
+    place, each call is `StoreFailed`: what it wrote would be lost.
+
+    SQLite keeps the locks of a process in its memory, where a fork takes them for its own: a file that a process has
+    open when it forks cannot be opened in the fork. Spawn, or close it before; and let nothing but SQLite open it in a
+    process that has it open, since closing it again gives its locks up.
+
+    Args:
+        path: the file; made if there is none. SQLite keeps two more beside it, `-wal` and `-shm`, while it is open. It
+            must be on a disk of this machine: WAL does not work over a network.
+        synchronous: what a power failure may take back.
+        busy_seconds: how long a write waits for another process before it raises `SlowDown`.
+        page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
+        create: whether a file that is absent or empty becomes a new store. Give `False` where there must be one.
+        read_only: change nothing, neither the file nor the names beside it, and raise `ReadOnly` for each write. Beside
+            an owner it sees what that one has committed; where there was none when it was opened, and one folds new
+            writes into the file since, a read raises `Busy`: open it again.
+        files: creates the file, and syncs its folder at each opening.
+        clock: sleeps while another process sets the file up.
+
+    Raises:
+        NotAStore: the file holds something else, or nothing although `create` is `False`.
+        Closed: this process was forked while the file was open.
+        Unsupported: it was written by a later release, or its disk cannot do WAL.
+        DamagedStore: it is damaged.
+        SlowDown: another process kept it locked while it was to be set up.
+        StorageError: the disk refused; `ConnectFailed` if the file cannot be opened.
+    """
+
+    def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
+                 page_size: int = 1000, create: bool = True, read_only: bool = False, files: Files | None = None,
+                 clock: Clock | None = None) -> None:
+        require_seconds("busy_seconds", busy_seconds)
+        require_one_of("synchronous", synchronous, Synchronous)
+        # SQLite follows a link, and keeps its other files beside what that names.
+        self._path = os.path.realpath(local_path(path, "the file"))
+        self._synchronous = synchronous
+        self._read_only = read_only
+        self._busy_seconds = busy_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._fold_bytes, self._fold_at = _WAL_BYTES, 0.0
+        super().__init__(f"the store {self._path}", _LIMITS, page_size=page_size)
+        self._writes: GroupCommit[Transaction] = GroupCommit(self._commit)
+        self._connections: Connections[sqlite3.Connection] = Connections(self._state, self._connect)
+        disk: Files = LocalFiles() if files is None else files
+        _require_file(self._path, disk if create and not read_only else None)
+        if not read_only:
+            # A file that was found may be one whose maker was killed before its name was durable.
+            sync_names(disk, os.path.dirname(self._path))
+        self._file = _identity_of(self._path)
+        for reference in _opened.valuerefs():
+            other = reference()
+            if other is not None and other._file == self._file and other._state.is_inherited:
+                raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
+                             f"the store before the fork")
+        _opened[id(self)] = self
+        # Without a `-wal` nobody has it open, and SQLite would make one, and leave it, unless the file cannot change.
+        self._unchanging = _version_of(self._path) if read_only and not os.path.exists(f"{self._path}-wal") else None
+        try:
+            self._set_up(create=create and not read_only)
+        except BaseException:
+            self.close()
+            raise
+        # A file system of layers may have made another one as it was opened for writing.
+        self._file = _identity_of(self._path)
+
+    def partitions(self) -> Iterator[bytes]:
+        """Yield the partitions that hold anything, ascending. One read for each."""
+        found: bytes | None = b""
+        while found is not None:
+            with self._reading("partitions") as connection:
+                found, = connection.execute(_NEXT_PARTITION, (found,)).fetchone()
+            if found is not None:
+                yield found
+
+    def place(self) -> str:
+        """Return the file's inode and, where the file system says it, when it was made.
+
+        A copy has others; a file that was renamed or mounted elsewhere has the same, and so has the snapshot of a whole
+        volume.
+        """
+        self._state.require()
+        self._require_in_place("place")
+        return _place_of(self._path)
+
+    def _close(self) -> None:
+        # The last one to close the file folds SQLite's `-wal` into it.
+        _opened.pop(id(self), None)
+        self._connections.forget()
+
+    def audit(self) -> None:
+        """Check SQLite's own integrity, every row's checksum, and the write counter."""
+        with self._reading("audit") as connection:
+            connection.execute("BEGIN")
+            findings = [text for text, in connection.execute("PRAGMA integrity_check").fetchall()]
+            if findings != ["ok"]:
+                raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
+            counter = self._counter(connection)
+            # Rows that are not closed hold the connection to what it reads, as long as an error is kept that names it.
+            with contextlib.closing(connection.execute(_ALL)) as rows:
+                for row in rows:
+                    entry = self._sound(row)
+                    if row[3] > counter:
+                        raise AuditFailed(f"key {entry.key!r} has version {row[3]}, the counter stands at {counter}")
+            connection.execute("COMMIT")
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
+
+    # -- reading
+
+    @contextlib.contextmanager
+    def _reading(self, operation: str) -> Iterator[sqlite3.Connection]:
+        try:
+            self._state.require()
+            self._require_in_place(operation)
+            with _named_errors(operation, self._path), self._connections.lent() as connection:
+                yield connection
+        finally:
+            if self._unchanging is not None and _version_of(self._path) != self._unchanging:
+                raise Busy(f"{self._path} was opened for reading alone, and an owner has changed it meanwhile; open it "
+                           f"again")
+
+    def _require_in_place(self, operation: str) -> None:
+        """Return if the path names what was opened: SQLite goes on to read and write what was removed."""
+        if _identity_of(self._path) != self._file:
+            raise StoreFailed(operation=operation, path=self._path, detail="the file was removed, or another one was "
+                              "put in its place; open it again")
+
+    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+        with self._reading("get") as connection:
+            if len(cells) > 1:
+                # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
+                connection.execute("BEGIN")
+            rows = [connection.execute(_GET, cell).fetchone() for cell in cells]
+            if len(cells) > 1:
+                connection.execute("COMMIT")
+        found = [None if row is None else self._sound(row) for row in rows]
+        return [None if entry is None else Versioned(entry.value, entry.predicate) for entry in found]
+
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        page: list[KVEntry] = []
+        size = 0
+        with self._reading("scan") as connection, \
+                contextlib.closing(connection.execute(_SCAN_KEYS if keys_only else _SCAN,
+                                                      (partition, start, limit))) as rows:
+            for row in rows:
+                page.append(self._sound_name(partition, *row) if keys_only else self._sound(row))
+                size += len(page[-1].key) + len(page[-1].value)
+                if size >= _PAGE_BYTES:
+                    return page, False
+        return page, len(page) < limit
+
+    def _sound(self, row: tuple[Any, ...]) -> KVEntry:
+        """Return what a row holds; raises `DamagedStore` if its bytes are not those that were written."""
+        partition, key, value, version, checksum = row
+        # Damage to a row's header may change the types of its columns.
+        if isinstance(partition, bytes) and isinstance(key, bytes) and isinstance(value, bytes) \
+                and isinstance(version, int) and version >= 0 \
+                and _checksum_of(partition, key, value, version) == checksum:
+            return KVEntry(key, value, version)
+        raise DamagedStore(path=self._path, detail=f"the row of key {key!r} in partition {partition!r} does not match "
+                                                   f"its checksum {checksum!r}")
+
+    def _sound_name(self, partition: bytes, key: object, version: object) -> KVEntry:
+        """The same without the value, and so without the checksum that covers all three."""
+        if isinstance(key, bytes) and isinstance(version, int):
+            return KVEntry(key, b"", version)
+        raise DamagedStore(path=self._path, detail=f"partition {partition!r} has a row of key {key!r} and version "
+                                                   f"{version!r}")
+
+    def _counter(self, connection: sqlite3.Connection) -> int:
+        """Return the number of the last write."""
+        rows = connection.execute("SELECT version FROM counter").fetchall()
+        if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 0:
+            raise DamagedStore(path=self._path, detail=f"the table of the write counter holds {rows[:3]!r}")
+        return rows[0][0]
+
+    # -- writing
+
+    def _transact(self, transaction: Transaction) -> None:
+        self._writes.submit(transaction)
+
+    def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
+        """Carry out what several threads asked for in one SQLite transaction; each may fail its own conditions."""
+        if self._read_only:
+            raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
+        with self._connections.lent() as connection:
+            with _named_errors("begin", self._path):
+                connection.execute("BEGIN IMMEDIATE")
+            self._require_in_place("write")
+            with _named_errors("write", self._path):
+                version = self._counter(connection)
+                answers: list[Exception | None] = []
+                for transaction in batch:
+                    failed = _failed_condition(connection, transaction)
+                    if failed is None:
+                        version = _carry_out(connection, transaction, version)
+                    answers.append(failed)
+                connection.execute("UPDATE counter SET version = ?", (version,))
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                if _primary_code(error) == sqlite3.SQLITE_IOERR:
+                    # The sync may have failed after the bytes arrived: a crash now could bring the transaction back.
+                    raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
+                raise _named(error, "commit", self._path) from error
+            self._fold(connection)
+        return answers
+
+    def _fold(self, connection: sqlite3.Connection) -> None:
+        """Give a large `-wal` back, and wait for readers no longer than others can wait for this.
+
+        Beside a reader that goes on it is tried again once the file has doubled, or a minute later.
+        """
+        try:
+            size = os.path.getsize(f"{self._path}-wal")
+            now = self._clock.monotonic()
+            if size < _WAL_BYTES or (size < self._fold_bytes and now < self._fold_at):
+                return
+            wait = int(1000 * self._busy_seconds)
+            connection.execute(f"PRAGMA busy_timeout = {min(wait, _FOLD_MILLISECONDS)}")
+            try:
+                is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {wait}")
+            self._fold_bytes = 2 * size if is_busy else _WAL_BYTES
+            self._fold_at = now + _FOLD_SECONDS
+        except (OSError, sqlite3.Error):
+            # What was committed is durable all the same, and the next writer tries it again.
+            return
+
+    # -- opening
+
+    def _connect(self) -> sqlite3.Connection:
+        mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
+        uri = f"file://{quote(os.fsencode(self._path))}?{mode}"
+        with _named_errors("open", self._path):
+            connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
+                                         check_same_thread=False)
+            try:
+                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            except BaseException:
+                # It would keep the file open for as long as the exception lives.
+                connection.close()
+                raise
+        return connection
+
+    def _set_up(self, *, create: bool) -> None:
+        try:
+            with _named_errors("open", self._path), self._connections.lent() as connection:
+                # In one read transaction: another process may be setting the file up right now.
+                connection.execute("BEGIN")
+                ready = _is_ready(connection, self._path)
+                connection.execute("COMMIT")
+                if not ready and not create:
+                    raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path",
+                                    path=self._path)
+                if not self._read_only:
+                    self._switch_to_wal(connection)
+                if ready:
+                    return
+                connection.execute("BEGIN IMMEDIATE")
+                # Another process may have been faster.
+                if not _is_ready(connection, self._path):
+                    for statement in _CREATE:
+                        connection.execute(statement)
+                connection.execute("COMMIT")
+        except DamagedStore as error:
+            with open(self._path, "rb") as file:
+                if file.read(16) == b"SQLite format 3\0":
+                    raise
+            raise NotAStore(f"{self._path} is not an SQLite database; name another file, or restore it if it once was "
+                            f"a store", path=self._path) from error
+
+    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
+        waited = 0.0
+        while True:
+            try:
+                mode, = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                break
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait by itself while another connection makes the same switch.
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or waited >= self._busy_seconds:
+                    raise
+                self._clock.sleep(_WAL_WAIT_SECONDS)
+                waited += _WAL_WAIT_SECONDS
+        if mode != "wal":
+            raise Unsupported(f"{self._path} is on a file system where SQLite cannot use WAL (it offers {mode!r}); put "
+                              f"it on a disk of this machine")
+
+
+# ------------------------------------------------------------------------------------------------------- the tables
+
+
+_CHECKSUM_HEAD = struct.Struct("<QQQ")
+
+
+def _checksum_of(partition: bytes, key: bytes, value: bytes, version: int) -> int:
+    """SQLite keeps none, and a damaged value must not pass for a sound one."""
+    head = crc32(_CHECKSUM_HEAD.pack(version, len(partition), len(key)))
+    return crc32(value, crc32(key, crc32(partition, head)))
+
+
+def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the database is a store; `False` if it is empty and may become one. Call it within a transaction."""
+    application, = connection.execute("PRAGMA application_id").fetchone()
+    version, = connection.execute("PRAGMA user_version").fetchone()
+    if application == _APPLICATION_ID:
+        if version != _FORMAT_VERSION:
+            raise Unsupported(f"{path} is a key-value store of format {version}, this release knows format "
+                              f"{_FORMAT_VERSION}; open it with the release that wrote it, or a later one")
+        return True
+    tables, = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application or version or tables:
+        raise NotAStore(f"{path} is an SQLite database with {tables} tables and indexes and application id "
+                        f"{application:#x}, not a key-value store ({_APPLICATION_ID:#x}); name another file", path=path)
+    return False
+
+
+def _failed_condition(connection: sqlite3.Connection, transaction: Transaction) -> PredicateFailed | None:
+    for partition, key, predicate in transaction.conditions:
+        row = connection.execute(_STATE, (partition, key)).fetchone()
+        if not holds(predicate, None if row is None else row[0]):
+            return PredicateFailed(partition=partition, key=key)
+    return None
+
+
+def _carry_out(connection: sqlite3.Connection, transaction: Transaction, version: int) -> int:
+    """Make the changes, in any order because none names a key twice. Returns the number of the last write."""
+    rows = []
+    for partition, key, value in transaction.changes:
+        if value is not None:
+            version += 1
+            rows.append((partition, key, value, version, _checksum_of(partition, key, value, version)))
+    connection.executemany(_DELETE, [change[:2] for change in transaction.changes if change[2] is None])
+    connection.executemany(_PUT, rows)
+    return version
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+
+def _require_file(path: str, files: Files | None) -> None:
+    """Make the file if it is absent; without `files` it must hold something."""
+    try:
+        if not os.path.exists(path) and files is not None:
+            files.create(path).close()
+    except StorageError:
+        # Another process was faster, or the folder is not there.
+        if not os.path.exists(path):
+            raise
+    if os.path.isdir(path):
+        return  # opening it fails; the size of a folder depends on the file system
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+    # SQLite takes a file shorter than its header for an empty one.
+    if 0 < size < _FILE_HEADER_BYTES or (not size and files is None):
+        raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
+                        f"file from a copy, or open it with create=True to begin anew", path=path)
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """Return what shows that a path names another file; `None` if it names none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _version_of(path: str) -> tuple[int, int] | None:
+    """Return what shows that a file changed; `None` if there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _place_of(path: str) -> str:
+    """Inode and time of birth stay with a file that is written, renamed, or mounted elsewhere; a copy has others.
+
+    An inode alone may be given out again, and fresh volumes of one kind give the same ones. Devices are left out: their
+    numbers change with each mount.
+    """
+    born = str(getattr(os.stat(path), "st_birthtime", "")) if sys.platform != "linux" else _born_on_linux(path)
+    return f"SQLite file of inode {os.stat(path).st_ino}" + (f", made at {born} s of the epoch" if born else "")
+
+
+def _born_on_linux(path: str) -> str:
+    # Python has no statx before 3.15.
+    import ctypes
+
+    statx = getattr(ctypes.CDLL(None), "statx", None)
+    found = ctypes.create_string_buffer(256)
+    at_working_folder, wants_birth, birth_offset = -100, 0x800, 80  # the same on every machine
+    if statx is None or statx(at_working_folder, os.fsencode(path), 0, wants_birth, found) != 0:
+        return ""
+    mask, = struct.unpack_from("=I", found)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, birth_offset)
+    return f"{seconds}.{nanoseconds:09}" if mask & wants_birth else ""
+
+
+# ------------------------------------------------------------------------------------------------------- the errors
+
+
+@contextlib.contextmanager
+def _named_errors(operation: str, path: str) -> Iterator[None]:
+    """Turn what SQLite raises in the block into errors of the library."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _named(error, operation, path) from error
+    except UnicodeDecodeError as error:
+        # SQLite quotes damaged names in its own message, which Python then cannot read.
+        raise DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})") from error
+
+
+def _named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
+    match _primary_code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return DamagedStore(path=path, detail=str(error))
+        case sqlite3.SQLITE_FULL:
+            # SQLite does not say which: the disk, or a bound on the file's pages.
+            return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
+                            advice="free some space, or raise max_page_count if one was set, and call again")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
+        case sqlite3.SQLITE_CANTOPEN:
+            return ConnectFailed(operation=operation, path=path, detail=str(error), errno=errno.ENOENT)
+    return StoreFailed(operation=operation, path=path, detail=str(error))
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's result code without its extension."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
