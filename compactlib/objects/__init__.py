@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Object stores for immutable files: a local folder, S3, GCS, Azure, or memory, behind one small protocol.
 
->>> from compactlib.objects import MemoryObjects
->>> from compactlib.objects.store import read_checked
+>>> from compactlib.objects import MemoryObjects, read_checked
 >>> store = MemoryObjects()
 >>> ref = store.create("ranges/2026/first", b"some bytes")
 >>> store.get_range(ref.key, 5, 5)
@@ -22,7 +21,6 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.objects.cached import CachedObjects as CachedObjects
-    from compactlib.objects.digest import Digest as Digest
     from compactlib.objects.errors import (
         BadDigest as BadDigest,
         BadKey as BadKey,
@@ -30,28 +28,26 @@ if TYPE_CHECKING:
         ObjectNotFound as ObjectNotFound,
         ObjectStoreFailed as ObjectStoreFailed,
     )
-    from compactlib.objects.keys import (
-        MAX_KEY_CHARS as MAX_KEY_CHARS,
-        MAX_SEGMENT_CHARS as MAX_SEGMENT_CHARS,
-        check_prefix as check_prefix,
-    )
     from compactlib.objects.local import LocalObjects as LocalObjects, is_local_objects as is_local_objects
     from compactlib.objects.memory import MemoryObjects as MemoryObjects
     from compactlib.objects.remote import RemoteObjects as RemoteObjects
     from compactlib.objects.store import (
+        MAX_KEY_CHARS as MAX_KEY_CHARS,
+        MAX_SEGMENT_CHARS as MAX_SEGMENT_CHARS,
+        Digest as Digest,
         ObjectInfo as ObjectInfo,
         ObjectRef as ObjectRef,
         ObjectStore as ObjectStore,
+        check_prefix as check_prefix,
         read_checked as read_checked,
     )
 else:
     offer(__name__, {
         "compactlib.objects.cached": "CachedObjects",
-        "compactlib.objects.digest": "Digest",
         "compactlib.objects.errors": "BadDigest BadKey ObjectExists ObjectNotFound ObjectStoreFailed",
-        "compactlib.objects.keys": "MAX_KEY_CHARS MAX_SEGMENT_CHARS check_prefix",
         "compactlib.objects.local": "LocalObjects is_local_objects",
         "compactlib.objects.memory": "MemoryObjects",
         "compactlib.objects.remote": "RemoteObjects",
-        "compactlib.objects.store": "ObjectInfo ObjectRef ObjectStore read_checked",
+        "compactlib.objects.store": "MAX_KEY_CHARS MAX_SEGMENT_CHARS Digest ObjectInfo ObjectRef ObjectStore "
+                                    "check_prefix read_checked",
     })

@@ -16,10 +16,16 @@ from collections.abc import Iterable, Iterator
 
 from compactlib._closing import Closing
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.objects.digest import DIGEST_BYTES, Digest
 from compactlib.objects.errors import ObjectExists
-from compactlib.objects.keys import check_range, checked_keys
-from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+from compactlib.objects.store import (
+    DIGEST_BYTES,
+    Digest,
+    ObjectInfo,
+    ObjectRef,
+    ObjectStore,
+    check_range,
+    checked_keys,
+)
 
 _LOGGER = logging.getLogger("compactlib.objects")
 _CACHED = "cached/"
@@ -135,11 +141,11 @@ class CachedObjects(Closing):
         return self._store.list(prefix, after=after)
 
     def delete(self, keys: Iterable[str]) -> None:
-        doomed = checked_keys(keys)
+        checked = checked_keys(keys)
         try:
-            self._store.delete(doomed)
+            self._store.delete(checked)
         finally:
-            for key in doomed:
+            for key in checked:
                 self.forget(key)
 
     def available_bytes(self) -> int | None:

@@ -23,19 +23,25 @@ from compactlib.files.disk import (
     read_exactly,
     sync_names,
 )
-from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix, check_range, checked_keys
-from compactlib.objects.store import ObjectInfo, ObjectRef
+from compactlib.objects.store import (
+    Digest,
+    ObjectInfo,
+    ObjectRef,
+    check_key,
+    check_prefix,
+    check_range,
+    checked_keys,
+)
 
 _INCOMING = ".incoming"
 _LOST_AND_FOUND = "lost+found/"
-"""In the root of many file systems, where only the administrator may look."""
+"""In the root of many file systems, for the administrator alone."""
 _MAX_REMEMBERED = 10_000
 
 
 def is_local_objects(folder: StrPath) -> bool:
-    """Whether a folder is one of `LocalObjects`; looks, and makes nothing."""
+    """Whether a folder is one of `LocalObjects`; makes nothing."""
     return os.path.isdir(os.path.join(os.fspath(folder), _INCOMING))
 
 
@@ -46,7 +52,7 @@ class LocalObjects(Closing):
     is taken. A crash leaves at most private names; `sweep` removes those.
 
     Names that are found may have been made by a process that was killed before it synced them, or that has yet to.
-    So each folder is synced when this store first looks into it, and before a create answers that there is one already.
+    So each folder is synced when this store first reads it, and before a create raises `ObjectExists`.
 
     The folder is the store's own: links, pipes and devices have no place in it.
 
@@ -89,7 +95,6 @@ class LocalObjects(Closing):
                 sync was refused: the same create is `ObjectExists` then, once that has succeeded.
         """
         path = self._path(key)
-        size_bytes, digest = size_and_digest(data)
         if os.path.lexists(path):
             raise self._taken(key, path)
         private = os.path.join(self._incoming(), self._new_name())
@@ -101,24 +106,20 @@ class LocalObjects(Closing):
             finally:
                 out.close()
             self._make_lasting(key)
-            self._link(key, private, path)
+            self._files.link(private, path)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            raise self._taken(key, path) from error
         finally:
             # What the disk refuses to remove here is swept later.
             with contextlib.suppress(StorageError):
                 self._files.unlink(private)
         self._sync(os.path.dirname(path))
-        return ObjectRef(key, size_bytes, digest)
-
-    def _link(self, key: str, private: str, path: str) -> None:
-        try:
-            self._files.link(private, path)
-        except StorageError as error:
-            if error.errno == errno.EEXIST:
-                raise self._taken(key, path) from error
-            raise
+        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
 
     def _taken(self, key: str, path: str) -> ObjectExists | BadKey:
-        """What to answer for a name that is taken, once its creator no longer has to sync it."""
+        """Return the error for a name that is taken, once its creator no longer has to sync it."""
         if os.path.isdir(path):
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
         self._make_lasting(key)
@@ -187,27 +188,13 @@ class LocalObjects(Closing):
     # --- reading
 
     def get(self, key: str) -> bytes:
-        descriptor = self._open(key)
-        try:
-            return read_exactly(descriptor, os.fstat(descriptor).st_size, 0)
-        except OSError as error:
-            raise StorageError.from_os(error, "read", self._path(key)) from error
-        finally:
-            os.close(descriptor)
+        return self._read(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         check_range(start, length)
-        descriptor = self._open(key)
-        try:
-            # Room for all that is asked for is taken before it is read.
-            length = min(length, os.fstat(descriptor).st_size - start)
-            return read_exactly(descriptor, length, start) if length > 0 else b""
-        except OSError as error:
-            raise StorageError.from_os(error, "read", self._path(key)) from error
-        finally:
-            os.close(descriptor)
+        return self._read(key, start, length)
 
-    def _open(self, key: str) -> int:
+    def _read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         path = self._path(key)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -216,29 +203,32 @@ class LocalObjects(Closing):
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
         try:
-            self._require_object(key, os.fstat(descriptor))
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                raise ObjectNotFound(key=key)
             self._settle(key)
-        except BaseException:
-            os.close(descriptor)
+            # Room for all that is asked for is taken before it is read.
+            left = status.st_size - start
+            length = left if length is None else min(length, left)
+            return read_exactly(descriptor, length, start) if length > 0 else b""
+        except StorageError:
             raise
-        return descriptor
-
-    def _require_object(self, key: str, status: os.stat_result) -> None:
-        if stat.S_ISDIR(status.st_mode):
-            raise ObjectNotFound(key=key)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", path) from error
+        finally:
+            os.close(descriptor)
 
     def info(self, key: str) -> ObjectInfo:
         status = look_at(self._path(key))
-        if status is None:
+        if status is None or stat.S_ISDIR(status.st_mode):
             raise ObjectNotFound(key=key)
-        self._require_object(key, status)
         self._settle(key)
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. Looks only into folders that can hold such keys."""
+        """See `ObjectStore.list`. Reads only folders that can hold such keys."""
         self._require_open()
-        check_prefix(prefix, after)
+        check_prefix(prefix)
         return self._walk("", prefix, after)
 
     def _walk(self, above: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -315,11 +305,6 @@ class LocalObjects(Closing):
         return removed
 
     def _path(self, key: str) -> str:
-        """Where an object lies.
-
-        Raises:
-            BadKey: this is no key.
-        """
         self._require_open()
         check_key(key)
         return os.path.join(self._folder, key)
@@ -329,7 +314,6 @@ class LocalObjects(Closing):
             raise Closed(f"{self!r} was closed; open it again")
 
     def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`: that of the disk."""
         self._require_open()
         return self._files.available_bytes(self._folder)
 

@@ -17,14 +17,13 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import require_age, require_id
+from compactlib._arguments import require_age
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CorruptData, Stale, StorageError
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.cell import look_until_seen
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
-from compactlib.objects.keys import check_key
-from compactlib.objects.store import ObjectStore
+from compactlib.objects.store import ObjectStore, check_key
 
 _FRAME = RecordFrame("version of a register", b"CLREGSTR", 1, "<HQ16s16s")
 _ID_BYTES = 16
@@ -59,7 +58,7 @@ class ObjectRegister:
     Args:
         store: where.
         prefix: what the keys of its versions begin with; for them alone.
-        new_id: gives each version its id of 16 bytes.
+        new_id: gives each version its id: 16 bytes, never the same.
         clock: for the pauses between looks for a write without an answer.
         rng: varies them.
     """
@@ -95,7 +94,6 @@ class ObjectRegister:
         A write without an answer is tried again until its outcome is seen.
 
         Raises:
-            InvalidInput: what `new_id` gave is not bytes of the right length; nothing was changed.
             Stale: there is another version by now; this one does not count, and never will.
             AccessDenied: the store does not let these credentials write; nothing was changed.
             StorageError: a disk that the store is on refused; nothing was changed.
@@ -104,7 +102,7 @@ class ObjectRegister:
         number, follows = (1, NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
             raise self._lost(number)
-        version = Version(number, require_id("new_id", self._new_id(), _ID_BYTES), follows, value)
+        version = Version(number, self._new_id(), follows, value)
         data = _FRAME.encode(number, version.id, follows, body=value)
         unknown = ObjectStoreFailed(operation="create", key=self._key(number),
                                     detail="it was written, and whether it counts cannot be seen")

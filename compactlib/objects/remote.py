@@ -9,20 +9,27 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from compactlib._arguments import require_one_of
 from compactlib._closing import Closing
 from compactlib._forks import OpenState
-from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.objects.digest import size_and_digest
+from compactlib.errors import MissingDependency
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
-from compactlib.objects.keys import check_key, check_prefix, check_range, checked_keys
-from compactlib.objects.store import ObjectInfo, ObjectRef
+from compactlib.objects.store import (
+    Digest,
+    ObjectInfo,
+    ObjectRef,
+    check_key,
+    check_prefix,
+    check_range,
+    checked_keys,
+)
 
 if TYPE_CHECKING:
     import obstore.store
 
 Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
 """Whether a create may rely on the store: `"probe"` finds out on opening, `"trusted"` takes its word, `"unchecked"`
-looks before each create instead, which is safe for a single writer only."""
+reads before each create instead, which is safe for a single writer only."""
 
 _PROBE = "compactlib-probe"
 _MAX_DELETES = 1000  # what S3 removes in one request
@@ -45,7 +52,6 @@ class RemoteObjects(Closing):
         new_name: gives the probe its name.
 
     Raises:
-        InvalidInput: this is none of obstore's stores, or another argument is of another type.
         ConditionsIgnored: the store overwrites what it was asked to create only.
         AccessDenied: the credentials may not write there.
         ObjectStoreFailed: the store cannot be asked.
@@ -54,8 +60,7 @@ class RemoteObjects(Closing):
 
     def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe",
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
-        if conditions not in ("probe", "trusted", "unchecked"):
-            raise InvalidInput(f"conditions is {conditions!r}; give 'probe', 'trusted' or 'unchecked'")
+        require_one_of("conditions", conditions, Conditions)
         try:
             import obstore
             from obstore import exceptions
@@ -94,7 +99,6 @@ class RemoteObjects(Closing):
         has seen the object: what such a store shows is durable.
         """
         self._check(key)
-        size_bytes, digest = size_and_digest(data)
         if self._conditions == "unchecked":
             with contextlib.suppress(ObjectNotFound):
                 self.info(key)
@@ -107,10 +111,10 @@ class RemoteObjects(Closing):
         except ObjectExists:
             self._require_seen(key)
             raise
-        return ObjectRef(key, size_bytes, digest)
+        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
 
     def _require_seen(self, key: str) -> None:
-        """Look whether there is an object: a store refuses as well while another create or delete is under way.
+        """Read the object's size: a store refuses as well while another create or delete is under way.
 
         Raises:
             ObjectStoreFailed: none is to be seen; the outcome of the other request is not known yet.
@@ -148,14 +152,14 @@ class RemoteObjects(Closing):
 
     def info(self, key: str) -> ObjectInfo:
         self._check(key)
-        with self._named("look at", key):
+        with self._named("read the size of", key):
             found = self._client.head(self._store, key)
         return ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`. Pages of a thousand, asked for as they are needed."""
-        self._require_open()
-        check_prefix(prefix, after)
+        self._state.require()
+        check_prefix(prefix)
         return self._pages(prefix, after)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -186,7 +190,7 @@ class RemoteObjects(Closing):
         """See `ObjectStore.delete`. S3 removes a thousand in one request; for other stores the client below asks for
         each, several at once.
         """
-        self._require_open()
+        self._state.require()
         waiting = iter(checked_keys(keys))
         while part := list(islice(waiting, _MAX_DELETES)):
             if len(part) > 1:
@@ -213,21 +217,15 @@ class RemoteObjects(Closing):
             raise ObjectExists(key=key) from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
-        except ValueError as error:
-            raise InvalidInput(f"obstore takes no {self._store!r:.100} for a store: {_first_line(error)}") from error
         except (exceptions.BaseError, OSError) as error:
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
 
     def _check(self, key: str) -> None:
-        self._require_open()
+        self._state.require()
         check_key(key)
 
-    def _require_open(self) -> None:
-        self._state.require()
-
     def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`: it is unknown."""
-        self._require_open()
+        self._state.require()
         return None
 
     def close(self) -> None:

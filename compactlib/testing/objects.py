@@ -146,7 +146,7 @@ class ObjectStoreConformance(ConformanceKit):
     def test_key_is_refused_if_some_store_cannot_hold_it(self, tmp_path: Path) -> None:
         """Each of them means something else in some store.
 
-        To do: call check_key of compactlib.objects.keys first.
+        To do: call check_key of compactlib.objects.store first.
         """
         with self.make_store(tmp_path / "store") as store:
             for key in BAD_KEYS:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import obstore
 import pytest
 from obstore import exceptions
@@ -19,12 +17,9 @@ from compactlib.objects import (
     Digest,
     MemoryObjects,
     ObjectInfo,
-    ObjectStore,
     ObjectStoreFailed,
     RemoteObjects,
 )
-from compactlib.objects.store import read_checked
-from compactlib.testing.interrupts import interruptions
 
 
 def test_age_is_by_the_clock_that_was_given() -> None:
@@ -46,17 +41,6 @@ def test_digests_are_known_again() -> None:
             Digest.from_hex(text)
 
 
-def test_an_object_is_the_bytes_of_its_buffer() -> None:
-    """A number of NumPy is a buffer, and also a number, of which `bytes` makes so many zeros."""
-    store = MemoryObjects()
-    ref = store.create("a", cast("memoryview", np.int64(3)))
-    assert read_checked(store, ref) == np.int64(3).tobytes()
-    released = memoryview(b"b")
-    released.release()
-    with pytest.raises(InvalidInput, match="released"):
-        store.create("b", released)
-
-
 @pytest.mark.parametrize("refused", [exceptions.AlreadyExistsError, exceptions.PreconditionError])
 def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
         refused: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,30 +56,6 @@ def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
         store.delete(["key"])
     with pytest.raises(ObjectStoreFailed, match="a lease on it"):
         store.delete(["key", "other"])
-
-
-@pytest.mark.parametrize("act", [lambda store: store.create("4", b"new"), lambda store: store.delete(["3"]),
-                                 lambda store: store.delete(["1", "5"])])
-def test_a_change_that_is_interrupted_anywhere_leaves_a_store_that_can_be_listed(
-        act: Callable[[ObjectStore], object]) -> None:
-    def store_with_keys() -> MemoryObjects:
-        store = MemoryObjects()
-        for key in "135":
-            store.create(key, b"old")
-        return store
-
-    def keys(store: ObjectStore) -> list[str]:
-        return [info.key for info in store.list()]
-
-    whole = store_with_keys()
-    act(whole)
-    possible = {"".join(keys(store_with_keys())), "".join(keys(whole)), "35"}
-    for interrupted in interruptions(lambda: act(store_with_keys()), 1_000):
-        store = store_with_keys()
-        with contextlib.suppress(KeyboardInterrupt), interrupted:
-            act(store)
-        assert "".join(keys(store)) in possible, interrupted.where
-        assert len(store.get(keys(store)[0])) == 3
 
 
 def test_a_listing_of_a_prefix_asks_for_no_pages_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:

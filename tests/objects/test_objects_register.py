@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, InvalidInput, Stale, StorageError, Unsupported
+from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, ObjectStoreFailed
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
@@ -227,15 +227,6 @@ def test_a_name_that_is_none_is_refused() -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-register.md"
 GOLDEN = Path(__file__).parents[1] / "promises" / "golden" / "objects" / "register-v1.bin"
 KEY = f"value/{10 ** 20 - 1 - 7:020}"
-
-
-@pytest.mark.parametrize("length", [0, 8, 32])
-def test_an_id_of_another_length_is_refused_before_anything_is_written(length: int) -> None:
-    """It would be cut to its place, and the writer would not know its own version again."""
-    store = MemoryObjects()
-    with pytest.raises(InvalidInput, match="16 bytes"):
-        ObjectRegister(store, "r", new_id=lambda: b"i" * length).replace(b"value", None)
-    assert list(store.list()) == []
 
 
 def test_the_golden_version_is_read_and_written() -> None:

@@ -71,12 +71,6 @@ def test_a_server_that_refuses_conditions_is_named() -> None:
         RemoteObjects(s3_servers.bucket(address, "hostile"))
 
 
-def test_what_is_no_store_of_obstore_is_refused() -> None:
-    for wrong in (5, "s3://bucket", None):
-        with pytest.raises(InvalidInput, match="obstore takes no"):
-            RemoteObjects(wrong)  # type: ignore[arg-type]
-
-
 def test_a_client_that_tries_again_by_itself_opens_a_store_and_leaves_nothing() -> None:
     """It finds its own probe there, of which only the answer was lost."""
     with hostile(Manner.LOSES_THE_FIRST_ANSWER) as address:
@@ -183,7 +177,7 @@ def test_a_bucket_that_does_not_exist_is_told() -> None:
 
 
 def test_only_known_conditions_are_taken() -> None:
-    with pytest.raises(InvalidInput, match="'probe', 'trusted' or 'unchecked'"):
+    with pytest.raises(InvalidInput, match="probe, trusted, unchecked"):
         RemoteObjects(MemoryStore(), conditions="maybe")  # type: ignore[arg-type]
 
 
