@@ -41,38 +41,6 @@ SeenT = TypeVar("SeenT")
 _FRAME = RecordFrame("cell", b"CLCELL\0\0", 1, "<HH")
 _ID_BYTES = 8
 _KEPT_IDS = 16
-_TRIES_TO_SEE = 8
-_FIRST_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 1.0
-
-
-def look_until_seen(read: Callable[[], SeenT], unknown: Exception, *, clock: Clock | None = None,
-                    rng: random.Random | None = None) -> SeenT:
-    """Return what a read shows after a write that got no answer; while it raises, read again, for about two seconds.
-
-    Whatever fails meanwhile (no answer, damage, a host's own error) leaves the outcome unknown.
-
-    Args:
-        read: returns the outcome of the write, or raises.
-        unknown: what the write raised.
-        clock: for the pauses, of 20 ms at first, doubling to 1 s.
-        rng: varies the pauses between half and the whole, so that many who lost one answer do not read all at once.
-
-    Raises:
-        Exception: `unknown`, with the last failure as its cause: no read came back.
-    """
-    chosen: Clock = SystemClock() if clock is None else clock
-    drawn = random.Random() if rng is None else rng
-    pause = _FIRST_PAUSE_SECONDS
-    for left in reversed(range(_TRIES_TO_SEE)):
-        try:
-            return read()
-        except Exception as error:
-            if left == 0:
-                raise unknown from error
-        chosen.sleep(pause * (0.5 + drawn.random() / 2))
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-    raise unknown
 
 
 @attrs.frozen
@@ -100,6 +68,33 @@ class Retries:
                 clock.sleep(wait * (0.5 + rng.random() / 2))
                 wait = min(2 * wait, self.longest_seconds)
             yield number
+
+
+_SEEING = Retries(tries=8, first_seconds=0.02, longest_seconds=1.0)
+
+
+def look_until_seen(read: Callable[[], SeenT], unknown: Exception, *, clock: Clock | None = None,
+                    rng: random.Random | None = None) -> SeenT:
+    """Return what a read shows after a write that got no answer; while it raises, read again, for about two seconds.
+
+    Whatever fails meanwhile (no answer, damage, a host's own error) leaves the outcome unknown.
+
+    Args:
+        read: returns the outcome of the write, or raises.
+        unknown: what the write raised.
+        clock: for the pauses, of 20 ms at first, doubling to 1 s.
+        rng: varies the pauses, so that many who lost one answer do not read all at once.
+
+    Raises:
+        Exception: `unknown`, with the last failure as its cause: no read came back.
+    """
+    failed: Exception | None = None
+    for _ in _SEEING.paced(clock or SystemClock(), rng or random.Random()):
+        try:
+            return read()
+        except Exception as error:
+            failed = error
+    raise unknown from failed
 
 
 # ------------------------------------------------------------------------------------------------------ several keys

@@ -7,7 +7,7 @@ from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInp
 
 
 class BadKey(InvalidInput):
-    """The key is none that every store can hold. See `compactlib.objects.keys` for what a key is made of.
+    """The key is none that every store can hold. See `check_key` of `compactlib.objects.store`.
 
     Attributes:
         key: what was given.
