@@ -19,15 +19,14 @@ from compactlib.clock import Clock
 from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, CorruptData, Stale
 from compactlib.files.checksum import crc32
-from compactlib.kv.batches import get_pieces, put_pieces
+from compactlib.kv.batches import change_many, get_pieces, put_pieces
 from compactlib.kv.cell import Cell
-from compactlib.kv.store import Delete, KVStore
+from compactlib.kv.store import KVStore
 
 _HEAD = b"head"
 _CHUNKS = b"chunk/"
 _CHUNK_BYTES = 256 << 10
 _MAX_LOADS = 10
-_MAX_DELETES = 1000
 
 
 @attrs.frozen
@@ -159,17 +158,10 @@ class SnapshotStore:
         """
         head = self._cell.read()
         if head is not None:
-            keys = list(self._below(head))
-            at_once = min(self._store.limits.max_transact, _MAX_DELETES)
-            for start in range(0, len(keys), max(1, at_once)):
-                if at_once:
-                    self._store.transact(deletes=[Delete(self._partition, key)
-                                                  for key in keys[start:start + at_once]])
-                else:
-                    self._store.delete(self._partition, keys[start])
+            change_many(self._store, self._partition, dict.fromkeys(self._below(head)))
 
     def _below(self, head: SnapshotHead) -> Iterator[bytes]:
-        """The keys of chunks that no later head names: of lower terms and indexes, or of the same with another id."""
+        """Yield the keys of chunks that no later head names: of a lower term or index, or the same with another id."""
         own = head.prefix
         same = own[:own.rindex(b"/", 0, -1) + 1]
         with self._store.scan(self._partition, prefix=_CHUNKS, keys_only=True) as entries:

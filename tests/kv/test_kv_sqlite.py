@@ -70,16 +70,6 @@ def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_pa
     other.close()
 
 
-def test_what_was_written_is_there_after_opening_again(tmp_path: Path) -> None:
-    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
-        store.set(b"p", b"k", b"v")
-        old = store.get(b"p", b"k")
-    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
-        assert store.get(b"p", b"k") == old
-        store.set_if(b"p", b"k", b"w", old.predicate)
-    assert sorted(os.listdir(tmp_path)) == ["kv"]
-
-
 def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
     for synchronous, number in (("full", 2), ("normal", 1)):
         store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
@@ -195,14 +185,6 @@ def test_a_child_forked_while_a_thread_writes_is_told_and_does_not_hang(tmp_path
         finally:
             store._writes._changed.release()  # noqa: SLF001
             store._connections._lock.release()  # noqa: SLF001
-
-
-def test_a_child_of_fork_must_open_its_own(tmp_path: Path) -> None:
-    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
-        store.set(b"p", b"k", b"v")
-        assert in_a_fork(functools.partial(refused, store)) is True
-        store.set(b"p", b"k", b"x")
-        store.audit()
 
 
 def open_there(path: Path) -> list[bytes]:
@@ -432,14 +414,6 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteStore(path)
 
 
-def test_a_name_that_is_no_utf_8_is_a_name_all_the_same(tmp_path: Path) -> None:
-    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 %?#.sqlite")
-    with contextlib.closing(SqliteStore(path)) as store:
-        store.set(b"p", b"k", b"v")
-    with contextlib.closing(SqliteStore(path, read_only=True)) as store:
-        assert store.get(b"p", b"k").value == b"v"
-
-
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         SqliteStore(tmp_path / "no folder" / "kv")
@@ -467,16 +441,6 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
         assert [(entry.key, entry.value) for entry in store.scan(b"p")] == [(b"k", b"v")]
         store.set(b"p", b"k", b"x")
         store.audit()
-
-
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "kv")
-    store.close()
-    with pytest.raises(Closed, match="open it again"):
-        store.get(b"p", b"k")
-    assert repr(store) == f"SqliteStore({str(tmp_path / 'kv')!r}, synchronous='full')"
-    with pytest.raises(InvalidInput, match="busy_seconds is -1"):
-        SqliteStore(tmp_path / "kv", busy_seconds=-1)
 
 
 def filled(path: Path) -> dict[bytes, bytes]:
@@ -687,9 +651,3 @@ def test_a_copy_of_a_file_is_another_place_also_under_its_inode(tmp_path: Path) 
             places.add(store.place())
         os.unlink(tmp_path / "one")
     assert len(places) == 5
-
-
-def test_a_system_that_knows_no_time_of_birth_says_the_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "another")
-    with contextlib.closing(SqliteStore(tmp_path / "one")) as store:
-        assert store.place() == f"SQLite file of inode {os.stat(tmp_path / 'one').st_ino}"
