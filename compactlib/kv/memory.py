@@ -63,12 +63,13 @@ class MemoryStore(KVStore):
                 if not holds(predicate, None if found is None else found.predicate):
                     raise PredicateFailed(partition=partition, key=key)
             for partition, key, value in transaction.changes:
-                cells = self._partitions.setdefault(partition, SortedDict())
+                if partition not in self._partitions:
+                    self._partitions[partition] = SortedDict()
                 if value is None:
-                    cells.pop(key, None)
+                    self._partitions[partition].pop(key, None)
                 else:
                     self._version += 1
-                    cells[key] = Versioned(value, value if self._by_value else self._version)
+                    self._partitions[partition][key] = Versioned(value, value if self._by_value else self._version)
 
     def _close(self) -> None:
         with self._lock:

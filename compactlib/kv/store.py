@@ -218,7 +218,7 @@ class KVStore:
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """Write a value, whatever was there."""
-        self._perform(self.checked((), [Put(partition, key, value)]))
+        self._perform(Transaction((), (_put(partition, key, value, self.limits),)))
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
         """Write a value if the key is in the expected state, in one step.
@@ -232,11 +232,12 @@ class KVStore:
         Raises:
             PredicateFailed: it is not; nothing was written. A key that is gone fails every predicate but `None`.
         """
-        self._perform(self.checked([Condition(partition, key, predicate)], [Put(partition, key, value)]))
+        put = _put(partition, key, value, self.limits)
+        self._perform(Transaction(((put[0], put[1], predicate),), (put,)))
 
     def delete(self, partition: bytes, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
-        self._perform(self.checked((), (), [Delete(partition, key)]))
+        self._perform(Transaction((), ((*_cell(partition, key, self.limits), None),)))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """Remove a key if it is in the expected state, in one step.
@@ -248,7 +249,8 @@ class KVStore:
         if predicate is None:
             raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
                                "delete; give EXISTS, or the predicate that get() found")
-        self._perform(self.checked([Condition(partition, key, predicate)], (), [Delete(partition, key)]))
+        cell = _cell(partition, key, self.limits)
+        self._perform(Transaction(((*cell, predicate),), ((*cell, None),)))
 
     # ---- many keys
 
@@ -343,8 +345,7 @@ class KVStore:
         limits = self.limits
         held = [(*_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
         changes: list[tuple[bytes, bytes, bytes | None]] = [
-            (*_cell(put.partition, put.key, limits), _within("value", put.value, limits.max_value_bytes))
-            for put in puts]
+            _put(put.partition, put.key, put.value, limits) for put in puts]
         changes += ((*_cell(one.partition, one.key, limits), None) for one in deletes)
         if len({change[:2] for change in changes}) < len(changes):
             raise InvalidInput("a key is to be put or deleted twice in one transaction; name it once")
@@ -354,6 +355,10 @@ class KVStore:
 def _cell(partition: bytes, key: bytes, limits: KVLimits) -> Address:
     return (_checked_name("partition", partition, limits.max_partition_bytes),
             _checked_name("key", key, limits.max_key_bytes))
+
+
+def _put(partition: bytes, key: bytes, value: bytes, limits: KVLimits) -> tuple[bytes, bytes, bytes]:
+    return (*_cell(partition, key, limits), _within("value", value, limits.max_value_bytes))
 
 
 def _checked_name(what: str, name: bytes, limit: int) -> bytes:
