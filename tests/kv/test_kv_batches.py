@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.store import KVLimits
@@ -60,4 +60,12 @@ def test_batch_takes_few_requests(most: int, requests: int) -> None:
     assert [each.value for each in found.values()] == list(values.values())
     change_many(store, b"p", dict.fromkeys(values))
     assert len(made) == 3 * requests
+    assert not list(store.scan(b"p"))
+
+
+def test_a_batch_with_a_key_that_is_refused_writes_nothing() -> None:
+    """Also if the key would be in its last request."""
+    store = MemoryStore(limits=KVLimits(100, 100, 100, 2, 2))
+    with pytest.raises(InvalidInput):
+        change_many(store, b"p", {b"1": b"v", b"2": b"v", b"3": None, b"": b"v"})
     assert not list(store.scan(b"p"))

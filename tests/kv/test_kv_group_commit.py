@@ -131,19 +131,16 @@ def test_a_leader_that_is_interrupted_at_any_line_leaves_nobody_hanging() -> Non
     number, interrupted = 0, True
     while interrupted:
         number += 1
-        ledger = Ledger()
+        ledger, ended = Ledger(), threading.Event()
         group = GroupCommit(ledger.commit)
-        others = [Submitter(group, 0)]
-        assert ledger.entered.acquire(timeout=60)
-        ended = threading.Event()
+        others: list[Submitter] = []
 
         def others_join(group: GroupCommit[int] = group, ledger: Ledger = ledger,
                         others: list[Submitter] = others, ended: threading.Event = ended) -> None:
-            """Queue two more behind the thread that is to lead, so that they are of its batch, and let all go."""
-            while not group._queue and not ended.is_set():  # noqa: SLF001
-                ended.wait(0.0005)
-            before = len(group._queue)  # noqa: SLF001
-            for count, item in enumerate((4, 6), start=before + 1):
+            """Queue two more behind the thread that leads, and let all go."""
+            while not ledger.entered.acquire(timeout=0.0005) and not ended.is_set():
+                pass
+            for count, item in enumerate((4, 6), start=1):
                 others.append(Submitter(group, item))
                 while len(group._queue) < count and not ended.is_set():  # noqa: SLF001
                     ended.wait(0.0005)
