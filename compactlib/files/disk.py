@@ -37,7 +37,7 @@ _NBYTES = attrgetter("nbytes")
 _SIZED_IN_BYTES = frozenset({bytes, bytearray})
 _COPY_CHUNK_BYTES = 1 << 20
 # `pathlib` makes one slash of two, so that `s3:/bucket` is no path either.
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?(?P<path>/.*)?", re.DOTALL)
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class OutFile(Protocol):
@@ -419,33 +419,20 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def local_path(path: StrPath, what: str = "the folder") -> str:
-    """A folder or a file that a caller named, as an absolute path; `file:///path` and `file:/path` are read as `/path`.
+    """Return a folder or a file that a caller named as an absolute path.
 
     Args:
         path: what was given.
         what: which argument, for the message.
 
     Raises:
-        InvalidInput: it is no path, several, or a URI of something that is no local disk.
+        InvalidInput: it is a URI, which would be taken for a relative path.
     """
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise InvalidInput(f"{what} is {path!r:.100}; give a path, and one alone")
     text = os.fsdecode(path)
-    try:
-        has_zero = b"\0" in os.fsencode(text)
-    except UnicodeEncodeError:
-        raise InvalidInput(f"{what} is {text!r:.100}, a path that is not valid Unicode; give it as Python's "
-                           f"os functions spell it") from None
-    if has_zero:
-        raise InvalidInput(f"{what} is {text!r:.100}; a path has no zero byte")
-    uri = _URI.fullmatch(text)
-    if uri is None:
-        return os.path.abspath(text)
-    if uri["scheme"].lower() != "file" or uri["host"] not in (None, "", "localhost") or "%" in (uri["path"] or "%"):
-        raise InvalidInput(f"{what} is {text!r:.200}, a URI, of which only file:///path (without %) is a path on this "
-                           f"machine; give the path under which it is mounted, or open an object store with "
-                           f"compactlib.objects (a relative path that looks so is given as ./{text:.50})")
-    return os.path.abspath(uri["path"])
+    if _URI.match(text):
+        raise InvalidInput(f"{what} is {text!r:.200}, a URI; give the path under which it is mounted, or open an "
+                           f"object store with compactlib.objects (a relative path that looks so is given as ./{text:.50})")
+    return os.path.abspath(text)
 
 
 def list_folder(path: StrPath) -> list[str]:
