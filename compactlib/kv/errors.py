@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno as _errno
-from typing import Any
 
 from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput, NotFound, StorageError
 
@@ -95,18 +94,10 @@ class StoreFailed(StorageError):
         detail: what the backend said.
     """
 
+    _advice = "see what the backend said"
+
     def __init__(self, *, operation: str, path: str, detail: str, errno: int = _errno.EIO) -> None:
-        CompactlibError.__init__(self, f"{operation} on {path}: {detail}; {self._advice}")
-        self.operation = operation
-        self.path: str = path
-        self.detail = detail
-        self.advice: str = self._advice
-        self.errno: int | None = errno
-
-    _advice: str = "see what the backend said"
-
-    def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "errno": self.errno}
+        super().__init__(operation=operation, path=path, errno=errno, detail=detail)
 
 
 class ConnectFailed(StoreFailed):
