@@ -3,34 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from sys import float_info
 from typing import Any, get_args
 
 from compactlib.errors import InvalidInput
 
 _LONGEST_SECONDS = 2_000_000
-
-
-def require_names(name: str, value: object) -> None:
-    """Return if `value` is several names; one text would be read as one name for each of its letters.
-
-    Raises:
-        InvalidInput: it is one, or nothing of the kind.
-    """
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{name} is {value!r:.100}; give a list of names")
-
-
-def require_id(name: str, value: object, length: int) -> bytes:
-    """`value`, which the function of this name gave, if it is so many bytes: stored forms have room for that.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not isinstance(value, bytes) or len(value) != length:
-        raise InvalidInput(f"{name} gave {value!r:.100}; it must give {length} bytes, never the same")
-    return value
 
 
 def require_one_of(name: str, value: object, choices: Any) -> None:
