@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-import tempfile
 import tracemalloc
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import Any, ClassVar, TypeAlias, get_args
@@ -39,27 +38,23 @@ from compactlib.blobstore import (
 )
 from compactlib.blobstore.policy import FIRST_SEGMENT, CopyOrder, SegmentView, fewest_that_free
 from compactlib.lab import (
-    BlobReplay,
-    BlobSettings,
+    Arrivals,
+    BlobLogModel,
+    BranchModel,
     Bursts,
-    Comparison,
-    Experiment,
     Expiring,
     HotCold,
-    RaftLogSettings,
-    SchedulerLoad,
-    SchedulerSettings,
-    SensorSettings,
+    RaftLogModel,
+    SchedulerModel,
     TtlMix,
     Uniform,
     WithReads,
     Workload,
     Zipf,
     compare,
-    grid,
-    run_experiments,
+    replay,
 )
-from compactlib.lab.blob_log import BlobLog, Compacted
+from compactlib.lab.blobs import BlobLog
 from compactlib.lab.policies import (
     ByAge,
     ByEnd,
@@ -83,14 +78,9 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.policies import Manual
 from compactlib.report import Table
-from compactlib.scheduler import LevelConfig, SchedulerConfig
+from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
 from compactlib.staging import PressurePolicy
 from compactlib.staging.policy import SensePolicy
-
-
-def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:
-    with tempfile.TemporaryDirectory() as folder:
-        return run_experiments(experiments, folder, skip=skip)
 
 
 def blob_policies() -> Table:
@@ -102,19 +92,18 @@ def blob_policies() -> Table:
     workloads: list[Workload] = [
         Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),
         TtlMix(**shape, lives_seconds=((0.4, 4.0), (0.2, 1.0)))]
-    settings = BlobSettings.of_slots(400, 32)
-    ahead = attrs.evolve(settings, forecast_seconds=30.0, bucket_seconds=0.2)
-    experiments = [each for policy in policies for each in compare(
-        [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else settings)]
+    model = BlobLogModel.of_slots(400, 32)
+    ahead = attrs.evolve(model, forecast_seconds=30.0, bucket_seconds=0.2)
     found: dict[str, dict[str, object]] = {}
-    for row in _run(experiments).to_dicts():
+    for row in (row for policy in policies for row in compare(
+            [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else model).to_dicts()):
         found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification")
 
 
 def blob_placements() -> Table:
     """The same log and load by how survivors are laid out: in which order, and into which segments."""
-    base = BlobSettings.of_slots(400, 32)
+    base = BlobLogModel.of_slots(400, 32)
     setups = {"as in a store": base, **{placement.name: attrs.evolve(base, placement=placement)
                                         for placement in (UserAndSurvivors(), DAC(), FADaC(), SepBIT())}}
     trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
@@ -123,8 +112,8 @@ def blob_placements() -> Table:
     for order in get_args(CopyOrder):
         policies = [kind(**trigger, copy_order=order) for kind in (Greedy, CostBenefit)]
         chosen = setups if order == "choice" else {"as in a store": base}
-        for row in _run(compare(policies, workloads, chosen)).to_dicts():
-            key = (row["policy"], order, row["setup"])
+        for row in compare(policies, workloads, chosen).to_dicts():
+            key = (row["policy"], order, row["model"])
             found.setdefault(key, dict(zip(("policy", "order", "survivors"), key, strict=True)))[row["workload"]] = row[
                 "write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification by how survivors are laid out")
@@ -172,28 +161,28 @@ class _EndsApart(BlobLog):
     The policy does not count it as valid, as it need not be copied.
     """
 
-    def __init__(self, settings: BlobSettings) -> None:
-        super().__init__(settings)
-        self._aside = self._new_segment(FIRST_SEGMENT)
+    def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
+        super().__init__(model, policy)
+        self._aside = self.new_segment(FIRST_SEGMENT)
 
     @property
     def free_segments(self) -> int:
         """See `BlobLog.free_segments`."""
-        return super().free_segments - -(-self._aside.valid // self.settings.room_bytes)
+        return super().free_segments - -(-self._aside.valid // self.model.room_bytes)
 
-    def view(self, now_ms: int) -> BlobView:
+    def view(self) -> BlobView:
         """See `BlobLog.view`."""
-        view = super().view(now_ms)
+        view = super().view()
         lasting = [sum(self.size[each] for each in segment.members
-                       if self.place[each] is segment and self.until[each] == NEVER) for segment in self._order]
+                       if self.place[each] is segment and self.until[each] == NEVER) for segment in self.order]
         return attrs.evolve(view, segments=tuple(
             attrs.evolve(segment, valid_bytes=valid, dying=())
             for segment, valid in zip(view.segments, lasting, strict=True)))
 
-    def compact(self, choice: BlobChoice, now_ms: int) -> Compacted:
-        """See `BlobLog.compact`."""
+    def rewrite(self, choice: BlobChoice) -> None:
+        """See `BlobLog.rewrite`."""
         place, taken = self.place, set(choice.victims)
-        for segment in [each for each in self._order if each.name in taken]:
+        for segment in [each for each in self.order if each.name in taken]:
             for record in segment.members:
                 if place[record] is segment and self.until[record] != NEVER:
                     place[record] = self._aside
@@ -202,7 +191,26 @@ class _EndsApart(BlobLog):
                     # The compaction takes its bytes off, as of what is dead.
                     self.contents.records -= self.placer is not None
             segment.members = array("i", [each for each in segment.members if place[each] is not self._aside])
-        return super().compact(choice, now_ms)
+        super().rewrite(choice)
+
+
+@attrs.frozen
+class _Watched:
+    """A model whose simulation can be seen after the replay."""
+
+    model: BlobLogModel
+    apart: bool
+    started: list[BlobLog] = attrs.field(factory=list)
+
+    @property
+    def intervals(self) -> int:
+        """See `Model.intervals`."""
+        return self.model.intervals
+
+    def start(self, policy: BlobPolicy, seed: int = 0) -> BlobLog:
+        """See `Model.start`."""
+        self.started.append((_EndsApart if self.apart else BlobLog)(self.model, policy))
+        return self.started[-1]
 
 
 @attrs.frozen
@@ -232,17 +240,11 @@ class Expiry:
         in_store = self.placement is None or isinstance(self.placement, ByAge | ByEnd)
         layout: dict[str, Any] = ({"swap_segments": 16, "survivors": self.placement} if in_store else
                                   {"placement": self.placement, "copies_renew": True, "min_free_segments": 2})
-        settings = BlobSettings.for_workload(load, 0.8, segments=800, seed=self.seed, **layout, **ahead)
-        replay = BlobReplay(self.policy, settings, expected_operations=load.operations)
-        if self.apart:
-            replay.log = _EndsApart(settings)
-        last = 0
-        for piece in load.pieces(self.seed):
-            replay.feed(piece)
-            last = piece.times_ms[-1]
-        report = replay.report(str(load))
+        model = _Watched(BlobLogModel.for_workload(load, 0.8, segments=800, seed=self.seed, **layout, **ahead),
+                         self.apart)
+        report = replay(load, self.policy, model, seed=self.seed)
         assert not report.total.refused
-        view = replay.log.view(last)
+        view = model.started[0].view()
         return (report.steady(0.4).write_amplification - 1,
                 sum(2 * each.used_bytes <= view.segment_bytes for each in view.segments))
 
@@ -337,16 +339,16 @@ def _bytes_a_key(placement: Placement, keys: int = 100_000) -> float:
 
 def raftlog_triggers() -> Table:
     """Each policy with each trigger: 2,000 keys of 200 bytes, nine tenths of the writes to a tenth of them."""
-    base = RaftLogSettings(limits=SegmentLimits(max_entries=256), snapshot_every=500)
+    base = RaftLogModel(limits=SegmentLimits(max_entries=256), snapshot_every=500)
     setups = {"never (minor only)": attrs.evolve(base, trigger=Manual()),
               "EveryNMinors(8)": attrs.evolve(base, trigger=EveryNMinors(8)),
               "DeadRatio(1.0)": attrs.evolve(base, trigger=DeadRatio(1.0)),
               "DeadRatio(3.0)": attrs.evolve(base, trigger=DeadRatio(3.0))}
     policies: list[RaftLogPolicy] = [SeedPolicy(), RaPolicy(), CostPolicy()]
     workload = HotCold(keys=2_000, writes=40_000, record_bytes=200)
-    rows = _run(compare(policies, [workload], setups)).to_dicts()
+    rows = compare(policies, [workload], setups).to_dicts()
     names = ("write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim")
-    return _columns(rows, ("setup", "policy", *names), "Raft log: triggers and policies, hot/cold writes")
+    return _columns(rows, ("model", "policy", *names), "Raft log: triggers and policies, hot/cold writes")
 
 
 def sensor_thresholds() -> Table:
@@ -356,25 +358,24 @@ def sensor_thresholds() -> Table:
         *(PressurePolicy(deletes=1 << 40, tombstones_listed=number) for number in (1_000, 10_000)), PressurePolicy()]
     workload = WithReads(of=Bursts(keys=20_000, writes=60_000, record_bytes=100, every=3_000, burst_keys=300),
                          reads=0.2)
-    settings = SensorSettings(base_keys=20_000, base_bytes=100, tombstone_bytes=20, range_keys=500)
+    model = BranchModel(base_keys=20_000, base_bytes=100, tombstone_bytes=20, range_keys=500)
     names = ("read_amplification", "write_amplification", "space_amplification", "seconds_to_reclaim", "compactions")
-    return _columns(_run(compare(policies, [workload], settings)).to_dicts(), ("policy", *names),
+    return _columns(compare({str(each): each for each in policies}, [workload], model).to_dicts(), ("policy", *names),
                     "staging sensor: thresholds, folders deleted")
 
 
 def scheduler_leases() -> Table:
     """Leases and batches: 1,000 blocks at 2 a second, six workers; none of their jobs hangs, or one in ten."""
-    def make(lease_seconds: float, batch: int, hang_rate: float) -> Experiment:
-        config = SchedulerConfig(levels=(LevelConfig(max_blocks=batch, max_age_seconds=36),), max_failures=0,
-                                 lease_seconds=lease_seconds)
-        return Experiment(policy=config, workload=SchedulerLoad(blocks=1_000, workers=6, hang_rate=hang_rate),
-                          settings=SchedulerSettings())
-
-    experiments = grid(make, {"batch": [5, 20], "lease_seconds": [6.0, 15.0, 60.0], "hang_rate": [0.0, 0.1]})
+    models = {(batch, lease, rate): SchedulerModel(workers=6, hang_rate=rate, config=SchedulerConfig(
+        levels=(LevelConfig(max_blocks=batch, max_age_seconds=36),), max_failures=0, lease_seconds=lease))
+        for batch, lease, rate in product((5, 20), (6.0, 15.0, 60.0), (0.0, 0.1))}
+    found = compare([ByPriority()], [Arrivals(blocks=1_000)], {str(each): model for each, model in models.items()},
+                    skip=0.0).to_dicts()
+    labels = ("batch", "lease_seconds", "hang_rate")
+    rows = [{**row, **dict(zip(labels, values, strict=True))} for row, values in zip(found, models, strict=True)]
     names = ("median_wait_seconds", "wait_99_seconds", "vain_share", "write_amplification", "space_amplification",
              "compactions")
-    return _columns(_run(experiments, skip=0.0).to_dicts(), ("batch", "lease_seconds", "hang_rate", *names),
-                    "scheduler: leases and batches")
+    return _columns(rows, (*labels, *names), "scheduler: leases and batches")
 
 
 def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str], title: str) -> Table:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, Victim, class_count, grown
+from compactlib.lab.policy import Placer, Victim, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -31,7 +31,7 @@ class SFS:
         InvalidInput: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=2)
+    classes: int = whole(6, least=2)
     rounds: int = whole(3, least=1)
 
     name: ClassVar[str] = "sfs"

@@ -81,7 +81,6 @@ class BlobLogModel:
             and no more than these are free; >= 0. `None`: 1, or with a placement as many as it has classes.
         forecast_seconds: how far ahead the policy is shown what dies when; 0: not at all.
         bucket_seconds: if there is a forecast, its steps.
-        intervals: into about how many parts the report is cut, if the length of the workload is known, >= 1.
         max_dead_fraction: also ask, once after the operations of each moment, while more than this part of what the log
             holds is dead in segments that are closed; 0 to 1, 1: not by that.
         placement: which open segment a record goes to (`compactlib.lab.policies`); survivors then go on in
@@ -107,7 +106,6 @@ class BlobLogModel:
     min_free_segments: int | None = attrs.field(default=None, validator=is_whole(or_none=True))
     forecast_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
     bucket_seconds: float = attrs.field(default=3600.0, validator=is_seconds(0.001, _LONGEST_SECONDS))
-    intervals: int = whole(20, least=1)
     max_dead_fraction: float = fraction(1.0)
     placement: Placement | None = None
     survivors: SurvivorPlacement | None = None

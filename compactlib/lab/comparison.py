@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile  # noqa: TID251
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from compactlib.codec import JsonCodec
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.executors import answers_of, own_error
-from compactlib.files import LocalFiles, crc32, local_path, write_durably
+from compactlib.executors import LocalExecutor, answers_of
+from compactlib.files import LocalFiles, StrPath, crc32, local_path, write_durably
 from compactlib.lab.report import Measures, Report
 from compactlib.lab.simulation import Model, replay
 from compactlib.lab.workloads import Workload
@@ -21,50 +24,37 @@ from compactlib.observer import Observer, Observers
 from compactlib.report import Printed
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
 
-MAX_REPLAYS = 10_000
+MAX_EXPERIMENTS = 10_000
 """The most replays of one comparison."""
+_CODEC: JsonCodec[Report] = JsonCodec(Report)
 
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """One policy on one workload in one model.
+    """One policy on one workload in one model: a task for any executor, whose file holds the report as JSON.
 
     Attributes:
+        name: unique in one comparison.
         labels: what distinguishes it in a table.
         policy: the policy.
         workload: what is asked.
         model: the store.
         seed: of what is drawn.
+        folder: where the report goes, reachable from where the task runs.
     """
 
+    name: str
     labels: Mapping[str, str]
     policy: Any
     workload: Workload
     model: Model
     seed: int
-
-    def run(self, observer: Observer | None = None) -> Report:
-        """Replay; the same report each time."""
-        return replay(self.workload, self.policy, self.model, seed=self.seed, observer=observer)
-
-
-@attrs.frozen
-class ReplayTask:
-    """An experiment as a task for any executor; its file holds the report as JSON.
-
-    Attributes:
-        name: unique in one comparison.
-        experiment: what to run.
-        folder: where the report goes, reachable from where the task runs.
-    """
-
-    name: str
-    experiment: Experiment
     folder: str
 
     def run(self, attempt: Attempt) -> RewriteResult:
         started = attempt.clock.monotonic()
-        content = self.experiment.run(attempt.observer).to_json()
+        report = replay(self.workload, self.policy, self.model, seed=self.seed, observer=attempt.observer)
+        content = _CODEC.encode(report)
         path = os.path.join(self.folder, f"{attempt.id}.json")
         attempt.budget.check()
         write_durably(LocalFiles(), path, [content])
@@ -123,7 +113,7 @@ class Comparison(Printed):
 
 def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Workload] | Mapping[str, Workload],
             models: Model | Mapping[str, Model], *, seeds: Sequence[int] = (0,), skip: float = 0.5,
-            executor: Executor | None = None, folder: str | os.PathLike[str] | None = None,
+            executor: Executor | None = None, folder: StrPath | None = None,
             observer: Observer | None = None) -> Comparison:
     """Replay every workload against every policy in every model.
 
@@ -136,27 +126,32 @@ def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Wor
         seeds: of what workloads and models draw.
         skip: which first part of each replay the table leaves out, as the store still filled up; 0 to 1.
         executor: runs the replays; by default, one after the other, here.
-        folder: an existing folder that this process and the executor's reach; for an executor. The reports' files are
-            removed once read.
+        folder: an existing folder for the reports' files, which are removed once read. By default a temporary one,
+            which executors on other machines do not reach.
         observer: notified of progress, in experiments.
 
     Raises:
-        InvalidInput: there are more than `MAX_REPLAYS`, or an executor has no folder.
+        InvalidInput: there are more than `MAX_EXPERIMENTS`.
         CompactlibError: the error of the first replay, if every one has failed.
         CorruptData: a report is not what its task wrote.
     """
-    experiments = tuple(
-        Experiment(labels={"policy": called, "workload": load, **({"model": name} if name else {})}, policy=policy,
-                   workload=workload, model=model, seed=seed)
-        for (load, workload), (name, model), (called, policy), seed in itertools.product(
-            _named(workloads), models.items() if isinstance(models, Mapping) else [("", models)], _named(policies),
-            seeds))
-    if len(experiments) > MAX_REPLAYS:
-        raise InvalidInput(f"{len(experiments)} replays; compare at most {MAX_REPLAYS} at once")
+    combinations = list(itertools.product(
+        _named(workloads), models.items() if isinstance(models, Mapping) else [("", models)], _named(policies), seeds))
+    if len(combinations) > MAX_EXPERIMENTS:
+        raise InvalidInput(f"{len(combinations)} replays; compare at most {MAX_EXPERIMENTS} at once")
     observers = Observers(observer)
-    outcomes = _here(experiments, observers) if executor is None else _elsewhere(
-        experiments, folder, executor, observers)
-    made = Comparison(experiments, outcomes, skip)
+    found: dict[str, Report | CompactlibError] = {}
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        experiments = tuple(
+            Experiment(name=f"experiment {number:05d}",
+                       labels={"policy": called, "workload": load, **({"model": name} if name else {})},
+                       policy=policy, workload=workload, model=model, seed=seed, folder=local_path(place))
+            for number, ((load, workload), (name, model), (called, policy), seed) in enumerate(combinations))
+        for outcome in answers_of(executor or LocalExecutor(), experiments, observer=observers):
+            found[outcome.task] = outcome.error if isinstance(outcome, RewriteFailure) else _read(outcome.files[0])
+            observers.event("progress", work="experiments", done=len(found), total=len(experiments),
+                            unit="experiments")
+    made = Comparison(experiments, tuple(found[each.name] for each in experiments), skip)
     if made.failures and not made.reports:
         raise made.failures[0]
     return made
@@ -166,37 +161,9 @@ def _named(values: Any) -> list[tuple[str, Any]]:
     return list(values.items()) if isinstance(values, Mapping) else [(each.name, each) for each in values]
 
 
-def _here(experiments: Sequence[Experiment], observer: Observer) -> tuple[Report | CompactlibError, ...]:
-    found: list[Report | CompactlibError] = []
-    for number, each in enumerate(experiments):
-        try:
-            found.append(each.run(observer))
-        except Exception as error:  # a policy's own, perhaps
-            found.append(own_error(_task_name(number), error))
-        observer.event("progress", work="experiments", done=len(found), total=len(experiments), unit="experiments")
-    return tuple(found)
-
-
-def _elsewhere(experiments: Sequence[Experiment], folder: str | os.PathLike[str] | None, executor: Executor,
-               observer: Observer) -> tuple[Report | CompactlibError, ...]:
-    if folder is None:
-        raise InvalidInput("an executor is given and no folder; give an existing one that its processes reach, where "
-                           "the reports are left for this one")
-    tasks = [ReplayTask(_task_name(number), each, local_path(folder)) for number, each in enumerate(experiments)]
-    found: dict[str, Report | CompactlibError] = {}
-    for outcome in answers_of(executor, tasks, observer=observer):
-        found[outcome.task] = outcome.error if isinstance(outcome, RewriteFailure) else _read(outcome.files[0])
-        observer.event("progress", work="experiments", done=len(found), total=len(tasks), unit="experiments")
-    return tuple(found[task.name] for task in tasks)
-
-
-def _task_name(number: int) -> str:
-    return f"experiment {number:05d}"
-
-
 def _read(file: RewrittenFile) -> Report:
     content = Path(file.path).read_bytes()
     if crc32(content) != file.crc32:
         raise CorruptData(path=file.path, offset=0, expected=f"CRC {file.crc32}", found=f"CRC {crc32(content)}")
     LocalFiles().unlink(file.path)
-    return Report.from_json(content)
+    return _CODEC.decode(content, file.path)

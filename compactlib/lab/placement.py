@@ -24,7 +24,7 @@ from typing import ClassVar, Protocol
 import attrs
 
 from compactlib._arguments import is_above
-from compactlib.blobstore.policy import Survivor
+from compactlib.blobstore.policy import Survivor, whole
 from compactlib.errors import InvalidInput
 
 NEVER = (1 << 62) - 1
@@ -133,15 +133,6 @@ def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None
     column.frombytes(array(column.typecode, (fill,)).tobytes() * (keys - len(column)))
 
 
-def class_count(default: int, *, least: int) -> int:
-    """The setting `classes` of a scheme, for `attrs`; `InvalidInput` if it is no whole number from `least` to 64."""
-    def check(_: object, field: attrs.Attribute[int], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 64:
-            raise InvalidInput(f"{field.name} is {value!r}; give a whole number from {least} to 64")
-
-    return attrs.field(default=default, validator=check)
-
-
 @attrs.frozen
 class Mixed:
     """Survivors go behind the user's records, into the same segment."""
@@ -203,7 +194,7 @@ class FADaC:
         InvalidInput: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=2)
+    classes: int = whole(6, least=2)
     step: float = attrs.field(default=10.0, validator=is_above(1))
     request_records: float = attrs.field(default=1.0, validator=is_above(0))
 
@@ -268,8 +259,8 @@ class ByLifetime:
         InvalidInput: a setting is out of its range.
     """
 
-    rates: int = class_count(6, least=2)
-    ends: int = class_count(4, least=1)
+    rates: int = whole(6, least=2)
+    ends: int = whole(4, least=1)
     sooner: float = attrs.field(default=0.7, validator=is_above(0))
 
     name: ClassVar[str] = "by_lifetime"

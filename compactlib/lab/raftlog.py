@@ -43,8 +43,6 @@ class RaftLogModel:
         major_every: snapshots from one compaction that asks the policy to the next, at least 1; the others only drop.
         trigger: decides instead, as in a real log, when the policy is asked; `None`: `major_every` does.
         delete_bytes: payload of the entry that a delete appends.
-        intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
-        capacity_bytes: of the disk, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -55,8 +53,6 @@ class RaftLogModel:
     major_every: int = attrs.field(default=4, validator=is_whole(1))
     trigger: Trigger | None = None
     delete_bytes: int = attrs.field(default=16, validator=is_whole())
-    intervals: int = attrs.field(default=20, validator=is_whole(1))
-    capacity_bytes: int = attrs.field(default=0, validator=is_whole())
 
     def start(self, policy: LogPolicy, seed: int = 0) -> RaftLogSimulation:
         """An empty log."""
@@ -116,7 +112,6 @@ class RaftLogSimulation(Simulation):
         super().__init__(policy)
         self.last_index: int = 0
         self.snapshot_index: int | None = None
-        self.capacity_bytes = model.capacity_bytes
         self._model = model
         self._newest = _Segment(1, model.limits.max_entries)
         self._segments: dict[int, _Segment] = {1: self._newest}

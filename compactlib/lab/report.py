@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from compactlib.codec import JsonCodec
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
@@ -89,19 +88,10 @@ class Measures:
         waits: of each block that got there, seconds from its arrival to the end of its first job.
     """
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "write_amplification": "bytes written for each byte of the user",
-        "space_amplification": "bytes used for each live byte",
-        "copied_per_reclaimed": "bytes written by compactions for each byte reclaimed",
-        "read_cost": "bytes read by compactions for each byte of the user",
-        "seconds_to_reclaim": "seconds from death to reclaim",
-        "peak_fill": "the most that was used, as a part of the capacity",
-        "read_amplification": "entries that listings read for each key that they returned",
-        "vain_share": "assignments in vain, as a part of all",
-        "median_wait_seconds": "seconds that half of the blocks wait at most for the end of their first job",
-        "wait_99_seconds": "seconds that 99 of 100 blocks wait at most for the end of their first job",
-    }
-    """The figures that a replay is judged by: names of properties, each with its meaning and unit."""
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        "write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim",
+        "peak_fill", "read_amplification", "vain_share", "median_wait_seconds", "wait_99_seconds")
+    """The properties that a replay is judged by."""
 
     start: float = _count(_first, default=0.0)
     end: float = _count(_last, default=0.0)
@@ -275,26 +265,9 @@ class Report(Printed):
             said[gate] = why
         return {said[gate]: count for gate, count in counts.most_common()}
 
-    def to_json(self) -> bytes:
-        """Everything, so that `from_json` gives an equal report."""
-        return _codec().encode(self)
-
-    @classmethod
-    def from_json(cls, content: bytes) -> Report:
-        """The report that `to_json` wrote.
-
-        Raises:
-            CorruptData: it is none.
-        """
-        return _codec().decode(content, "a report")
-
     def _summary(self) -> str:
         total = self.total
         reasons = "".join(f"; {count:,} of them: {why}" for why, count in islice(self.refused_by.items(), 1))
         return (f"{self.policy} on {self.workload}: {total.operations:,} operations, write amplification "
                 f"{total.write_amplification:.3f}, space amplification {total.space_amplification:.3f}, "
                 f"{total.compactions:,} compactions, {total.refused:,} refused{reasons}")
-
-
-def _codec() -> JsonCodec[Report]:
-    return JsonCodec(Report)

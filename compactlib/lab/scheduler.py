@@ -14,7 +14,7 @@ from random import Random
 
 import attrs
 
-from compactlib._arguments import is_above, is_seconds, is_whole
+from compactlib._arguments import is_above, is_whole
 from compactlib.commandlog import Command
 from compactlib.errors import InvalidInput
 from compactlib.lab.report import Measures
@@ -37,8 +37,10 @@ from compactlib.scheduler import (
     span_of,
 )
 
-_TICK = -1
-"""The number of no worker: the host lets time pass in the log."""
+_TICK, _TICK_SECONDS = -1, 10.0
+"""The number of no worker: so often the host lets time pass in the log, and old batches are flushed."""
+_PATIENCE_SECONDS = 86_400.0
+"""How long after the last arrival workers go on polling, at most."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,12 +54,8 @@ class SchedulerModel:
         bytes_per_second: how fast a worker is.
         kept_part: which part of its sources' bytes a job writes, above 0: what is left of duplicates.
         poll_seconds: time between two polls of a worker.
-        tick_seconds: how often the host lets time pass in the log, so that old batches are flushed.
         hang_rate: which part of the jobs takes twice the lease.
         failure_rate: which part of the jobs is reported as failed once their time is over.
-        patience_seconds: how long after the last arrival workers go on polling, at most.
-        intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
-        capacity_bytes: of the store that holds the blocks, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -69,12 +67,8 @@ class SchedulerModel:
     bytes_per_second: float = attrs.field(default=float(1 << 23), validator=is_above(0))
     kept_part: float = attrs.field(default=1.0, validator=is_above(0))
     poll_seconds: float = attrs.field(default=5.0, validator=is_above(0))
-    tick_seconds: float = attrs.field(default=10.0, validator=is_above(0))
     hang_rate: float = 0.0
     failure_rate: float = 0.0
-    patience_seconds: float = attrs.field(default=86_400.0, validator=is_seconds())
-    intervals: int = attrs.field(default=20, validator=is_whole(1))
-    capacity_bytes: int = attrs.field(default=0, validator=is_whole())
 
     def __attrs_post_init__(self) -> None:
         if not (self.hang_rate >= 0 and self.failure_rate >= 0 and self.hang_rate + self.failure_rate < 1):
@@ -112,7 +106,6 @@ class SchedulerSimulation(Simulation):
 
     def __init__(self, model: SchedulerModel, policy: AssignmentPolicy, seed: int) -> None:
         super().__init__(policy)
-        self.capacity_bytes = model.capacity_bytes
         self._model = model
         self.machine: SchedulerMachine = SchedulerMachine(model.config, policy=policy)
         # On their own, so that all policies meet the same blocks.
@@ -137,7 +130,7 @@ class SchedulerSimulation(Simulation):
             start, model = piece.times_ms[0] / 1000, self._model
             self._next = [(start + worker * model.poll_seconds / model.workers, worker)
                           for worker in range(model.workers)]
-            heapq.heappush(self._next, (start + model.tick_seconds, _TICK))
+            heapq.heappush(self._next, (start + _TICK_SECONDS, _TICK))
         for kind, key, size, _, at in piece.rows():
             if kind == PUT:
                 self._work_until(at / 1000)
@@ -147,7 +140,7 @@ class SchedulerSimulation(Simulation):
 
     def finish(self) -> None:
         """Go on until no block waits for a first job, no worker is busy and nothing is to be deleted."""
-        end = self.now_ms / 1000 + self._model.patience_seconds
+        end = self.now_ms / 1000 + _PATIENCE_SECONDS
         while self._next and self._next[0][0] <= end and not self._is_quiet():
             self._work_until(self._next[0][0])
 
@@ -160,7 +153,7 @@ class SchedulerSimulation(Simulation):
                 self.sample()
             else:
                 self._work(worker, now)
-            pace = self._model.tick_seconds if worker == _TICK else self._model.poll_seconds
+            pace = _TICK_SECONDS if worker == _TICK else self._model.poll_seconds
             heapq.heapreplace(self._next, (now + pace, worker))
 
     def _command(self, now: float) -> Command:

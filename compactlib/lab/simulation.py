@@ -17,13 +17,12 @@ from compactlib.lab.workloads import Operations, Workload
 from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
 
+INTERVALS = 20
+"""Into about so many parts a report is cut, if the length of the workload is known."""
+
 
 class Model(Protocol):
     """A store to be replayed; a frozen, picklable value."""
-
-    @property
-    def intervals(self) -> int:
-        """Into about how many parts a report is cut, if the length of the workload is known."""
 
     def start(self, policy: Any, seed: int) -> Simulation:
         """An empty store with this policy; what it draws, it draws from the seed."""
@@ -113,7 +112,7 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
     """
     simulation = model.start(copy.deepcopy(policy), seed)
     observers, intervals, done = Observers(observer), list[Measures](), 0
-    length = workload.operations // model.intervals
+    length = workload.operations // INTERVALS
     for piece in workload.pieces(seed):
         if not len(piece):
             continue

@@ -38,8 +38,6 @@ class BranchModel:
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
         window_seconds: at most one compaction starts within it, and what was triggered in between is compacted when it
             ends, as a worker does with the policies of a repository (whose default is 300); 0: no limit.
-        intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
-        capacity_bytes: of the store, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -51,8 +49,6 @@ class BranchModel:
     tombstone_bytes: int = attrs.field(default=1, validator=is_whole())
     range_keys: int = attrs.field(default=1_000, validator=is_whole(1))
     window_seconds: float = attrs.field(default=0.0, validator=is_seconds())
-    intervals: int = attrs.field(default=20, validator=is_whole(1))
-    capacity_bytes: int = attrs.field(default=0, validator=is_whole())
 
     def start(self, policy: SensePolicy, seed: int = 0) -> BranchSimulation:
         """A branch with its base."""
@@ -69,7 +65,6 @@ class BranchSimulation(Simulation):
 
     def __init__(self, model: BranchModel, policy: SensePolicy) -> None:
         super().__init__(policy)
-        self.capacity_bytes = model.capacity_bytes
         self._clock = ManualClock()
         self._sensor = CompactionSensor(policy, clock=self._clock)
         self._model = model

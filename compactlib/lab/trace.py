@@ -42,6 +42,7 @@ import attrs
 
 from compactlib._arguments import is_above, is_seconds
 from compactlib.errors import CorruptData, MissingDependency
+from compactlib.files import StrPath
 from compactlib.lab.workloads import (
     DELETE,
     FOREVER,
@@ -60,6 +61,10 @@ _LATEST_MS = 1 << 53
 _MAX_PAGES = 1 << 20
 _DAY = 86_400.0
 _UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, csv.Error)
+
+
+def _path_text(path: StrPath) -> str:
+    return os.fspath(path)
 
 
 @attrs.frozen(kw_only=True)
@@ -172,7 +177,7 @@ class CsvTrace:
         CorruptData: while it is read: a line is not of the layout; its number, from 1, is the index.
     """
 
-    path: str = attrs.field(converter=os.fspath)
+    path: str = attrs.field(converter=_path_text)
     layout: TraceLayout = OWN_LAYOUT
 
     operations: ClassVar[int] = 0
@@ -214,7 +219,7 @@ class ParquetTrace:
         CorruptData: while it is read: a row is not of the layout; its number, from 1, is the index.
     """
 
-    path: str = attrs.field(converter=os.fspath)
+    path: str = attrs.field(converter=_path_text)
     layout: TraceLayout = OWN_LAYOUT
 
     name: ClassVar[str] = "parquet_trace"

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore import BlobChoice, BlobView, Greedy, StatsBased
-from compactlib.errors import InvalidInput, TaskFailed
+from compactlib.errors import TaskFailed
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.lab import (
     Arrivals,
@@ -106,8 +106,6 @@ def test_a_replay_that_fails_keeps_nothing_of_the_others(tmp_path: Path) -> None
         assert "1 failed" in str(found)
     with pytest.raises(TaskFailed, match="the policy's bug"):
         compare([Raising()], [workload], model)
-    with pytest.raises(InvalidInput, match="no folder"):
-        compare([good], [workload], model, executor=LocalExecutor())
 
 
 def test_an_executor_that_forgets_an_experiment_is_named(tmp_path: Path) -> None:

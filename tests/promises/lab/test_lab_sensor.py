@@ -53,7 +53,7 @@ def test_a_range_that_becomes_empty_is_freed_and_one_that_comes_again_is_there(t
 def test_bytes_and_times_of_one_compaction(tmp_path: Path) -> None:
     """Base: keys 0 to 9 of 10 bytes in ranges of 5; key 0 is replaced at 1 s, key 1 deleted at 2 s, compacted then."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,read,a,1\n1,put,a,30\n2,delete,b,\n")
-    settings = BranchModel(base_keys=10, base_bytes=10, tombstone_bytes=2, range_keys=5, capacity_bytes=200)
+    settings = BranchModel(base_keys=10, base_bytes=10, tombstone_bytes=2, range_keys=5)
     total = replay(CsvTrace(tmp_path / "t.csv"), deletes(1), settings).total
     assert (total.user_bytes, total.victims, total.compactions) == (32, 1, 1)
     assert total.read_bytes == 5 * 10 + 32
@@ -61,7 +61,7 @@ def test_bytes_and_times_of_one_compaction(tmp_path: Path) -> None:
     assert total.reclaimed_bytes == 10 + 10 + 2
     assert total.seconds_to_reclaim == pytest.approx(10 * 1 / 22)
     assert total.used_bytes == total.live_bytes == 9 * 10 - 10 + 30
-    assert total.peak_fill == (100 + 32) / 200
+    assert total.peak_used_bytes == 100 + 32
     assert total.listed_keys == 10
 
 

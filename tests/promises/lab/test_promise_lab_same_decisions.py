@@ -29,7 +29,7 @@ from compactlib.blobstore.policy import Survivor
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobLogModel, Operations
-from compactlib.lab.policies import ByAge, ByEnd, CopyBudget, DChoices, DecliningCost, SurvivorPlacement
+from compactlib.lab.policies import ByAge, ByEnd, DChoices, DecliningCost, SurvivorPlacement
 
 PUT, DELETE, FOREVER = 0, 1, -1
 _GATE: dict[str, Any] = {"min_used_fraction": 0.3}
@@ -121,7 +121,6 @@ def shared(view: BlobView) -> BlobView:
     (CostBenefit(**_GATE, copy_order="age", min_reclaimed_segments=3), 0.0),
     (Greedy(**_GATE, copy_order="choice", min_reclaimed_segments=3), 2.0),
     (DChoices(**_GATE, copy_order="age", min_reclaimed_segments=3, seed=3), 0.0),
-    (CopyBudget(**_GATE, max_copied_bytes=9000), 1.0),
     (Hybrid(usual=StatsBased(**_GATE), every_seconds=30.0), 0.0),
     (CompactAll(**_GATE, skip_valid="ends"), 2.0),
     (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0),
