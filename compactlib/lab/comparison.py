@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile  # noqa: TID251
+import tempfile  # noqa: TID251 - reports on their way between processes, no data of a store
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
