@@ -59,27 +59,27 @@ class RaftLogModel:
         return RaftLogSimulation(self, policy)
 
 
+@attrs.define(eq=False)
 class _Segment:
-    """One segment: its entries as columns. 20 bytes an entry."""
+    """One segment: its entries as columns. 20 bytes an entry.
 
-    __slots__ = ("data_bytes", "first", "indexes", "keys", "last", "live", "live_bytes", "moments", "number", "room",
-                 "sizes")
+    Attributes:
+        number: its place in the log.
+        room: records that its file has room for, beyond those that it holds.
+        moments: the sum over the dead entries of size and time of death.
+    """
 
-    def __init__(self, number: int, room: int = 0) -> None:
-        self.number = number
-        # Records that its file has room for, beyond those that it holds.
-        self.room = room
-        self.indexes: array[int] = array("q")
-        self.keys: array[int] = array("i")
-        self.sizes: array[int] = array("q")
-        self.first = self.last = self.live = self.live_bytes = self.data_bytes = 0
-        # The sum over what is dead of its size and the time of its death.
-        self.moments = 0
+    number: int
+    room: int = 0
+    indexes: array[int] = attrs.field(factory=lambda: array("q"))
+    keys: array[int] = attrs.field(factory=lambda: array("i"))
+    sizes: array[int] = attrs.field(factory=lambda: array("q"))
+    live: int = 0
+    live_bytes: int = 0
+    data_bytes: int = 0
+    moments: int = 0
 
     def append(self, index: int, key: int, size: int) -> None:
-        if not self.indexes:
-            self.first = index
-        self.last = index
         self.indexes.append(index)
         self.keys.append(key)
         self.sizes.append(size)
@@ -95,7 +95,7 @@ class _Segment:
     def stats(self) -> SegmentStats:
         # Payloads lie behind the records that there is room for.
         room = max(self.room, len(self.indexes)) if self.data_bytes else len(self.indexes)
-        return SegmentStats(ref=SegmentRef(self.number, self.first, self.last), entries=len(self.indexes),
+        return SegmentStats(ref=SegmentRef(self.number, self.indexes[0], self.indexes[-1]), entries=len(self.indexes),
                             data_bytes=self.data_bytes, live_entries=self.live, live_bytes=self.live_bytes,
                             file_bytes=segment_bytes(room, self.data_bytes))
 

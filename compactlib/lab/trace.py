@@ -144,7 +144,7 @@ class TraceLayout:
         return kind, (key,), size, life_ms, time_ms
 
 
-OWN_LAYOUT = TraceLayout(name="csv_trace", tick_seconds=1.0, is_sorted=True)
+OWN_LAYOUT = TraceLayout(name="trace", tick_seconds=1.0, is_sorted=True)
 _SECTOR = 512
 LAYOUTS: Mapping[str, TraceLayout] = {layout.name: layout for layout in (
     TraceLayout(name="cloudphysics", columns=("version", "time", "op", "size", "lbn"), skips_header=True, keys=(),
@@ -174,7 +174,8 @@ class CsvTrace:
         layout: which column says what; by default, the header names them.
 
     Raises:
-        CorruptData: while it is read: a line is not of the layout; its number, from 1, is the index.
+        CorruptData: while it is read: a line (of Parquet, a row) is not of the layout; its number, from 1, is the
+            index.
     """
 
     path: str = attrs.field(converter=_path_text)
@@ -208,26 +209,8 @@ class CsvTrace:
 
 
 @attrs.frozen
-class ParquetTrace:
-    """A trace in Parquet: the columns of a CSV trace, numbers as numbers, nothing as null. Needs pyarrow.
-
-    Attributes:
-        path: of the file.
-        layout: which column says what.
-
-    Raises:
-        CorruptData: while it is read: a row is not of the layout; its number, from 1, is the index.
-    """
-
-    path: str = attrs.field(converter=_path_text)
-    layout: TraceLayout = OWN_LAYOUT
-
-    name: ClassVar[str] = "parquet_trace"
-    operations: ClassVar[int] = 0
-
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """The operations; the seed changes nothing."""
-        return _pieces_of(_requests(self.path, self.layout, self._rows()), self.layout.tick_seconds)
+class ParquetTrace(CsvTrace):
+    """A trace in Parquet: the columns of a CSV trace, numbers as numbers, nothing as null. Needs pyarrow."""
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
@@ -246,9 +229,6 @@ class ParquetTrace:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise CorruptData(path=self.path, offset=0, expected="a Parquet file", found=str(error)[:200]) from error
-
-    def __str__(self) -> str:
-        return f"{self.name}({self.path})"
 
 
 class HasEntries(Protocol):

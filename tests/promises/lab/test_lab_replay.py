@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -214,6 +214,22 @@ def test_a_placed_log_holds_what_it_was_given(placement: Any, workload: Any) -> 
         total = replay(workload, GREEDY, model).total
         assert (total.live_bytes, total.user_bytes, total.refused) == (plain.live_bytes, plain.user_bytes, 0)
         assert total.compactions > 5
+
+
+class Counting:
+    """Greedy, and the most segments of a view that it may not take."""
+
+    name = "counting"
+    most: ClassVar[int] = 0
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        Counting.most = max(Counting.most, sum(not each.eligible for each in view.segments))
+        return GREEDY.choose(view, now)
+
+
+def test_all_segments_but_the_open_ones_and_the_last_may_be_taken() -> None:
+    replay(Uniform(keys=6_000, writes=6_000), Counting(), BlobLogModel.of_slots(500, 16, placement=UserAndSurvivors()))
+    assert 2 <= Counting.most <= 3
 
 
 def test_survivors_that_stay_open_leave_no_segment_half_empty() -> None:
