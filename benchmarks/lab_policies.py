@@ -2,8 +2,7 @@
 """The measured tables of docs/lab.md: `python benchmarks/lab.py --policies`.
 
 `python benchmarks/lab_policies.py [lab|store [seeds]]` prints the tables of times to live alone, of four seeds or as
-many as are given (20, say); two processes, a quarter of an hour. `bound` prints what a store's copies would be if what
-has a time to live had never to be copied.
+many as are given (20, say); two processes, a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import math
 import statistics
 import sys
 import tracemalloc
-from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
@@ -36,7 +34,7 @@ from compactlib.blobstore import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.policy import FIRST_SEGMENT, CopyOrder, SegmentView, fewest_that_free
+from compactlib.blobstore.policy import CopyOrder, SegmentView, fewest_that_free
 from compactlib.lab import (
     Arrivals,
     BlobLogModel,
@@ -54,7 +52,6 @@ from compactlib.lab import (
     compare,
     replay,
 )
-from compactlib.lab.blobs import BlobLog
 from compactlib.lab.policies import (
     ByAge,
     ByEnd,
@@ -66,7 +63,7 @@ from compactlib.lab.policies import (
     SurvivorPlacement,
     UserAndSurvivors,
 )
-from compactlib.lab.policy import NEVER, Contents, Placement
+from compactlib.lab.policy import Contents, Placement
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -155,64 +152,6 @@ STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 20: 2.093}
 """95 % of Student's distribution, two-sided, by the number of seeds."""
 
 
-class _EndsApart(BlobLog):
-    """A log whose compactions put what has a time to live aside at no cost, where it takes its own bytes, and no more.
-
-    The policy does not count it as valid, as it need not be copied.
-    """
-
-    def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
-        super().__init__(model, policy)
-        self._aside = self.new_segment(FIRST_SEGMENT)
-
-    @property
-    def free_segments(self) -> int:
-        """See `BlobLog.free_segments`."""
-        return super().free_segments - -(-self._aside.valid // self.model.room_bytes)
-
-    def view(self) -> BlobView:
-        """See `BlobLog.view`."""
-        view = super().view()
-        lasting = [sum(self.size[each] for each in segment.members
-                       if self.place[each] is segment and self.until[each] == NEVER) for segment in self.order]
-        return attrs.evolve(view, segments=tuple(
-            attrs.evolve(segment, valid_bytes=valid, dying=())
-            for segment, valid in zip(view.segments, lasting, strict=True)))
-
-    def rewrite(self, choice: BlobChoice) -> None:
-        """See `BlobLog.rewrite`."""
-        place, taken = self.place, set(choice.victims)
-        for segment in [each for each in self.order if each.name in taken]:
-            for record in segment.members:
-                if place[record] is segment and self.until[record] != NEVER:
-                    place[record] = self._aside
-                    segment.dead += self.size[record]
-                    self._aside.used += self.size[record]
-                    # The compaction takes its bytes off, as of what is dead.
-                    self.contents.records -= self.placer is not None
-            segment.members = array("i", [each for each in segment.members if place[each] is not self._aside])
-        super().rewrite(choice)
-
-
-@attrs.frozen
-class _Watched:
-    """A model whose simulation can be seen after the replay."""
-
-    model: BlobLogModel
-    apart: bool
-    started: list[BlobLog] = attrs.field(factory=list)
-
-    @property
-    def intervals(self) -> int:
-        """See `Model.intervals`."""
-        return self.model.intervals
-
-    def start(self, policy: BlobPolicy, seed: int = 0) -> BlobLog:
-        """See `Model.start`."""
-        self.started.append((_EndsApart if self.apart else BlobLog)(self.model, policy))
-        return self.started[-1]
-
-
 @attrs.frozen
 class Expiry:
     """One replay of a load with times to live: a log of 800 segments, four fifths full at most.
@@ -223,7 +162,6 @@ class Expiry:
         share: which part has a time to live.
         by_container: whether all records of a container have one or none; `False` is the control.
         seed: of the load.
-        apart: whether what has a time to live is put aside at no cost where it would be copied.
     """
 
     policy: BlobPolicy
@@ -231,22 +169,18 @@ class Expiry:
     share: float
     by_container: bool
     seed: int
-    apart: bool = False
 
-    def copies(self) -> tuple[float, int]:
-        """Bytes copied for each byte written, in the last three fifths; and segments at most half full at the end."""
+    def copies(self) -> float:
+        """Bytes copied for each byte written, in the last three fifths."""
         load = Expiring(keys=40_000, writes=200_000, share=self.share, by_container=self.by_container)
         ahead = {"forecast_seconds": 64.0, "bucket_seconds": 0.25} if self.policy in (OURS, OURS_IN_STORE) else {}
         in_store = self.placement is None or isinstance(self.placement, ByAge | ByEnd)
         layout: dict[str, Any] = ({"swap_segments": 16, "survivors": self.placement} if in_store else
                                   {"placement": self.placement, "copies_renew": True, "min_free_segments": 2})
-        model = _Watched(BlobLogModel.for_workload(load, 0.8, segments=800, seed=self.seed, **layout, **ahead),
-                         self.apart)
+        model = BlobLogModel.for_workload(load, 0.8, segments=800, seed=self.seed, **layout, **ahead)
         report = replay(load, self.policy, model, seed=self.seed)
         assert not report.total.refused
-        view = model.started[0].view()
-        return (report.steady(0.4).write_amplification - 1,
-                sum(2 * each.used_bytes <= view.segment_bytes for each in view.segments))
+        return report.steady(0.4).write_amplification - 1
 
 
 _Pair: TypeAlias = tuple[BlobPolicy, Placement | SurvivorPlacement | None]
@@ -275,44 +209,21 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
             for share, by_container in _loads():
                 first = list(pool.map(Expiry.copies, [Expiry(policy, placement, share, by_container, 1)
                                                       for policy, placement in published]))
-                best = published[min(range(len(published)), key=lambda number: first[number][0])]
+                best = published[min(range(len(published)), key=lambda number: first[number])]
                 pairs = list(zip(*(pool.map(Expiry.copies, [Expiry(policy, placement, share, by_container, seed)
                                                             for seed in range(1, seeds + 1)])
                                    for policy, placement in (best, ours)), strict=True))
                 rows.append({
                     "with a time to live": f"{share:.0%}" + ("" if by_container else ", control"),
                     "best published": f"{best[0].name}, {best[1].name if best[1] else 'none'}",
-                    "copies": round(statistics.mean(their for (their, _), _ in pairs), 3),
-                    "ours": round(statistics.mean(our for _, (our, _) in pairs), 3),
-                    "difference": _difference([our for _, (our, _) in pairs], [their for (their, _), _ in pairs]),
-                    "half empty": f"{pairs[-1][0][1]}, ours {pairs[-1][1][1]}"})
+                    "copies": round(statistics.mean(their for their, _ in pairs), 3),
+                    "ours": round(statistics.mean(our for _, our in pairs), 3),
+                    "difference": _difference([our for _, our in pairs], [their for their, _ in pairs])})
                 print(rows[-1], file=sys.stderr, flush=True)
             yield Table.from_dicts(rows, title=f"{title}: copies a write, with 95 % of where the mean difference lies")
     yield Table.from_dicts([{"placement": each.name, "open segments": each.classes,
                              "bytes a blob": round(_bytes_a_key(each))} for each in (FADaC(), SepBIT(), ByLifetime())],
                            title="what a placement costs")
-
-
-def blob_bound(seeds: int = 4) -> Table:
-    """What a store would copy if nothing with a time to live had to be copied: the best published pair, and ours.
-
-    From the first compaction that meets it, it takes its own bytes and no more. So much could a placement of survivors
-    by their ends save at most, with these victims.
-    """
-    pairs: tuple[_Pair, ...] = ((IN_STORES[3], ByAge()), (OURS_IN_STORE, ByEnd()))
-    rows: list[dict[str, object]] = []
-    with ProcessPoolExecutor(2) as pool:
-        for share in (0.2, 0.8):
-            best: list[float] = []
-            for (policy, placement), apart in product(pairs, (False, True)):
-                copies = [copied for copied, _ in pool.map(Expiry.copies, [
-                    Expiry(policy, placement, share, True, seed, apart) for seed in range(1, seeds + 1)])]
-                best = best or copies
-                rows.append({
-                    "with a time to live": f"{share:.0%}", "ends": "put aside" if apart else "copied",
-                    "victims": policy.name, "copies": round(statistics.mean(copies), 3),
-                    "difference": _difference(copies, best)})
-    return Table.from_dicts(rows, title="store: copies a write if what has a time to live need not be copied")
 
 
 def _difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
@@ -390,8 +301,5 @@ def policy_tables() -> Iterator[Table]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["bound"]:
-        print(blob_bound())
-    else:
-        for expiries in blob_expiries(int("".join(sys.argv[2:3]) or 4), only="".join(sys.argv[1:2])):
-            print(expiries)
+    for expiries in blob_expiries(int("".join(sys.argv[2:3]) or 4), only="".join(sys.argv[1:2])):
+        print(expiries)

@@ -39,6 +39,11 @@ def test_deletes_of_what_is_not_there_leave_no_tombstones(tmp_path: Path) -> Non
     assert (total.deletes, total.peak_tombstones, total.used_bytes, total.live_bytes) == (2, 1, 2, 0)
 
 
+def test_a_key_that_is_deleted_twice_is_one_tombstone_for_the_sensor(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,delete,a,\n2,delete,a,\n")
+    assert replay(CsvTrace(tmp_path / "t.csv"), deletes(2), BranchModel()).total.compactions == 0
+
+
 def test_a_range_that_becomes_empty_is_freed_and_one_that_comes_again_is_there(tmp_path: Path) -> None:
     """The only range is emptied, filled and emptied again; each delete compacts, and so does the end of the second."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,put,b,1\n2,delete,a,\n3,delete,b,\n4,put,a,1\n"
