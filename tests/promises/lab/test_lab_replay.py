@@ -69,6 +69,8 @@ def test_replay_repeats_and_its_intervals_add_up(workload: Any, policy: Any, mod
     assert replay(workload, policy, model, seed=8) != first
     assert sum(each.operations for each in first.intervals) == first.total.operations
     assert first.total.compactions > 0
+    assert first.total.peak_used_bytes == max(each.peak_used_bytes for each in first.intervals)
+    assert first.total.used_bytes == first.intervals[-1].used_bytes
     assert [each.start for each in first.intervals[1:]] == [each.end for each in first.intervals[:-1]]
     assert set(first.to_dicts()[0]) >= {"write_amplification", "space_amplification", "read_cost"}
     assert "write_amplification" in first._repr_html_()
@@ -214,6 +216,25 @@ def test_a_placed_log_holds_what_it_was_given(placement: Any, workload: Any) -> 
         total = replay(workload, GREEDY, model).total
         assert (total.live_bytes, total.user_bytes, total.refused) == (plain.live_bytes, plain.user_bytes, 0)
         assert total.compactions > 5
+
+
+class Remembering:
+    """A policy that changes with each question."""
+
+    name = "remembering"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        self.asked += 1
+        return GREEDY.choose(view, now)
+
+
+def test_replay_leaves_the_callers_policy_as_it_is() -> None:
+    policy = Remembering()
+    assert replay(Uniform(keys=700, writes=2_000), policy, MODEL).total.asked > 0
+    assert policy.asked == 0
 
 
 class Counting:
