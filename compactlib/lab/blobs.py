@@ -304,11 +304,11 @@ class BlobLog(Simulation):
         self._at_once = self._is_watched and not self._retention_ms
         self._room = model.room_bytes
         self.placer: Placer | None = None
-        self._by_row: list[Segment] = []
+        self._rows = 0
         self._free_rows: list[int] = []
         # Invariant: the view of a segment that is not here shows it as it is now.
         self._changed: set[Segment] = set()
-        self.order: list[Segment] = [self.new_segment(FIRST_SEGMENT)]
+        self.order: list[Segment] = [self._new_segment(FIRST_SEGMENT)]
         # Of each class; `None` if it has none.
         self._open: list[Segment | None] = [self.order[0]]
         self.contents: Contents = Contents()
@@ -321,8 +321,7 @@ class BlobLog(Simulation):
             classes = model.placement.classes
             self._open += [None] * (classes - 1)
             self.placer = model.placement.placer()
-            self.placer.contents, self.placer.sums_of = self.contents, self._sums_of
-            self.placer.keeps_replaced = self._retention_ms > 0
+            self.placer.contents = self.contents
         self._min_free: int = classes if model.min_free_segments is None else model.min_free_segments
         self._begun = False
         self._operations = self._ask_again_at = 0
@@ -470,19 +469,17 @@ class BlobLog(Simulation):
         """How many segments the log can still begin."""
         return self.model.segments - len(self.order)
 
-    def new_segment(self, name: SegmentName, placed: int = 0) -> Segment:
-        """A segment that is not in the log yet."""
+    def _new_segment(self, name: SegmentName, placed: int = 0) -> Segment:
         if not self._free_rows:
-            self._free_rows.append(len(self._by_row))
-            self._by_row.append(Segment(-1, name))
-        row = self._free_rows.pop()
-        segment = self._by_row[row] = Segment(row, name, placed, 0 if self.placer is None else self.placer.writes)
+            self._free_rows.append(self._rows)
+            self._rows += 1
+        segment = Segment(self._free_rows.pop(), name, placed, 0 if self.placer is None else self.placer.writes)
         self._changed.add(segment)
         return segment
 
     def _begin(self, placed: int) -> Segment:
         self._close(placed)
-        segment = self._open[placed] = self.new_segment(self.order[-1].name.next_position, placed)
+        segment = self._open[placed] = self._new_segment(self.order[-1].name.next_position, placed)
         self.order.append(segment)
         return segment
 
@@ -601,14 +598,6 @@ class BlobLog(Simulation):
                 placer.left(self.key[record], segment.row, segment.placed)
         self._dead_bytes += died
         self.contents.dead_bytes += closed_died
-
-    def _sums_of(self, rows: Sequence[int], columns: Sequence[array[int]]) -> list[list[int]]:
-        place, owner, leaving, found = self.place, self.key, {record for _, record in self._leaving}, []
-        for row in rows:
-            segment = self._by_row[row]
-            keys = [owner[each] for each in segment.members if place[each] is segment and each not in leaving]
-            found.append([len(keys), *(sum([column[key] for key in keys]) for column in columns)])
-        return found
 
     # ------------------------------------------------------------------------------------------------ sense and plan
 
@@ -803,7 +792,7 @@ class _Copy:
                     if len(self._in_cycle) == log.model.swap_segments:
                         self._end_cycle()
                     # Its name depends on how far the cycle gets.
-                    self._in_cycle.append(log.new_segment(FIRST_SEGMENT))
+                    self._in_cycle.append(log._new_segment(FIRST_SEGMENT))
                     continue
                 self._put(self._in_cycle[-1], kept[done:done + count], ends[count - 1])
                 done += count
@@ -858,7 +847,7 @@ class _Copy:
             self._sources = [source.name for source in sources]
             for source in sources:
                 self._sort_out(source)
-            self._in_cycle = [log.new_segment(FIRST_SEGMENT) for _ in outputs]
+            self._in_cycle = [log._new_segment(FIRST_SEGMENT) for _ in outputs]
             for output, kept in zip(self._in_cycle, outputs, strict=True):
                 self._put(output, kept, sum(map(log.size.__getitem__, kept)))
             self.outputs = [output for output in self.outputs if output not in carried]

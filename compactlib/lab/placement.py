@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import attrs
@@ -71,9 +70,6 @@ class Placer:
     Attributes:
         writes: how many writes the user has made, the one that is being placed included.
         contents: what the log holds.
-        sums_of: for each of some segments, by their rows: how many records are valid and not replaced, and over their
-            keys the sum of each of some columns of 64 bits. O(their records).
-        keeps_replaced: whether what is replaced or deleted stays valid for a while, so that `left` tells of it later.
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
@@ -81,8 +77,6 @@ class Placer:
 
     writes: int = 0
     contents: Contents
-    sums_of: Callable[[Sequence[int], Sequence[array[int]]], list[list[int]]]
-    keeps_replaced: bool = False
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
@@ -96,7 +90,7 @@ class Placer:
         """Keys below `keys` may come from now on; called before they do, with ever more."""
 
     def write(self, key: int, now_ms: int) -> int:
-        """The class of a record that the user writes; `left` has told of an earlier one that is not kept."""
+        """The class of a record that the user writes; `left` was called for an earlier one that is not kept."""
         raise NotImplementedError
 
     def copy(self, key: int, now_ms: int) -> int:
@@ -114,7 +108,7 @@ class Placer:
 
 
 class Placement(Protocol):
-    """A scheme and its settings; a frozen attrs class. Those that come with the library have a file each here."""
+    """A scheme and its settings; a frozen attrs class."""
 
     @property
     def name(self) -> str:
