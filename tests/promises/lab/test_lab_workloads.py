@@ -4,35 +4,34 @@
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections import Counter
 
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.lab import HotCold, Operations, TtlMix, Uniform, Zipf
-from compactlib.lab.operations import DELETE, FOREVER, PUT, READ
-from compactlib.lab.workloads import AppendMostly, Bursts, Expiring, Synthetic, WithReads
+from compactlib.lab import Arrivals, Bursts, Expiring, HotCold, TtlMix, Uniform, WithReads, Workload, Zipf
+
+DELETE, READ, FOREVER = 1, 2, -1
 
 ALL = [Uniform(keys=500, writes=3_000), HotCold(keys=500, writes=3_000), Zipf(keys=500, writes=3_000),
        TtlMix(keys=500, writes=3_000), Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100),
-       AppendMostly(keys=500, writes=3_000, deletes=0.2), Expiring(keys=500, writes=3_000),
+       Expiring(keys=500, writes=3_000), Arrivals(blocks=500, burst=3),
        Uniform(keys=500, writes=3_000, spread=0.5, record_bytes=40)]
 
 
-def rows(workload: Synthetic, seed: int = 3) -> list[tuple[int, int, int, int, int]]:
+def rows(workload: Workload, seed: int = 3) -> list[tuple[int, int, int, int, int]]:
     return [row for piece in workload.pieces(seed) for row in piece.rows()]
 
 
 @pytest.mark.parametrize("workload", ALL, ids=str)
-def test_a_seed_is_one_history_and_time_does_not_go_back(workload: Synthetic) -> None:
+def test_a_seed_is_one_history_and_time_does_not_go_back(workload: Workload) -> None:
     told = rows(workload)
     assert all(rows(workload) == told for _ in range(9))
     assert rows(workload, seed=4) != told
     assert len(told) == workload.operations
     times = [at for *_, at in told]
     assert times == sorted(times)
-    assert {key for _, key, *_ in told} >= set(range(workload.keys))
+    assert {key for _, key, *_ in told} == set(range(500))
 
 
 def test_hot_keys_get_their_share() -> None:
@@ -65,11 +64,8 @@ def test_containers_share_a_time_to_live_and_in_the_control_nothing_is_shared(sh
     workload = Expiring(keys=2_000, writes=20_000, share=share, containers=10, by_container=by_container)
     lives: dict[int, list[int]] = {}
     for piece in workload.pieces(3):
-        assert isinstance(piece.containers, array)
-        assert isinstance(piece.lives_ms, array)
-        for key, owner, life in zip(piece.keys, piece.containers, piece.lives_ms, strict=True):
-            assert owner == key // 200
-            lives.setdefault(owner, []).append(life)
+        for _, key, _, life, _ in piece.rows():
+            lives.setdefault(key // 200, []).append(life)
     mortal = {owner: [life for life in each if life != FOREVER] for owner, each in lives.items()}
     parts = [len(mortal[owner]) / len(lives[owner]) for owner in lives]
     longest = [max(each) / min(each) for each in mortal.values() if each]
@@ -86,13 +82,6 @@ def test_a_burst_deletes_a_range_of_neighbours() -> None:
     gone = [key for kind, key, *_ in told if kind == DELETE]
     assert len(gone) == 200
     assert all((after - before) % 500 == 1 for before, after in itertools.pairwise(gone[:100]))
-
-
-def test_append_mostly_brings_new_keys_and_deletes_old_ones() -> None:
-    told = rows(AppendMostly(keys=100, writes=5_000, deletes=0.1))
-    puts = [key for kind, key, *_ in told if kind == PUT]
-    assert puts == list(range(len(puts)))
-    assert (len(told) - len(puts)) / 5_000 == pytest.approx(0.1, abs=0.02)
 
 
 def test_sizes_spread_around_the_middle() -> None:
@@ -119,12 +108,11 @@ def test_reads_come_in_between_and_change_nothing_else() -> None:
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (0.6, 2.0))),
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (-0.1, 2.0))),
     lambda: Expiring(keys=10, writes=1, containers=11), lambda: Expiring(keys=10, writes=1, shortest_seconds=31.0),
-    lambda: Uniform(keys=1, writes=1, start=1e30), lambda: Uniform(keys=1, writes=1, per_second=1e-30),
+    lambda: Uniform(keys=1, writes=1, start=1e30),
     lambda: Uniform(keys=1, writes=1, start=float("nan")), lambda: Uniform(keys=1, writes=1, record_bytes=1 << 31),
     lambda: Expiring(keys=1, writes=1, longest_seconds=1e300),
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.5, float("inf")),)),
-    lambda: Bursts(keys=10, writes=1, burst_keys=11), lambda: AppendMostly(keys=1, writes=1, deletes=1.5),
-    lambda: Operations(kinds=b"\0\0", keys=[1], sizes=1, times_ms=[0, 0]),
+    lambda: Bursts(keys=10, writes=1, burst_keys=11), lambda: Arrivals(per_second=0.0),
 ])
 def test_settings_out_of_range_are_refused(make: object) -> None:
     with pytest.raises(InvalidInput):

@@ -16,9 +16,9 @@ from benchmarks.closed_forms import (
 from benchmarks.oldest_first import OldestFirst
 from compactlib.blobstore import BlobPolicy, CostBenefit, Greedy
 from compactlib.errors import InvalidInput
-from compactlib.lab import BlobSettings, HotCold, Uniform, replay_blobs
-from compactlib.lab.placement import Placement, UserAndSurvivors
-from compactlib.lab.report import Measures
+from compactlib.lab import BlobLogModel, HotCold, Uniform, replay
+from compactlib.lab.policies import UserAndSurvivors
+from compactlib.lab.policy import Placement
 
 SEGMENTS = 800
 PER_SEGMENT = 32
@@ -30,11 +30,11 @@ _TRIGGER: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 
 
 
 def steady(policy: BlobPolicy, fill: float, *, hot: bool = False, overwrites: int = 4,
-           segments: int = SEGMENTS, placement: Placement | None = None) -> Measures:
+           segments: int = SEGMENTS, placement: Placement | None = None) -> Any:
     slots = segments * PER_SEGMENT
     kind = HotCold if hot else Uniform
-    report = replay_blobs(kind(keys=int(fill * slots), writes=overwrites * slots), policy,
-                          BlobSettings.of_slots(segments, PER_SEGMENT, placement=placement), seed=7)
+    report = replay(kind(keys=int(fill * slots), writes=overwrites * slots), policy,
+                          BlobLogModel.of_slots(segments, PER_SEGMENT, placement=placement), seed=7)
     assert report.total.refused == 0
     return report.steady(0.5)
 
