@@ -249,7 +249,7 @@ class SchedulerWorld:
         for given_up in state.quarantine.values():
             yield given_up.plan, given_up.orphans
         for job in state.jobs:
-            if limit and job.state.failures >= limit:
+            if limit and job.failures >= limit:
                 yield job.plan, job.orphans
 
     @property
@@ -292,7 +292,6 @@ class SchedulerWorld:
         for plan in answer.compaction_jobs:
             token = next(each.token for each in answer.assignments if each.name == plan.name)
             self._held[worker] = self._begun(plan, token, now)
-            self._delete(worker, plan.tombstones, now)
         self._delete(worker, answer.tombstones, now)
         self.numbers.peak_jobs = max(self.numbers.peak_jobs, len(self.service.state.jobs))
 

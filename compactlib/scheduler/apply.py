@@ -22,13 +22,11 @@ from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
     AlreadyApplied,
-    Applied,
     ApplyResult,
-    AssignedJob,
     BlocksAdded,
     CompletedJob,
     Configure,
-    Configured,
+    JobAsSeen,
     Operation,
     PlanUpdate,
     Requeue,
@@ -47,7 +45,6 @@ from compactlib.scheduler.values import (
     BlockTombstones,
     CompactedBlocks,
     JobPlan,
-    JobState,
     JobStatus,
     NoOutput,
     PollResponse,
@@ -96,7 +93,7 @@ def apply(state: SchedulerState, command: Command, operation: Operation) -> tupl
         case PlanUpdate():
             if operation.term != command.term:
                 return state, TermChanged(operation.term, command.term), []
-            return state, Applied(change.carry_out_poll(operation)), change.events
+            return state, change.carry_out_poll(operation), change.events
         case AddBlocks():
             return state, change.add_blocks(operation), change.events
         case Tick():
@@ -106,18 +103,7 @@ def apply(state: SchedulerState, command: Command, operation: Operation) -> tupl
         case Requeue():
             return state, change.requeue(operation), change.events
         case Configure():
-            before = state.config
-            return _under(state, operation), Configured(before, operation.config), []
-
-
-def _under(state: SchedulerState, operation: Configure) -> SchedulerState:
-    if operation.config == state.config:
-        return state
-    again = SchedulerState.load(state.dump(), operation.config)
-    for number, level in state.jobs.levels.items():
-        if number in again.jobs.levels:
-            again.jobs.levels[number].counts = level.counts
-    return again
+            return SchedulerState.load(state.dump(), operation.config), state.config, []
 
 
 class _Change:
@@ -143,10 +129,10 @@ class _Change:
         self._cut_long_leases(now + config.lease_seconds)
         for gone in update.evicted:
             job = state.jobs.get(gone.name)
-            if job is not None and job.state.token == gone.token:
-                state.jobs.remove(job).evicted += 1
-                reason = job.state.last_failure or "its workers were lost without a word too often"
-                self._quarantine(job.plan, reason, job.state.failures, job.orphans)
+            if job is not None and job.token == gone.token:
+                state.jobs.remove(job)
+                reason = job.last_failure or "its workers were lost without a word too often"
+                self._quarantine(job.plan, reason, job.failures, job.orphans)
         for done in update.completed:
             self._complete(done)
         for position, plan in enumerate(update.created):
@@ -165,27 +151,27 @@ class _Change:
             job = self._assign(assigned)
             if job is not None:
                 plan = job.plan
-                assignments.append(Assignment(plan.name, job.state.token, job.state.lease_expires_at, state.index.find(
+                plans.append(plan)
+                assignments.append(Assignment(plan.name, job.token, job.lease_expires_at, state.index.find(
                     plan.tenant, plan.shard, plan.source_blocks)))
-                plans.append(self._with_leased_tombstones(plan))
         for name in update.excluded:
             job = state.jobs.get(name)
-            if job is not None and state.jobs.has_failed(job.state):
-                state.jobs.note_excluded(name)
-                self._exclude(job.state, len(job.plan.source_blocks))
+            if job is not None and state.jobs.has_failed(job):
+                state.jobs.note_excluded(job)
+                self._exclude(job)
         for refused in update.refused:
             self._refuse_outputs(refused.job, refused.blocks)
         for name in update.cleaned:
             state.tombstones.confirm(name)
-        tombstones = tuple(state.tombstones.get(name) for name in update.leased
-                           if state.tombstones.lease(name, now + config.cleanup_lease_seconds))
+        leased = [state.tombstones.lease(name, now + config.cleanup_lease_seconds) for name in update.leased]
         self._forget_tombstones()
         state.blocks.tick(now)
         answers = tuple(
             attrs.evolve(answer, verdict=self._verdicts[answer.name], holder_deadline=None)
             if answer.verdict is Verdict.ACCEPTED and answer.name in self._verdicts else answer
             for answer in update.answers)
-        return PollResponse(tuple(plans), tuple(assignments), answers, tombstones, now, update.why)
+        return PollResponse(tuple(plans), tuple(assignments), answers,
+                            tuple(tombstone for tombstone in leased if tombstone is not None), now, update.why)
 
     def _cut_long_leases(self, end: float) -> None:
         """Nothing else corrects clocks: a worker counts its lease from when it polled, and loses nothing by this."""
@@ -198,7 +184,7 @@ class _Change:
     def _held(self, name: str, token: int) -> Job | None:
         """The job, if it is still in progress under this token; else the report about it was superseded."""
         job = self.state.jobs.get(name)
-        if job is not None and job.state.token == token and job.state.status is JobStatus.IN_PROGRESS:
+        if job is not None and job.token == token and job.status is JobStatus.IN_PROGRESS:
             return job
         self._verdicts[name] = Verdict.SUPERSEDED
         return None
@@ -210,50 +196,36 @@ class _Change:
         if not all(state.blocks.holds(plan.place, block_id) for block_id in plan.source_blocks):
             return
         state.blocks.remove(plan.place, plan.source_blocks)
-        state.jobs.add(plan, JobState(
-            name=plan.name, compaction_level=plan.compaction_level, token=self._command.index, added_at=self._now,
-            sequence=(self._command.index << _SEQUENCE_BITS) + position))
-        state.jobs.levels[plan.compaction_level].counts.added += 1
-        for tombstone in plan.tombstones:
-            state.tombstones.lease(tombstone.name, self._now + state.config.cleanup_lease_seconds)
+        state.jobs.add(Job(plan=plan, token=self._command.index, added_at=self._now,
+                           sequence=(self._command.index << _SEQUENCE_BITS) + position))
 
     def _take_back(self, item: ReturnedJob) -> None:
-        job = self._held(item.name, item.held_token)
-        if job is None:
-            return
-        self.state.jobs.change(
-            job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0,
-            failures=item.failures, releases=item.releases, not_before=item.not_before,
-            last_failure=item.reason[:MAX_REASON_CHARS] or job.state.last_failure)
-        if self.state.jobs.has_failed(job.state):
-            self._exclude(job.state, len(job.plan.source_blocks))
+        job = self._held(item.name, item.token)
+        if job is not None:
+            self.state.jobs.change(
+                job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0,
+                failures=item.failures, releases=item.releases, not_before=item.not_before,
+                last_failure=item.reason[:MAX_REASON_CHARS] or job.last_failure)
+            if self.state.jobs.has_failed(job):
+                self._exclude(job)
 
-    def _exclude(self, state: JobState, blocks: int) -> None:
-        self.events.append((JOB_EXCLUDED, {"job": state.name, "failures": state.failures, "blocks": blocks,
-                                           "reason": state.last_failure}))
+    def _exclude(self, job: Job) -> None:
+        self.events.append((JOB_EXCLUDED, {"job": job.name, "failures": job.failures,
+                                           "blocks": len(job.plan.source_blocks), "reason": job.last_failure}))
 
-    def _assign(self, item: AssignedJob) -> Job | None:
+    def _assign(self, item: JobAsSeen) -> Job | None:
         """Give the job to the worker, unless it went elsewhere since."""
         job = self.state.jobs.get(item.name)
-        if job is None or (job.state.token, job.state.lease_expires_at) != (item.held_token, item.held_until):
+        if job is None or (job.token, job.lease_expires_at) != (item.token, item.lease_expires_at):
             return None
-        before = job.state
-        is_lost = before.status is JobStatus.IN_PROGRESS
+        is_lost = job.status is JobStatus.IN_PROGRESS
         self.state.jobs.change(
-            job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=before.failures + is_lost,
+            job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=job.failures + is_lost,
             lease_expires_at=self._now + self.state.config.lease_seconds)
         if is_lost:
             self.events.append((JOB_REASSIGNED, {"job": item.name, "token": self._command.index,
-                                                 "held_token": before.token, "failures": job.state.failures}))
+                                                 "held_token": item.token, "failures": job.failures}))
         return job
-
-    def _with_leased_tombstones(self, plan: JobPlan) -> JobPlan:
-        """The plan with those of its tombstones that are left, which are leased to the worker."""
-        if not plan.tombstones:
-            return plan
-        until = self._now + self.state.config.cleanup_lease_seconds
-        return attrs.evolve(plan, tombstones=tuple(
-            tombstone for tombstone in plan.tombstones if self.state.tombstones.lease(tombstone.name, until)))
 
     # --------------------------------------------------------------------------------------------------- completion
 
@@ -261,7 +233,7 @@ class _Change:
         """Take the job out of the queue and replace its blocks by the results, unless the job has changed since."""
         state, results, blocks = self.state, item.results, item.results.new_blocks
         job = state.jobs.get(item.name)
-        if job is None or job.state.token != item.token:
+        if job is None or job.token != item.token:
             self._verdicts[item.name] = Verdict.SUPERSEDED
             self._refuse_outputs(item.name, blocks)
             return
@@ -271,7 +243,7 @@ class _Change:
             # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
             self._verdicts[item.name] = Verdict.SUPERSEDED
             return
-        state.jobs.remove(job).completed += 1
+        state.jobs.remove(job)
         if gone:
             self._verdicts[item.name] = Verdict.SOURCES_GONE
             self._delete_unowned(plan.name, (*job.orphans, *blocks))
@@ -289,12 +261,12 @@ class _Change:
         self.events.append((JOB_COMPLETED, {
             "job": plan.name, "level": plan.compaction_level, "source_bytes": plan.size_bytes,
             "output_bytes": sum(block.size_bytes for block in blocks),
-            "seconds": max(0.0, self._now - job.state.added_at)}))
+            "seconds": max(0.0, self._now - job.added_at)}))
         if job.orphans:
             # What others wrote for it is deleted, except what became the job's own output.
             owned = {(block.tenant, block.id) for block in blocks}
             self._delete_unowned(plan.name, (block for block in job.orphans if (block.tenant, block.id) not in owned))
-        self._quarantine_unread(plan, job.state.failures, results)
+        self._quarantine_unread(plan, job.failures, results)
 
     def _quarantine_unread(self, plan: JobPlan, failures: int, results: CompactedBlocks) -> None:
         """Put the sources that the worker did not find, if there are any, where an operator sees them."""
@@ -304,7 +276,7 @@ class _Change:
             unread = self.state.index.find(plan.tenant, plan.shard,
                                            [each for each in plan.source_blocks if each not in set(read)])
             if unread:
-                self._quarantine(attrs.evolve(plan, source_blocks=tuple(block.id for block in unread), tombstones=()),
+                self._quarantine(attrs.evolve(plan, source_blocks=tuple(block.id for block in unread)),
                                  "the worker did not find these sources", failures)
 
     def _refuse_outputs(self, name: str, blocks: tuple[BlockMeta, ...]) -> None:
@@ -328,7 +300,7 @@ class _Change:
                    and not tombstones.exists(block.tenant, block.shard, block.id)]
         places: dict[tuple[str, int, int], list[str]] = {}
         for block in unowned:
-            places.setdefault((block.tenant, block.shard, block.level), []).append(block.id)
+            places.setdefault(block.place, []).append(block.id)
         for (tenant, shard, level), ids in places.items():
             self._refused += 1
             name = f"{job} refused at {self._command.index} ({tenant} {level} {self._refused})"
@@ -384,7 +356,7 @@ class _Change:
             state.tombstones.add(span, self._now)
             for block in state.index.drop(span):
                 removed += 1
-                state.blocks.remove((block.tenant, block.shard, block.level), (block.id,))
+                state.blocks.remove(block.place, (block.id,))
         return Retained(removed, tuple(span.name for span in spans))
 
     def requeue(self, operation: Requeue) -> Requeued:
@@ -410,9 +382,9 @@ class _Change:
         """Forget the failures of a queued job that failed or waits, and has no holder; return its sources, or 0."""
         jobs = self.state.jobs
         job = jobs.get(name)
-        if job is None or not (job.state.failures or job.state.not_before):
+        if job is None or not (job.failures or job.not_before):
             return 0
-        if job.state.status is JobStatus.IN_PROGRESS and not self._now > job.state.lease_expires_at:
+        if job.status is JobStatus.IN_PROGRESS and not self._now > job.lease_expires_at:
             return 0
         # Under a token of its own: a worker that comes back late learns that the job is not its any more.
         jobs.change(job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=0,

@@ -4,7 +4,7 @@
 1. *Status updates* come first, so that a slot that the worker has lost can be given away in the same poll.
 2. *Assignments* come before new jobs, so that queued jobs are not starved. A policy chooses among them.
 3. *New jobs* are assigned from the next poll on. If the queue is full, excluded jobs make room for them.
-4. *Cleanup* is for workers that have room left.
+4. *Cleanup* goes to workers that have room.
 
 See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
@@ -32,20 +32,11 @@ from compactlib.scheduler.policy import (
     WaitingJob,
 )
 from compactlib.scheduler.state import SchedulerState
-from compactlib.scheduler.update import (
-    AssignedJob,
-    CompletedJob,
-    EvictedJob,
-    PlanUpdate,
-    RefusedOutputs,
-    RenewedJob,
-    ReturnedJob,
-)
+from compactlib.scheduler.update import CompletedJob, JobAsSeen, PlanUpdate, RefusedOutputs, ReturnedJob
 from compactlib.scheduler.values import (
     ANONYMOUS_TENANT,
     CompactedBlocks,
     JobPlan,
-    JobState,
     JobStatus,
     PollRequest,
     StatusAnswer,
@@ -94,10 +85,10 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
 
     # 3. As many new jobs, if there is room in the queue, or excluded ones make it.
     created: list[JobPlan] = []
-    evicted: list[EvictedJob] = []
+    evicted: list[JobAsSeen] = []
     if capacity and state.blocks.has_flushed():
-        excluded = (job for job in jobs.excluded(now) if job.state.name not in touched)
-        for plan in planned_jobs(state.blocks, config, now, state.tombstones.due(now)):
+        excluded = (job for job in jobs.excluded(now) if job.name not in touched)
+        for plan in planned_jobs(state.blocks, now):
             if len(created) == capacity:
                 break
             if jobs.get(plan.name) is not None:
@@ -107,18 +98,16 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
                 worst = next(excluded, None)
                 if worst is None:
                     break
-                evicted.append(EvictedJob(worst.state.name, worst.state.token))
+                evicted.append(JobAsSeen(worst.name, worst.token))
             created.append(plan)
 
-    # 4. Tombstones that ride on no job, for the slots that are left.
-    room = (capacity - len(choice.jobs)) * config.cleanup_batch_size
-    riding = {tombstone.name for plan in created for tombstone in plan.tombstones}
-    leased = islice(state.tombstones.due(now, riding), room)
+    # 4. Tombstones, so many for each slot.
+    leased = islice(state.tombstones.due(now), capacity * config.cleanup_batch_size)
 
     return PlanUpdate(
         index=command.index, term=command.term, now=now, evicted=tuple(evicted), completed=tuple(reports.completed),
         created=tuple(created), renewed=tuple(reports.renewed), returned=tuple(reports.returned),
-        assigned=tuple(_assignment(jobs, name) for name in choice.jobs),
+        assigned=tuple(_as_seen(jobs, name) for name in choice.jobs),
         excluded=tuple(name for name in jobs.lost_last_attempts(now) if name not in touched),
         refused=tuple(reports.refused),
         cleaned=tuple(name for name in request.deleted_tombstones if name in state.tombstones),
@@ -152,7 +141,7 @@ class _Reports:
     command: Command
     touched: set[str] = attrs.field(factory=set)
     revoked: int = 0
-    renewed: list[RenewedJob] = attrs.field(factory=list)
+    renewed: list[JobAsSeen] = attrs.field(factory=list)
     returned: list[ReturnedJob] = attrs.field(factory=list)
     completed: list[CompletedJob] = attrs.field(factory=list)
     refused: list[RefusedOutputs] = attrs.field(factory=list)
@@ -165,14 +154,13 @@ class _Reports:
             self._refuse(said, job, verdict, detail)
             return
         self.touched.add(said.name)
-        state, config = job.state, self.state.config
         if said.status == JobStatus.IN_PROGRESS:
-            self.renewed.append(RenewedJob(said.name, state.token))
-            self._answer(said, verdict, self.command.appended_at + config.lease_seconds)
+            self.renewed.append(JobAsSeen(said.name, job.token))
+            self._answer(said, verdict, self.command.appended_at + self.state.config.lease_seconds)
         elif said.status == JobStatus.SUCCESS:
             self._complete(said, job)
         else:
-            self._return(state, released=said.status == JobStatus.RELEASED, reason=said.reason)
+            self._return(job, released=said.status == JobStatus.RELEASED, reason=said.reason)
             self._answer(said, verdict)
 
     def _verdict(self, said: StatusUpdate, job: Job | None) -> tuple[Verdict, str]:
@@ -180,13 +168,13 @@ class _Reports:
             return Verdict.DUPLICATE, ""
         if job is None:
             return Verdict.NOT_FOUND, ""
-        if said.token < job.state.token:
-            return Verdict.STALE_TOKEN, f"token {said.token} is below the job's {job.state.token}"
+        if said.token < job.token:
+            return Verdict.STALE_TOKEN, f"token {said.token} is below the job's {job.token}"
         if said.token > self.command.index:
             return Verdict.FUTURE_TOKEN, f"token {said.token} is above the log's index {self.command.index}"
         if not JobStatus.IN_PROGRESS <= said.status <= JobStatus.RELEASED:
             return Verdict.BAD_STATUS, f"status {said.status} is none that a worker may send"
-        if job.state.status is not JobStatus.IN_PROGRESS:
+        if job.status is not JobStatus.IN_PROGRESS:
             return Verdict.WRONG_STATE, "the job is not assigned"
         return Verdict.ACCEPTED, ""
 
@@ -197,8 +185,8 @@ class _Reports:
         if said.status not in _OVER and verdict is not Verdict.DUPLICATE:
             self.revoked += 1
         deadline = None
-        if job is not None and job.state.status is JobStatus.IN_PROGRESS:
-            deadline = min(job.state.lease_expires_at, self.command.appended_at + self.state.config.lease_seconds)
+        if job is not None and job.status is JobStatus.IN_PROGRESS:
+            deadline = min(job.lease_expires_at, self.command.appended_at + self.state.config.lease_seconds)
         self._answer(said, verdict, deadline, detail)
         # A worker that had the job before may have written something that has to be deleted.
         if verdict in (Verdict.NOT_FOUND, Verdict.STALE_TOKEN) and said.status == JobStatus.SUCCESS:
@@ -209,10 +197,10 @@ class _Reports:
             self.refused.append(RefusedOutputs(said.name, said.compacted_blocks.new_blocks))
 
     def _complete(self, said: StatusUpdate, job: Job) -> None:
-        state, results = job.state, said.compacted_blocks
+        results = said.compacted_blocks
         problem = result_problem(job.plan, results)
         if problem is not None or results is None:
-            self._return(state, released=False, reason=f"bad result: {problem}")
+            self._return(job, released=False, reason=f"bad result: {problem}")
             self._answer(said, Verdict.BAD_RESULT, detail=problem or "")
             self._refuse_outputs(said)
             return
@@ -222,16 +210,16 @@ class _Reports:
             # The same outputs were thrown away before and wait for deletion: try again once they are gone.
             detail = f"new block {covered!r} waits for deletion; the job is tried again later"
             self.returned.append(ReturnedJob(
-                said.name, state.token, state.failures, state.releases,
+                said.name, job.token, job.failures, job.releases,
                 self.command.appended_at + self.state.config.max_backoff_seconds, detail))
             self._answer(said, Verdict.BAD_RESULT, detail=detail)
             return
-        self.completed.append(CompletedJob(said.name, state.token, results))
+        self.completed.append(CompletedJob(said.name, job.token, results))
         self._answer(said, Verdict.ACCEPTED)
 
-    def _return(self, state: JobState, *, released: bool, reason: str) -> None:
+    def _return(self, job: Job, *, released: bool, reason: str) -> None:
         """Take the job back from its worker; it waits, unless it was given back for the first time."""
-        config, releases, failures = self.state.config, state.releases + 1, state.failures
+        config, releases, failures = self.state.config, job.releases + 1, job.failures
         if released and 0 < config.max_releases <= releases:
             # A worker that shuts down does no harm; a job that no worker can do must not go round for ever.
             reason = f"given back {releases} times, the last time: {reason or 'without a reason'}"
@@ -242,7 +230,7 @@ class _Reports:
             failures, releases = failures + 1, 0
             times = failures
         delay = min(config.backoff_seconds * 2.0 ** min(times - 1, 60), config.max_backoff_seconds) if times else 0.0
-        self.returned.append(ReturnedJob(state.name, state.token, failures, releases,
+        self.returned.append(ReturnedJob(job.name, job.token, failures, releases,
                                          self.command.appended_at + delay if delay else 0.0, reason))
 
 
@@ -290,7 +278,7 @@ def _choose(policy: AssignmentPolicy, state: SchedulerState, capacity: int, now:
     jobs, config = state.jobs, state.config
     if type(policy) is ByPriority and not policy.higher_level_share:
         # The same as `policy.choose` for a window without end, and without a view of each tenant's jobs.
-        names = tuple(job.state.name for job in islice(jobs.assignable(now, touched), capacity))
+        names = tuple(job.name for job in islice(jobs.assignable(now, touched), capacity))
         return JobChoice(names, BY_AGE if names else _view(jobs, config, capacity, ()).why_nothing())
     window = max(capacity, getattr(policy, "window", WINDOW))
     view = _view(jobs, config, capacity, tuple(_levels(jobs, window, now, touched)))
@@ -321,20 +309,20 @@ def _levels(jobs: JobQueue, window: int, now: float, touched: set[str]) -> Itera
         for tenant in sorted({*level.tenants, *(job.plan.tenant for job in due)}):
             ready = jobs.unassigned(level, 0.0, touched, level.tenants.get(tenant, ()))
             waiting = [*islice(ready, window), *(job for job in due if job.plan.tenant == tenant)]
-            waiting.sort(key=lambda job: (job.state.failures, job.state.sequence))
+            waiting.sort(key=lambda job: (job.failures, job.sequence))
             lines.append(TenantLine(tenant, jobs.leased_by_tenant[tenant], tuple(map(_as_waiting, waiting[:window]))))
         again = islice(jobs.expired(level, now, touched), window)
         yield LevelView(number, len(level.leased), tuple(lines), tuple(map(_as_waiting, again)))
 
 
 def _as_waiting(job: Job) -> WaitingJob:
-    plan, state = job.plan, job.state
+    plan = job.plan
     return WaitingJob(name=plan.name, tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level,
-                      blocks=len(plan.source_blocks), size_bytes=plan.size_bytes, added_at=state.added_at,
-                      failures=state.failures, sequence=state.sequence)
+                      blocks=len(plan.source_blocks), size_bytes=plan.size_bytes, added_at=job.added_at,
+                      failures=job.failures, sequence=job.sequence)
 
 
-def _assignment(jobs: JobQueue, name: str) -> AssignedJob:
+def _as_seen(jobs: JobQueue, name: str) -> JobAsSeen:
     job = jobs.get(name)
     assert job is not None, "it was chosen"
-    return AssignedJob(name, job.state.token, job.state.lease_expires_at)
+    return JobAsSeen(name, job.token, job.lease_expires_at)

@@ -18,20 +18,18 @@ from compactlib.scheduler.values import BlockMeta, CompactedBlocks, JobPlan, Pol
 
 
 @attrs.frozen
-class RenewedJob:
-    """A lease to be renewed: of this job, if it is still held under this token."""
+class JobAsSeen:
+    """A job as the poll was prepared: if it has changed by the time the update is applied, it is left alone.
+
+    Attributes:
+        name: the job.
+        token: its token.
+        lease_expires_at: the end of its lease, seconds, for a job that goes to another worker; 0 for others.
+    """
 
     name: str
     token: int
-
-
-@attrs.frozen
-class AssignedJob:
-    """A job to be given to the worker that polls, if its token and its lease are still these."""
-
-    name: str
-    held_token: int
-    held_until: float
+    lease_expires_at: float = 0.0
 
 
 @attrs.frozen
@@ -40,7 +38,7 @@ class ReturnedJob:
 
     Attributes:
         name: the job.
-        held_token: it is left alone if its token is another one.
+        token: it is left alone if its token is another one.
         failures: it then has.
         releases: it then has.
         not_before: when its back-off ends, seconds; 0 if it has none.
@@ -48,7 +46,7 @@ class ReturnedJob:
     """
 
     name: str
-    held_token: int
+    token: int
     failures: int
     releases: int = 0
     not_before: float = 0.0
@@ -62,14 +60,6 @@ class CompletedJob:
     name: str
     token: int
     results: CompactedBlocks
-
-
-@attrs.frozen
-class EvictedJob:
-    """An excluded job to be moved to quarantine, if its token is still this one."""
-
-    name: str
-    token: int
 
 
 @attrs.frozen
@@ -97,7 +87,7 @@ class PlanUpdate(Printed):
         excluded: jobs whose last attempt was lost.
         refused: blocks to be deleted.
         cleaned: tombstones whose objects are deleted.
-        leased: tombstones handed out on their own; those that ride on jobs are in their plans.
+        leased: tombstones to be handed out.
         long_leases: how many leases end more than a lease from now, since a clock was ahead; they are cut.
         flushes: whether batches are old enough to be flushed.
         answers: to the status updates, in their order.
@@ -108,12 +98,12 @@ class PlanUpdate(Printed):
     index: int
     term: int
     now: float
-    evicted: tuple[EvictedJob, ...] = ()
+    evicted: tuple[JobAsSeen, ...] = ()
     completed: tuple[CompletedJob, ...] = ()
     created: tuple[JobPlan, ...] = ()
-    renewed: tuple[RenewedJob, ...] = ()
+    renewed: tuple[JobAsSeen, ...] = ()
     returned: tuple[ReturnedJob, ...] = ()
-    assigned: tuple[AssignedJob, ...] = ()
+    assigned: tuple[JobAsSeen, ...] = ()
     excluded: tuple[str, ...] = ()
     refused: tuple[RefusedOutputs, ...] = ()
     cleaned: tuple[str, ...] = ()
@@ -205,13 +195,6 @@ OPERATIONS: JsonCodec[Operation] = JsonCodec(Operation)
 
 
 @attrs.frozen
-class Applied:
-    """The update was carried out; `response` is for the worker."""
-
-    response: PollResponse
-
-
-@attrs.frozen
 class BlocksAdded:
     """The outcome of each block of an `AddBlocks`.
 
@@ -264,14 +247,6 @@ class Requeued:
 
 
 @attrs.frozen
-class Configured:
-    """The settings before, and those that hold now."""
-
-    before: SchedulerConfig
-    now: SchedulerConfig
-
-
-@attrs.frozen
 class TermChanged:
     """The update was prepared in another term; nothing was changed. Poll the leader again."""
 
@@ -287,6 +262,6 @@ class AlreadyApplied:
     applied: int
 
 
-ApplyResult: TypeAlias = (Applied | BlocksAdded | Ticked | Retained | Requeued | Configured | TermChanged
+ApplyResult: TypeAlias = (PollResponse | BlocksAdded | Ticked | Retained | Requeued | SchedulerConfig | TermChanged
                           | AlreadyApplied)
-"""What `apply` returns."""
+"""What `apply` returns: of a poll's update the answer to the worker, of `Configure` the settings before."""

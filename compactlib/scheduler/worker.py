@@ -417,8 +417,6 @@ class Worker:
             inline.append(partial(self._run, held, is_inline=True))
         elif (error := self._in_thread(partial(self._run, held))) is not None:
             held.end(JobStatus.RELEASED, f"the worker has no thread for it: {error}")
-        for tombstone in plan.tombstones:
-            self._take_tombstone(tombstone, inline)
 
     def _take_tombstone(self, tombstone: Tombstone, inline: list[Work] | None) -> None:
         name, room = tombstone.name, 0 if self._cleanup is None else _BACKLOG * self._options.cleanup_capacity

@@ -97,7 +97,7 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
                 tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, new_blocks=(output,))))
         update = service.prepare(command, PollRequest(tuple(updates), rng.randint(0, 3)))
         result = service.carry_out(command, update)
-        answer: PollResponse = result.response  # type: ignore[union-attr]
+        answer: PollResponse = result  # type: ignore[assignment]
         trace += [update, result]
         held += [(answer, which) for which in range(len(answer.compaction_jobs))]
         service.audit()
