@@ -30,7 +30,6 @@ from compactlib.fences.fence import (
     GuardingFence,
     Rule,
     check_log,
-    refuse_above_guard,
 )
 from compactlib.files.disk import (
     Files,
@@ -105,14 +104,12 @@ class FileFence(OfOneProcess, GuardingFence):
         self._depth = 0
         self._guarded: dict[str, int] = {}
 
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        with self._held():
-            refuse_above_guard(self._guarded, resource, token)
-            kept = self._kept(resource)
-            before = kept.read()
-            record = rule(before, self._stored_floor().token)
-            self._write(kept, record, before)
-            return record
+    def _replace(self, resource: str, rule: Rule) -> Admission:
+        kept = self._kept(resource)
+        before = kept.read()
+        record = rule(before, self._stored_floor().token)
+        self._write(kept, record, before)
+        return record
 
     def _record(self, resource: str) -> Admission | None:
         """Return the record, made durable. Takes no lock, except after a write that the disk refused."""

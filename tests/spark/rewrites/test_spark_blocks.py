@@ -106,7 +106,8 @@ def with_metadata(folder: LocalBlocks, count: int, **wrong: Any) -> RunningJob:
         known.append(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, rows=30 + number,
                                columns=columns_of(SCHEMA)))
     known[-1] = attrs.evolve(known[-1], **wrong)
-    return RunningJob(running([block.id for block in known]).plan, 7, 100.0, tuple(known), budget=Budget(), clock=ManualClock(0.0))
+    return RunningJob(running([block.id for block in known]).plan, 7, 100.0, tuple(known), budget=Budget(),
+                      clock=ManualClock(0.0))
 
 
 def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSession, tmp_path: Path) -> None:
