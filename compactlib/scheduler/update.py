@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.codec import JsonCodec
-from compactlib.report import Printed, Table
+from compactlib.report import Printed
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.values import BlockMeta, CompactedBlocks, JobPlan, PollResponse, StatusAnswer, Verdict
 
@@ -128,22 +128,15 @@ class PlanUpdate(Printed):
         for what, jobs in (("evict", self.evicted), ("complete", self.completed), ("queue", self.created),
                            ("renew", self.renewed), ("take back", self.returned), ("assign", self.assigned)):
             rows += [{"do": what, "job": job.name, "why": getattr(job, "reason", "")} for job in jobs]
-        rows += [{"do": "exclude", "job": name} for name in self.excluded]
-        rows += [{"do": "delete", "job": refused.job, "blocks": len(refused.blocks)} for refused in self.refused]
-        rows += [{"do": "clean up", "job": name} for name in self.leased]
-        return rows + [{"do": "forget", "job": name} for name in self.cleaned]
+        for what, names in (("exclude", self.excluded), ("delete outputs of", [each.job for each in self.refused]),
+                            ("clean up", self.leased), ("forget", self.cleaned)):
+            rows += [{"do": what, "job": name} for name in names]
+        return rows
 
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         counts = Counter(row["do"] for row in self.to_dicts())
         done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
-        return f"PlanUpdate(index {self.index}, term {self.term}: {done})"
-
-    def table(self) -> Table:
-        """Return the rows of `to_dicts()` under the command's number."""
-        return Table.from_dicts(self.to_dicts(), title=f"command {self.index}, term {self.term}")
+        return f"index {self.index}, term {self.term}: {done}"
 
 
 @attrs.frozen
