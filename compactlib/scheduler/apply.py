@@ -2,8 +2,8 @@
 """Apply, the second phase of a command: carries out an operation. A function of state, command and operation alone, the
 same on every replica.
 
-Whatever happened between prepare and apply, nothing is done twice and nothing is undone: each part of an update says
-what it is based on, and is left out if that has changed. Nothing here raises for what `prepare` made.
+Whatever happened between prepare and apply, nothing is done twice and nothing is undone: what a worker says is judged
+here, and each job that the update names is left alone if it has changed. Nothing here raises for what `prepare` made.
 
 See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
@@ -17,14 +17,13 @@ import attrs
 
 from compactlib.commandlog.protocol import Command
 from compactlib.scheduler.job_queue import Job
-from compactlib.scheduler.prepare import are_sources_gone
+from compactlib.scheduler.reports import TAKES_EFFECT, judge, leaves_outputs, result_problem
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
     AlreadyApplied,
     ApplyResult,
     BlocksAdded,
-    CompletedJob,
     Configure,
     JobAsSeen,
     Operation,
@@ -33,7 +32,6 @@ from compactlib.scheduler.update import (
     Requeued,
     Retain,
     Retained,
-    ReturnedJob,
     TermChanged,
     Tick,
     Ticked,
@@ -49,6 +47,8 @@ from compactlib.scheduler.values import (
     NoOutput,
     PollResponse,
     QuarantinedJob,
+    StatusAnswer,
+    StatusUpdate,
     Verdict,
 )
 
@@ -119,7 +119,6 @@ class _Change:
         self.events: list[Event] = []
         self._command = command
         self._now = command.appended_at
-        self._verdicts: dict[str, Verdict] = {}  # answers that turned out otherwise than prepared
         self._refused = 0
 
     # ---------------------------------------------------------------------------------------------- a poll's update
@@ -133,19 +132,22 @@ class _Change:
                 state.jobs.remove(job)
                 reason = job.last_failure or "its workers were lost without a word too often"
                 self._quarantine(job.plan, reason, job.failures, job.orphans)
-        for done in update.completed:
-            self._complete(done)
+        answers: list[StatusAnswer] = []
+        assignments: list[Assignment] = []
+        reported: set[str] = set()
+        for said in update.reports:
+            answer = judge(state, self._command, said, reported)
+            answers.append(answer)
+            job = state.jobs.get(said.name)
+            if job is not None and answer.verdict in TAKES_EFFECT:
+                reported.add(said.name)
+                self._take(job, said, answer)
+                if said.status == JobStatus.IN_PROGRESS:
+                    assignments.append(Assignment(said.name, job.token, job.lease_expires_at))
+            if said.compacted_blocks is not None and leaves_outputs(said, answer):
+                self._refuse_outputs(said.name, said.compacted_blocks.new_blocks)
         for position, plan in enumerate(update.created):
             self._create(plan, position)
-        assignments: list[Assignment] = []
-        for renewed in update.renewed:
-            job = self._held(renewed.name, renewed.token)
-            if job is not None:
-                until = now + config.lease_seconds
-                state.jobs.change(job, lease_expires_at=until)
-                assignments.append(Assignment(renewed.name, renewed.token, until))
-        for returned in update.returned:
-            self._take_back(returned)
         plans: list[JobPlan] = []
         for assigned in update.assigned:
             job = self._assign(assigned)
@@ -159,18 +161,12 @@ class _Change:
             if job is not None and state.jobs.has_failed(job):
                 state.jobs.note_excluded(job)
                 self._exclude(job)
-        for refused in update.refused:
-            self._refuse_outputs(refused.job, refused.blocks)
         for name in update.cleaned:
             state.tombstones.confirm(name)
         leased = [state.tombstones.lease(name, now + config.cleanup_lease_seconds) for name in update.leased]
         self._forget_tombstones()
         state.blocks.tick(now)
-        answers = tuple(
-            attrs.evolve(answer, verdict=self._verdicts[answer.name], holder_deadline=None)
-            if answer.verdict is Verdict.ACCEPTED and answer.name in self._verdicts else answer
-            for answer in update.answers)
-        return PollResponse(tuple(plans), tuple(assignments), answers,
+        return PollResponse(tuple(plans), tuple(assignments), tuple(answers),
                             tuple(tombstone for tombstone in leased if tombstone is not None), now, update.why)
 
     def _cut_long_leases(self, end: float) -> None:
@@ -180,14 +176,6 @@ class _Change:
             self.state.jobs.change(job, lease_expires_at=end)
         if jobs:
             self.events.append((LEASES_CUT, {"jobs": len(jobs)}))
-
-    def _held(self, name: str, token: int) -> Job | None:
-        """The job, if it is still in progress under this token; else the report about it was superseded."""
-        job = self.state.jobs.get(name)
-        if job is not None and job.token == token and job.status is JobStatus.IN_PROGRESS:
-            return job
-        self._verdicts[name] = Verdict.SUPERSEDED
-        return None
 
     def _create(self, plan: JobPlan, position: int) -> None:
         state, limit = self.state, self.state.config.max_queue_size
@@ -199,15 +187,45 @@ class _Change:
         state.jobs.add(Job(plan=plan, token=self._command.index, added_at=self._now,
                            sequence=(self._command.index << _SEQUENCE_BITS) + position))
 
-    def _take_back(self, item: ReturnedJob) -> None:
-        job = self._held(item.name, item.token)
-        if job is not None:
-            self.state.jobs.change(
-                job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0,
-                failures=item.failures, releases=item.releases, not_before=item.not_before,
-                last_failure=item.reason[:MAX_REASON_CHARS] or job.last_failure)
-            if self.state.jobs.has_failed(job):
-                self._exclude(job)
+    # ----------------------------------------------------------------------------------- what the holder of a job says
+
+    def _take(self, job: Job, said: StatusUpdate, answer: StatusAnswer) -> None:
+        config, results = self.state.config, said.compacted_blocks
+        if said.status == JobStatus.IN_PROGRESS:
+            self.state.jobs.change(job, lease_expires_at=self._now + config.lease_seconds)
+        elif answer.verdict is Verdict.BAD_RESULT and result_problem(job.plan, results) is None:
+            # An output waits for deletion, which is no failure of the job.
+            self._take_back(job, job.failures, job.releases, config.max_backoff_seconds, answer.detail)
+        elif answer.verdict is Verdict.BAD_RESULT:
+            self._give_back(job, released=False, reason=f"bad result: {answer.detail}")
+            self._refuse_outputs(said.name, () if results is None else results.new_blocks)
+        elif said.status != JobStatus.SUCCESS:
+            self._give_back(job, released=said.status == JobStatus.RELEASED, reason=said.reason)
+        elif results is not None:
+            self._complete(job, results, gone=answer.verdict is Verdict.SOURCES_GONE)
+
+    def _give_back(self, job: Job, *, released: bool, reason: str) -> None:
+        """Take the job back from its worker; it waits, unless it was given back for the first time."""
+        config, releases, failures = self.state.config, job.releases + 1, job.failures
+        if released and 0 < config.max_releases <= releases:
+            # A worker that shuts down does no harm; a job that no worker can do must not go round for ever.
+            reason = f"given back {releases} times, the last time: {reason or 'without a reason'}"
+            released = False
+        if released:
+            times = releases - 1
+        else:
+            failures, releases = failures + 1, 0
+            times = failures
+        delay = min(config.backoff_seconds * 2.0 ** min(times - 1, 60), config.max_backoff_seconds) if times else 0.0
+        self._take_back(job, failures, releases, delay, reason)
+
+    def _take_back(self, job: Job, failures: int, releases: int, delay: float, reason: str) -> None:
+        self.state.jobs.change(
+            job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=failures,
+            releases=releases, not_before=self._now + delay if delay else 0.0,
+            last_failure=reason[:MAX_REASON_CHARS] or job.last_failure)
+        if self.state.jobs.has_failed(job):
+            self._exclude(job)
 
     def _exclude(self, job: Job) -> None:
         self.events.append((JOB_EXCLUDED, {"job": job.name, "failures": job.failures,
@@ -227,25 +245,11 @@ class _Change:
                                                  "held_token": item.token, "failures": job.failures}))
         return job
 
-    # --------------------------------------------------------------------------------------------------- completion
-
-    def _complete(self, item: CompletedJob) -> None:
-        """Take the job out of the queue and replace its blocks by the results, unless the job has changed since."""
-        state, results, blocks = self.state, item.results, item.results.new_blocks
-        job = state.jobs.get(item.name)
-        if job is None or job.token != item.token:
-            self._verdicts[item.name] = Verdict.SUPERSEDED
-            self._refuse_outputs(item.name, blocks)
-            return
-        plan, sources = job.plan, results.source_blocks
-        gone = are_sources_gone(state, plan, results)
-        if not gone and any(state.tombstones.covers(block) for block in blocks):
-            # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
-            self._verdicts[item.name] = Verdict.SUPERSEDED
-            return
+    def _complete(self, job: Job, results: CompactedBlocks, *, gone: bool) -> None:
+        """Take the job out of the queue, and replace its blocks by the results unless the index has lost a source."""
+        state, plan, sources, blocks = self.state, job.plan, results.source_blocks, results.new_blocks
         state.jobs.remove(job)
         if gone:
-            self._verdicts[item.name] = Verdict.SOURCES_GONE
             self._delete_unowned(plan.name, (*job.orphans, *blocks))
             for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks):
                 state.blocks.push(block, self._now)

@@ -54,8 +54,8 @@ class SchedulerMachine:
 
     # --------------------------------------------------------------------------------------------------- changes
 
-    def prepare(self, command: Command, request: PollRequest) -> PlanUpdate:
-        """Return what a poll is to change; changes nothing. See `compactlib.scheduler.prepare`.
+    def prepare(self, command: Command, request: PollRequest) -> tuple[PlanUpdate, PollResponse]:
+        """Return what a poll is to change, and its answer if that is nothing; changes nothing.
 
         Raises:
             InvalidInput: the request or the policy's choice is out of range.
@@ -73,7 +73,7 @@ class SchedulerMachine:
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
         """Prepare a poll and carry it out as one command."""
-        result = self.carry_out(command, self.prepare(command, request))
+        result = self.carry_out(command, self.prepare(command, request)[0])
         assert isinstance(result, PollResponse), f"command {command.index} is not above {self.applied_index}"
         return result
 

@@ -35,7 +35,6 @@ from compactlib.scheduler.update import (
     BlocksAdded,
     Configure,
     Operation,
-    PlanUpdate,
     Requeue,
     Requeued,
     Retain,
@@ -131,11 +130,8 @@ class Scheduler(Closing):
 
         def prepare(command: Command) -> bytes | None:
             nonlocal idle
-            update: PlanUpdate = self._machine.prepare(command, request)
-            if update.is_empty:
-                idle = PollResponse(answers=update.answers, now=update.now, why=update.why)
-                return None
-            return self._machine.encode(update)
+            update, idle = self._machine.prepare(command, request)
+            return None if update.is_empty else self._machine.encode(update)
 
         result = self._decide(prepare)
         if result is None:

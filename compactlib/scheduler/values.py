@@ -312,8 +312,6 @@ class Verdict(enum.Enum):
     """Sources were deleted while the job ran: the outputs are deleted, the rest is queued again. Final."""
     DUPLICATE = "duplicate"
     """An earlier update of this request is about the same job. Nothing changed; that one's answer holds."""
-    SUPERSEDED = "superseded"
-    """Another command changed the job between prepare and apply. Nothing changed; ask again."""
 
 
 @attrs.frozen

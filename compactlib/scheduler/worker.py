@@ -68,7 +68,7 @@ _MAX_CONFIRMED = 1000
 """How many deletions one poll confirms; the rest comes with the next."""
 _LOOK_SECONDS = 0.02
 """Between two checks of `stop` whether the work has ended."""
-_NOTHING_CHANGED = frozenset({Verdict.SUPERSEDED, Verdict.DUPLICATE, Verdict.BAD_STATUS})
+_NOTHING_CHANGED = frozenset({Verdict.DUPLICATE, Verdict.BAD_STATUS})
 
 
 def _above_zero(_: object, field: attrs.Attribute[Any], value: float) -> None:

@@ -290,8 +290,8 @@ class SchedulerHistory:
     def _poll(self, request: PollRequest) -> None:
         command = Command(len(self.log) + 1, 1, self._now)
         before = self.service.dump()
-        update = self.service.prepare(command, request)
-        _require(update == self.service.prepare(command, request), "two equal polls were prepared in two ways")
+        update, _ = self.service.prepare(command, request)
+        _require(update == self.service.prepare(command, request)[0], "two equal polls were prepared in two ways")
         _require(self.service.dump() == before, "preparing a poll changed the state")
         self.log.append((command, update))
         applied = self.service.carry_out(command, update)

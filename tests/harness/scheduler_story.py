@@ -133,7 +133,7 @@ class Story:
         command = self._next()
         updates, cleaned = self._reports(worker, list(reports))
         request = PollRequest(tuple(updates), int(capacity), tuple(cleaned))
-        self._prepared = worker, self._service.prepare(command, request)
+        self._prepared = worker, self._service.prepare(command, request)[0]
         self._index -= 1
         return []
 
