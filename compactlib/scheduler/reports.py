@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judges what a worker says of its jobs; reads only. `prepare` counts by it which slots are free, `apply` acts on it."""
+"""Judges what a worker says of its jobs; reads only.
+
+`prepare` counts the slots that are free by it, and `apply` acts on it.
+"""
 
 from __future__ import annotations
 
