@@ -357,10 +357,10 @@ class Worker:
             pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
-    def _keep_leases(self) -> None:
-        """In a job that runs inside `run_pending`: poll if it is time to."""
+    def _keep_leases(self, inline: list[Work]) -> None:
+        """In a job that runs inside `run_pending`: poll if it is time to. What that brings is done after the job."""
         if self._clock.monotonic() >= self._next_poll_at:
-            self._poll(takes_jobs=False)
+            self._poll(takes_jobs=False, inline=inline)
 
     # ------------------------------------------------------------------------------------- an answer, under the lock
 
@@ -407,7 +407,7 @@ class Worker:
             self._lose(held, None, detail, detail)
         has_room = self._takes_jobs and self._free_slots > 0
         job = RunningJob(plan, token, deadline, assignment.blocks, budget=self._budget.child(), clock=self._clock,
-                         keep=None if inline is None else self._keep_leases)
+                         keep=None if inline is None else partial(self._keep_leases, inline))
         held = self._held[plan.name] = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS), deadline)
         if not has_room:
             held.end(JobStatus.RELEASED, "the worker has no room for it")

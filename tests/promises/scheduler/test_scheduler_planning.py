@@ -136,6 +136,16 @@ def test_a_status_that_no_worker_sends_changes_nothing(status: int) -> None:
     assert planner.scheduler.status() == before
 
 
+def test_a_token_that_nobody_was_given_yet_is_refused() -> None:
+    planner = Planner(LevelConfig(max_blocks=1))
+    planner.add("a")
+    planner.scheduler.poll(PollRequest(job_capacity=1))
+    [lease] = planner.scheduler.poll(PollRequest(job_capacity=1)).assignments
+    answer = planner.scheduler.poll(PollRequest((StatusUpdate(lease.name, 1 << 40, JobStatus.IN_PROGRESS),)))
+    assert answer.answers[0].verdict.value == "future token"
+    assert answer.assignments == ()
+
+
 def test_a_success_for_an_unknown_job_frees_no_slot_and_a_renewal_does() -> None:
     planner = Planner(LevelConfig(max_blocks=1))
     planner.add("a")

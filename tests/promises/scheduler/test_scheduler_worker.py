@@ -112,6 +112,30 @@ def test_a_job_that_checks_keeps_its_lease_in_run_pending() -> None:
     assert levels_of(scheduler) == [1]
 
 
+def test_a_lost_job_that_comes_back_in_the_same_answer_is_another_run() -> None:
+    clock = ManualClock(1000.0)
+    scheduler, tokens = opened(1, clock=clock), []
+    worker = Worker(scheduler, lambda job: execute(job), clock=clock, options=WorkerOptions(capacity=2))
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        tokens.append(job.token)
+        if len(tokens) == 1:
+            clock.advance(16.0)
+            other = scheduler.poll(PollRequest(job_capacity=1))  # another worker gets it
+            clock.advance(16.0)  # and loses it, so that this one's next poll brings it back
+            assert other.assignments[0].token > job.token
+            with pytest.raises(JobLost):
+                job.check()
+            assert job.token == tokens[0]
+        return done(job)
+
+    for _ in range(3):
+        worker.run_pending()
+    assert len(tokens) == 2
+    assert tokens[0] < tokens[1]
+    assert levels_of(scheduler) == [1]
+
+
 def test_a_job_that_was_lost_is_stopped_and_its_outcome_thrown_away() -> None:
     clock = ManualClock(1000.0)
     scheduler = opened(1, clock=clock)
