@@ -299,14 +299,39 @@ class RuledFence(ABC):
 
 
 class GuardingFence(RuledFence):
-    """The methods of a `LockingFence` over a lock."""
+    """The methods of a `LockingFence` over a lock.
 
-    _guarded: dict[str, int]
-    """The token of each resource for which a guarded step runs; changed by who holds the lock."""
+    Args:
+        wait_seconds: how long a call waits for guarded steps of others.
 
-    @abstractmethod
-    def _held(self) -> AbstractContextManager[None]:
+    Raises:
+        InvalidInput: that is negative, or no finite number.
+    """
+
+    def __init__(self, wait_seconds: float) -> None:
+        require_seconds("wait_seconds", wait_seconds)
+        self._wait_seconds = wait_seconds
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin unlocked."""
+        self._lock = threading.RLock()
+        self._guarded: dict[str, int] = {}  # the token of each resource for which a guarded step runs
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
         """Hold the fence's lock; by the thread that holds it already, once more."""
+        taken: list[bool] = []
+        lock = self._lock
+        try:
+            take_within(lock, self._wait_seconds, taken)
+            if taken != [True]:
+                raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
+                           f"seconds in {self!r}; wait for it")
+            yield
+        finally:
+            if taken == [True]:
+                lock.release()
 
     @abstractmethod
     def _replace(self, resource: str, rule: Rule) -> Admission:
@@ -350,12 +375,9 @@ class MemoryFence(GuardingFence):
     """
 
     def __init__(self, *, wait_seconds: float = 30.0) -> None:
-        require_seconds("wait_seconds", wait_seconds)
+        super().__init__(wait_seconds)
         self._records: dict[str, Admission] = {}
         self._floor = 0
-        self._wait_seconds = wait_seconds
-        self._lock = threading.RLock()
-        self._guarded: dict[str, int] = {}
 
     def _replace(self, resource: str, rule: Rule) -> Admission:
         record = self._records[resource] = rule(self._records.get(resource), self._floor)
@@ -375,18 +397,6 @@ class MemoryFence(GuardingFence):
             for name in old:
                 del self._records[name]
             return len(old)
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        taken: list[bool] = []
-        try:
-            take_within(self._lock, self._wait_seconds, taken)
-            if taken != [True]:
-                raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
-            yield
-        finally:
-            if taken == [True]:
-                self._lock.release()
 
     def __repr__(self) -> str:
         return f"MemoryFence({len(self._records)} resources, floor {self._floor})"

@@ -111,12 +111,10 @@ class _Held:
     Attributes:
         job: the run.
         report: what the next poll says of it.
-        deadline: end of the lease, seconds on the worker's steady clock.
     """
 
     job: RunningJob
     report: StatusUpdate
-    deadline: float
 
     @property
     def has_ended(self) -> bool:
@@ -314,7 +312,7 @@ class Worker:
         now = self._clock.monotonic()
         with self._lock:
             for held in self._held.values():
-                if now > held.deadline + self._options.patience_seconds:
+                if held.job.lease_seconds_left < -self._options.patience_seconds:
                     self._stop(held, f"no answer from the scheduler until {self._options.patience_seconds} seconds "
                                      f"after the lease")
             updates = tuple(held.report for held in self._held.values())
@@ -350,10 +348,9 @@ class Worker:
         pause: float = min(options.poll_seconds * 2.0 ** min(self._unanswered, 30), options.max_poll_seconds)
         pause *= 1 + options.jitter * (2 * self._rng.random() - 1)
         with self._lock:
-            deadline = min((held.deadline for held in self._held.values()), default=0.0)
-        # More often while a lease is running out; no more so once that has not helped.
-        left = deadline - self._clock.monotonic()
+            left = min((held.job.lease_seconds_left for held in self._held.values()), default=0.0)
         if left > 0:
+            # More often while a lease is running out; no more so once that has not helped.
             pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
@@ -387,7 +384,7 @@ class Worker:
         is_later = assignment is not None and assignment.token > held.job.token
         verdict, detail = (None, "") if answer is None else (answer.verdict, answer.detail)
         if assignment is not None and not is_later and said.status == JobStatus.IN_PROGRESS:
-            self._renew(held, deadline)
+            held.job.renew(deadline)
         elif verdict in _NOTHING_CHANGED and not is_later:
             pass
         elif said.status != JobStatus.IN_PROGRESS:
@@ -400,7 +397,7 @@ class Worker:
     def _take_job(self, plan: JobPlan, assignment: Assignment, deadline: float, inline: list[Work] | None) -> None:
         held, token = self._held.get(plan.name), assignment.token
         if held is not None and token <= held.job.token:
-            self._renew(held, deadline)
+            held.job.renew(deadline)
             return
         if held is not None:
             detail = f"assigned again with token {token}, above the run's {held.job.token}"
@@ -408,7 +405,7 @@ class Worker:
         has_room = self._takes_jobs and self._free_slots > 0
         job = RunningJob(plan, token, deadline, assignment.blocks, budget=self._budget.child(), clock=self._clock,
                          keep=None if inline is None else partial(self._keep_leases, inline))
-        held = self._held[plan.name] = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS), deadline)
+        held = self._held[plan.name] = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
         if not has_room:
             held.end(JobStatus.RELEASED, "the worker has no room for it")
             return
@@ -441,10 +438,6 @@ class Worker:
             self.failures += 1
             return error
         return None
-
-    def _renew(self, held: _Held, deadline: float) -> None:
-        held.deadline = deadline
-        held.job.renew(deadline)
 
     def _stop(self, held: _Held, reason: str) -> None:
         """Ask a run that is still the worker's to end; it is given back, unless it ends well all the same."""
