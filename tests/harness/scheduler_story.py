@@ -126,8 +126,11 @@ class Story:
         return self._apply_now(Requeue((self._names.get(sources, sources),)))
 
     def _poll(self, worker: str, capacity: str, *reports: str) -> list[str]:
+        before = self._prepared
         self._prepare(worker, capacity, *reports)
-        return self._apply()
+        found = self._apply()
+        self._prepared = before
+        return found
 
     def _prepare(self, worker: str, capacity: str, *reports: str) -> list[str]:
         command = self._next()
