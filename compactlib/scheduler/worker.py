@@ -370,8 +370,7 @@ class Worker:
                 for assignment in response.assignments}
         answers = {said.name: answer for said, answer in zip(request.status_updates, response.answers, strict=False)}
         for said in request.status_updates:
-            self._take_answer(self._held[said.name], said, answers.get(said.name), assigned.get(said.name),
-                              ends.get(said.name, 0.0))
+            self._take_answer(self._held[said.name], said, answers.get(said.name), ends.get(said.name))
         for plan in response.compaction_jobs:
             assignment = assigned.get(plan.name)
             if assignment is not None:  # without a token it is no assignment
@@ -380,12 +379,11 @@ class Worker:
             self._take_tombstone(tombstone, inline)
 
     def _take_answer(self, held: _Held, said: StatusUpdate, answer: StatusAnswer | None,
-                     assignment: Assignment | None, deadline: float) -> None:
-        is_later = assignment is not None and assignment.token > held.job.token
+                     deadline: float | None) -> None:
         verdict, detail = (None, "") if answer is None else (answer.verdict, answer.detail)
-        if assignment is not None and not is_later and said.status == JobStatus.IN_PROGRESS:
-            held.job.renew(deadline)
-        elif verdict in _NOTHING_CHANGED and not is_later:
+        if deadline is not None and said.status == JobStatus.IN_PROGRESS:
+            held.job.renew(deadline)  # also where the job comes back with a later token: then it is lost below
+        elif verdict in _NOTHING_CHANGED:
             pass
         elif said.status != JobStatus.IN_PROGRESS:
             # Reported for good: the job is not the worker's any more.
