@@ -191,7 +191,6 @@ class SchedulerSimulation(Simulation):
         for plan in answer.compaction_jobs:
             token = next(each.token for each in answer.assignments if each.name == plan.name)
             self._held[worker] = self._taken(plan, token, now)
-            self._delete(worker, plan.tombstones, now)
         self._delete(worker, answer.tombstones, now)
         self.counts.peak_jobs = max(self.counts.peak_jobs, len(self.machine.state.jobs))
 
@@ -270,7 +269,7 @@ class SchedulerSimulation(Simulation):
         for given_up in state.quarantine.values():
             yield given_up.plan, given_up.orphans
         for job in state.jobs:
-            if limit and job.state.failures >= limit:
+            if limit and job.failures >= limit:
                 yield job.plan, job.orphans
 
     def _is_quiet(self) -> bool:

@@ -21,7 +21,6 @@ from compactlib.fences import FencedOff, MemoryFence
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
 from tests.tools.faults.objects_faults import FaultyObjects
 from tests.tools.faults.plan import Crash, Fault
@@ -77,7 +76,7 @@ def names(root: Path) -> set[str]:
 def running(token: int) -> RunningJob:
     plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=SOURCES)
     clock = ManualClock(0.0)
-    return RunningJob(Start(1, plan, token, 100.0), Budget(clock=clock), clock)
+    return RunningJob(plan, token, 100.0, budget=Budget(clock=clock), clock=clock)
 
 
 def merging(spark: SparkSession, folder: BlockFolder, fence: MemoryFence) -> MergeBlocks:
