@@ -90,7 +90,7 @@ class Guard(OfOneProcess):
         self._reason: str | None = None  # why it is closed, and what to do
         self._uses: set[weakref.ref[threading.RLock]] = set()
         self._of_thread = threading.local()
-        self._runs: dict[str, Run] = {}  # the last one of each kind
+        self._runs: dict[str, Run] = {}  # by kind: those that run, and those that ended after the last `Run.begin`
         self._releasing = threading.RLock()
         self._kept: list[Closable] = []
         self._folder: str | None = None
@@ -217,16 +217,7 @@ class Guard(OfOneProcess):
         uses = self._locks_of_uses()
         if any(map(is_mine, uses)):
             return False
-        for lock in [self.lock, *uses]:
-            taken: list[bool] = []
-            try:
-                take_within(lock, max(0.0, end - now()), taken)
-                if not taken[0]:
-                    return False
-            finally:
-                if taken and taken[0]:
-                    lock.release()
-        return True
+        return all(_becomes_free(lock, max(0.0, end - now())) for lock in [self.lock, *uses])
 
     def wait_for_runs(self) -> None:
         """Wait until the runs of this moment have ended.
@@ -237,12 +228,7 @@ class Guard(OfOneProcess):
         for run in list(self._runs.values()):
             while run.is_running:
                 self.require_open()
-                taken: list[bool] = []
-                try:
-                    take_within(run.held, _PATIENCE_SECONDS, taken)
-                finally:
-                    if taken and taken[0]:
-                        run.held.release()
+                _becomes_free(run.held, _PATIENCE_SECONDS)
 
     @property
     def is_in_run(self) -> bool:
@@ -379,6 +365,8 @@ class Run:
             other = guard._runs.get(kind)
             if other is not None and other is not self and other.is_running:
                 raise Busy(f"a {kind} of {guard.name} is under way; wait for its end, or cancel its budget")
+            for ended in [kind for kind, run in guard._runs.items() if run is not self and not run.is_running]:
+                del guard._runs[ended]
             guard._uses.add(weakref.ref(self.held, guard._uses.discard))
             guard._runs[kind] = self
         if not guard.is_open:
@@ -388,20 +376,23 @@ class Run:
     @property
     def is_running(self) -> bool:
         """Whether any thread is in `with run.held:`."""
-        if is_mine(self.held):
-            return True
-        taken: list[bool] = []
-        try:
-            take_within(self.held, 0.0, taken)
-            return not taken[0]
-        finally:
-            if taken and taken[0]:
-                self.held.release()
+        return is_mine(self.held) or not _becomes_free(self.held, 0.0)
 
 
 def is_mine(lock: threading.RLock) -> bool:
     """Whether the calling thread holds the lock."""
     return bool(lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks, too
+
+
+def _becomes_free(lock: threading.RLock, seconds: float) -> bool:
+    """Return whether no other thread holds the lock, or lets it go within `seconds`."""
+    taken: list[bool] = []
+    try:
+        take_within(lock, seconds, taken)
+        return taken[0]
+    finally:
+        if taken and taken[0]:
+            lock.release()
 
 
 def take_within(lock: threading.RLock | threading.Lock, seconds: float, taken: list[bool]) -> None:

@@ -9,7 +9,6 @@ task's outcome exactly once; publishing the files is the caller's business, afte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -95,15 +94,12 @@ class Attempt:
         budget: asked before each chunk of bytes.
         observer: notified of progress.
         clock: for the seconds in the result.
-        turn: held while the attempt works in Python and not while it syncs, so that threads of one process do not wait
-            for the interpreter all the time: one copies while others sync.
     """
 
     id: str
     budget: Budget
     observer: Observer
     clock: Clock = attrs.field(factory=SystemClock)
-    turn: AbstractContextManager[object] = attrs.field(factory=nullcontext)
 
 
 class RewriteTask(Protocol):

@@ -74,7 +74,7 @@ from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Run
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
-from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import notify_compaction, notify_levels
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -151,7 +151,6 @@ class Compactor:
         self._name = name
         self._place = place
         self._observer = observer
-        self._numbers = StoreNumbers("blobstore", name)
         self.policy: BlobPolicy = policy
         self.damaged: dict[SegmentName, str] = {}
         self.purge: PurgeRules = PurgeRules(purge_tombstones=log.config.purge_tombstones,
@@ -497,20 +496,20 @@ class Compactor:
             observers.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
                        freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
         outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
-        self._numbers.ended(observers, outcome, reason, report.seconds, _moved(report))
+        notify_compaction(observers, "blobstore", self._name, outcome, reason, report.seconds, **_moved(report))
         self._report_levels(observers, done.plan)
 
     def _report_failure(self, observers: Observer, plan: BlobPlan | None, error: Exception, seconds: float) -> None:
         if isinstance(error, Busy) and not isinstance(error, BudgetSpent):
-            self._numbers.ended(observers, "skipped", "busy", seconds, Moved())
+            notify_compaction(observers, "blobstore", self._name, "skipped", "busy", seconds)
             return
         known = own_error(f"compact {self._name}", error)
         if not isinstance(error, CompactlibError):
             self._note(known)
         observers.event(COMPACTION_FAILED, store=self._name, error=str(known))
         report = error.report if isinstance(error, CompactionFailed) else None
-        self._numbers.ended(observers, "failed", type(error).__name__, seconds,
-                            Moved() if report is None else _moved(report))
+        notify_compaction(observers, "blobstore", self._name, "failed", type(error).__name__, seconds,
+                          **{} if report is None else _moved(report))
         if plan is not None and self._log.guard.is_open:
             self._report_levels(observers, plan)
 
@@ -520,12 +519,13 @@ class Compactor:
         there = {info.name: info for info in snapshot.segments}
         seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
         dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
-        self._numbers.levels(observers, StoreLevels(
+        notify_levels(
+            observers, "blobstore", self._name,
             live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
             free_bytes=log.descriptor.capacity_bytes - snapshot.used_bytes,
             capacity_bytes=log.descriptor.capacity_bytes,
             oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
-                                           default=None)))
+                                           default=None))
 
 
 def run_steps(steps: Steps, executor: Executor) -> BlobCompactionReport:
@@ -673,6 +673,6 @@ def _newer(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
         yield from (entry for entry in snapshot.entries_of(info.name) if entry.sequence > sequence)
 
 
-def _moved(report: BlobCompactionReport) -> Moved:
-    return Moved(read=report.copied_bytes, copied=report.bytes_written, freed=report.bytes_freed)
+def _moved(report: BlobCompactionReport) -> dict[str, int]:
+    return {"read": report.copied_bytes, "copied": report.bytes_written, "freed": report.bytes_freed}
 

@@ -20,8 +20,7 @@ from compactlib.blobstore.records import HEADER_BYTES
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, look_at
-from compactlib.files.durable_record import DurableRecord
-from compactlib.files.json_record import JsonRecord
+from compactlib.files.durable_record import DurableRecord, JsonRecord
 
 STATE_NAME = "HARD_DELETE"
 _CRC = struct.Struct("<I")

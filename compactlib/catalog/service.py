@@ -43,7 +43,7 @@ from compactlib.guard import Guard, Run
 from compactlib.kv import Condition
 from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, VerifyReport
-from compactlib.store_numbers import Moved, StoreNumbers
+from compactlib.store_numbers import notify_compaction
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -412,8 +412,7 @@ class CatalogService(Closing):
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
         observer = Observers(self._observer, observer)
-        numbers = StoreNumbers("catalog", self.log.partition.decode(errors="backslashreplace"))
-        began, moved = self.clock.clock.monotonic(), Moved()
+        began, copied, freed = self.clock.clock.monotonic(), 0, 0
         self._guard.require_open()
         try:
             with self._running("compaction", budget) as run:
@@ -425,11 +424,12 @@ class CatalogService(Closing):
             raise
         else:
             outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", report.policy)
-            moved = Moved(copied=report.bytes_written, freed=report.bytes_freed)
+            copied, freed = report.bytes_written, report.bytes_freed
             return report
         finally:
             if self._guard.is_open:
-                numbers.ended(observer, outcome, reason, self.clock.clock.monotonic() - began, moved)
+                notify_compaction(observer, "catalog", self.log.partition.decode(errors="backslashreplace"), outcome,
+                                  reason, self.clock.clock.monotonic() - began, copied=copied, freed=freed)
 
     @contextmanager
     def _running(self, kind: str, budget: Budget | None) -> Iterator[Run]:

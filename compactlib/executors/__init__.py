@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         attempt_task as attempt_task,
         checked_names as checked_names,
         foreign_error as foreign_error,
-        least_bytes as least_bytes,
         new_attempt_id as new_attempt_id,
         own_error as own_error,
         portable as portable,
@@ -32,7 +31,7 @@ else:
     offer(__name__, {
         "compactlib.executors.process_executor": "ProcessExecutor",
         "compactlib.executors.tasks":
-            "CarriedEvents LocalExecutor answers_of attempt_task checked_names foreign_error least_bytes "
-            "new_attempt_id own_error portable portable_error",
+            "CarriedEvents LocalExecutor answers_of attempt_task checked_names foreign_error new_attempt_id own_error "
+            "portable portable_error",
         "compactlib.rewrite": "Attempt Executor RewriteFailure RewriteResult RewriteTask RewrittenFile",
     })

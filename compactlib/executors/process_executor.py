@@ -33,7 +33,6 @@ from compactlib.executors.tasks import (
     attempt_task,
     checked_names,
     foreign_error,
-    least_bytes,
     new_attempt_id,
     portable,
 )
@@ -154,8 +153,7 @@ class _Run:
                     content = future.result()
                     task, limits = running.pop(future)
                     outcome = self._revived(task, content)
-                    left = self._budget.remaining.total_bytes
-                    if workers > 1 and least_bytes(outcome, limits.total_bytes, left):
+                    if workers > 1 and self._fits_alone(outcome, limits):
                         alone.append(task)
                     else:
                         yield self._finished(outcome)
@@ -216,6 +214,13 @@ class _Run:
         for name, fields in events:
             self._observer.event(name, **fields)
         return outcome
+
+    def _fits_alone(self, outcome: RewriteOutcome, limits: BudgetLimits) -> bool:
+        """Whether one piece was too large for the task's share of the total, and all that is left is enough."""
+        error = outcome.error if isinstance(outcome, RewriteFailure) else None
+        needed = error.needed_bytes if isinstance(error, BudgetSpent) else None
+        left = self._budget.remaining.total_bytes
+        return needed is not None and left is not None and (limits.total_bytes or 0) < needed <= left
 
     def _not_started(self, task: RewriteTask) -> RewriteOutcome:
         return self._finished(RewriteFailure(task.name, TaskFailed(

@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import queue
-import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from compactlib._arguments import require_whole
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 
@@ -97,20 +96,6 @@ def foreign_error(task: str, error: BaseException) -> TaskFailed:
 def own_error(task: str, error: Exception) -> CompactlibError:
     """`error` if it is the library's; what describes it, if it is another's."""
     return error if isinstance(error, CompactlibError) else foreign_error(task, error)
-
-
-def least_bytes(outcome: RewriteOutcome, part: int | None, left: int | None) -> int:
-    """What part of the total a task needs at least that one piece was too large for, where there is enough of the
-    whole: to be tried again with that; 0 for all other outcomes. For authors of executors.
-
-    Args:
-        outcome: of an attempt, whose spent bytes were charged.
-        part: what it was given of the total; `None`: there is none.
-        left: what is left of the whole.
-    """
-    error = outcome.error if isinstance(outcome, RewriteFailure) else None
-    needed = error.needed_bytes if isinstance(error, BudgetSpent) else None
-    return 0 if needed is None or part is None or left is None or not part < needed <= left else needed
 
 
 def portable(outcome: RewriteOutcome, dumps: Callable[[object], bytes] = pickle.dumps) -> RewriteOutcome:
@@ -217,53 +202,43 @@ class LocalExecutor:
         such as a task's `KeyboardInterrupt`, is raised from it in the same way.
         """
         listed = checked_names(tasks)
-        # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
-        lent = (Budget() if budget is None else budget).child()
-        told: Observer = Observers(observer)
+        # A child, so that leaving the iterator cancels the running tasks and not the caller's budget.
+        child = (Budget() if budget is None else budget).child()
+        return (self._run_here if self._workers == 1 else self._run_threads)(listed, child, Observers(observer))
 
-        turn = threading.Lock()
+    def _attempt(self, task: RewriteTask, budget: Budget, observer: Observer) -> RewriteOutcome:
+        return attempt_task(task, Attempt(self._attempt_id(), budget, observer, self._clock))
 
-        finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
-        if self._workers > 1:
-            told = _Queued(finished, told)
-
-        def run_one(task: RewriteTask) -> RewriteOutcome:
-            return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock, turn))
-
-        if self._workers == 1:
-            return self._run_here(listed, run_one)
-        return self._run_threads(listed, run_one, lent, finished)
-
-    def _run_here(self, tasks: Sequence[RewriteTask],
-                  run_one: Callable[[RewriteTask], RewriteOutcome]) -> Generator[RewriteOutcome, None, None]:
+    def _run_here(self, tasks: Sequence[RewriteTask], budget: Budget,
+                  observer: Observer) -> Generator[RewriteOutcome, None, None]:
         for task in tasks:
-            yield run_one(task)
+            yield self._attempt(task, budget, observer)
 
-    def _run_threads(self, tasks: Sequence[RewriteTask], run_one: Callable[[RewriteTask], RewriteOutcome], lent: Budget,
-                     finished: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]],
-                     ) -> Generator[RewriteOutcome, None, None]:
-        # Imported by executors that use threads: it takes as long as all the rest of this module.
+    def _run_threads(self, tasks: Sequence[RewriteTask], budget: Budget,
+                     observer: Observer) -> Generator[RewriteOutcome, None, None]:
+        # Imported here, because the import takes as long as the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
 
+        news: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
+        queued = _Queued(news, observer)
         waiting = iter(tasks)
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")
         unfinished = 0
         try:
             while True:
                 for task in itertools.islice(waiting, 2 * self._workers - unfinished):
-                    pool.submit(run_one, task).add_done_callback(finished.put)
+                    pool.submit(self._attempt, task, budget, queued).add_done_callback(news.put)
                     unfinished += 1
                 if not unfinished:
                     return
-                news = finished.get()
-                if isinstance(news, partial):
-                    news()
+                item = news.get()
+                if isinstance(item, partial):
+                    item()
                 else:
-                    outcome = news.result()
                     unfinished -= 1
-                    yield outcome
+                    yield item.result()
         finally:
-            lent.cancel()
+            budget.cancel()
             pool.shutdown(wait=True, cancel_futures=True)
 
     def __repr__(self) -> str:

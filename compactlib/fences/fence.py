@@ -36,7 +36,7 @@ import attrs
 from compactlib._arguments import require_seconds
 from compactlib.errors import Busy, InvalidInput
 from compactlib.fences.errors import CommittedOtherwise, FencedOff, OtherLog
-from compactlib.files.json_record import JsonRecord
+from compactlib.files.durable_record import JsonRecord
 from compactlib.guard import take_within
 
 MAX_TOKEN = (1 << 64) - 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from compactlib._closing import Closing
 from compactlib.commandlog.errors import NoAnswer, NotLeader
@@ -44,7 +44,7 @@ from compactlib.scheduler.update import (
     Ticked,
 )
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
-from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import notify_compaction, notify_levels
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
 """A snapshot was not written, or not surely; it is tried again after an eighth of the commands: `error`."""
@@ -52,7 +52,7 @@ LEFTOVERS_STAY = "scheduler_leftovers_stay"
 """A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
 _BYTES_A_COMMAND = 1024
 """Of a snapshot, so many bytes are written for each command that it covers anew."""
-_NUMBERS = StoreNumbers("scheduler", "scheduler")
+_LABELS: Final = ("scheduler", "scheduler")  # kind and store
 _GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
 ResultT = TypeVar("ResultT")
 
@@ -193,11 +193,10 @@ class Scheduler(Closing):
     def _notify(self, name: str, fields: dict[str, Any]) -> None:
         self._observer.event(name, **fields)
         if name == JOB_COMPLETED:
-            _NUMBERS.ended(self._observer, "done", "job", fields["seconds"], Moved(
-                read=fields["source_bytes"], copied=fields["output_bytes"],
-                freed=fields["source_bytes"] - fields["output_bytes"]))
+            notify_compaction(self._observer, *_LABELS, "done", "job", fields["seconds"], read=fields["source_bytes"],
+                              copied=fields["output_bytes"], freed=fields["source_bytes"] - fields["output_bytes"])
         elif name in _GIVEN_UP:
-            _NUMBERS.ended(self._observer, "failed", _GIVEN_UP[name], None, Moved())
+            notify_compaction(self._observer, *_LABELS, "failed", _GIVEN_UP[name], None)
 
     # -- reading it
 
@@ -266,7 +265,7 @@ class Scheduler(Closing):
                 snapshots.save(self._log.term, index, data)
                 self._snapshot_index, self._snapshot_bytes, self._refused_index = index, len(data), 0
                 self._clean_up(snapshots, index)
-                _NUMBERS.levels(self._observer, levels)
+                notify_levels(self._observer, *_LABELS, **levels)
             return self._snapshot_index
 
     def _clean_up(self, snapshots: SnapshotStore, index: int) -> None:
@@ -327,11 +326,10 @@ class Scheduler(Closing):
         return f"Scheduler({self._log!r}, {self._machine.state!r})"
 
 
-def _levels_of(state: SchedulerState) -> StoreLevels:
+def _levels_of(state: SchedulerState) -> dict[str, Any]:
     """What waits to be compacted and what to be deleted."""
     first = state.jobs.first_lease()
     oldest = next(iter(state.tombstones), None)
-    return StoreLevels(
-        live_bytes=state.jobs.size_bytes,
-        oldest_lease_seconds=None if first is None else first - state.config.lease_seconds,
-        oldest_unreclaimed_seconds=None if oldest is None else oldest.appended_at)
+    return {"live_bytes": state.jobs.size_bytes,
+            "oldest_lease_seconds": None if first is None else first - state.config.lease_seconds,
+            "oldest_unreclaimed_seconds": None if oldest is None else oldest.appended_at}

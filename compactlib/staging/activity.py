@@ -28,7 +28,7 @@ from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
-from compactlib.store_numbers import Moved, StoreNumbers
+from compactlib.store_numbers import notify_compaction
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
@@ -98,7 +98,7 @@ def report_commit(observer: Observer, repository: str, outcome: str, seconds: fl
 def report_compaction(observer: Observer, repository: str, branch: str,
                       ended: StagingCompactionReport | CompactlibError, seconds: float, policy: str) -> str:
     """Report how a compaction went, and return it as a label; what it replaced is freed only when it is collected."""
-    moved = Moved()
+    read = copied = 0
     fields: dict[str, object] = {"repository": repository, "branch": branch, "seconds": seconds}
     if isinstance(ended, LostRace):
         name, outcome, reason = "lost_race", "skipped", "busy"
@@ -112,12 +112,12 @@ def report_compaction(observer: Observer, repository: str, branch: str,
     else:
         name, outcome, reason = "compacted", "done", policy
         applied = ended.applied
-        moved = Moved(read=applied.bytes_read, copied=applied.bytes_written)
+        read, copied = applied.bytes_read, applied.bytes_written
         for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
                                ("written", applied.ranges_written)):
             observer.event(f"staging_ranges_{counter}", add=value, repository=repository)
         fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
                    "added": applied.added, "changed": applied.changed, "removed": applied.removed}
-    StoreNumbers("staging", repository).ended(observer, outcome, reason, seconds, moved)
+    notify_compaction(observer, "staging", repository, outcome, reason, seconds, read=read, copied=copied)
     observer.event("staging_compaction", **fields, outcome=name)
     return name

@@ -31,7 +31,7 @@ from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import CommitId
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
-from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import notify_bytes, notify_levels
 
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0
@@ -222,12 +222,12 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
 
 def _report_levels(context: StagingContext, collected: Collected) -> None:
     """Live and dead are files of ranges and metaranges, as the collection has found them."""
-    numbers = StoreNumbers("staging", context.repository)
-    numbers.moved(context.observer, Moved(freed=collected.bytes_freed))
+    notify_bytes(context.observer, "staging", context.repository, freed=collected.bytes_freed)
     # A store that refuses this takes nothing back of what was done.
     with contextlib.suppress(CompactlibError):
         room = context.committed.available_bytes()
-        numbers.levels(context.observer, StoreLevels(
+        notify_levels(
+            context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.marks()), default=None)))
+            oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.marks()), default=None))

@@ -14,8 +14,7 @@ from compactlib.codec import FieldError
 from compactlib.errors import CompactlibError, CorruptData, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.files.disk import sync_names
-from compactlib.files.durable_record import DurableRecord
-from compactlib.files.json_record import JsonRecord
+from compactlib.files.durable_record import DurableRecord, JsonRecord
 from compactlib.testing import RecordingFiles, explore_crashes, explore_kills, record
 from tests.tools.faults.plan import FailingFiles
 

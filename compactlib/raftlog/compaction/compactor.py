@@ -62,7 +62,7 @@ from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.segment.segment_list import between
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
-from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
+from compactlib.store_numbers import notify_compaction, notify_levels
 
 if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable
@@ -463,17 +463,18 @@ class Compactor:
         if os.path.basename(above) == LOGS_FOLDER:
             # Of a store with many: ids are often the same in each.
             name = f"{os.path.basename(os.path.dirname(above))}/{name}"
-        numbers = StoreNumbers("raftlog", name)
-        numbers.ended(observer, *outcome, seconds, Moved() if report is None else Moved(
-            read=report.bytes_read, copied=report.bytes_written, freed=report.bytes_freed))
+        read, copied, freed = (0, 0, 0) if report is None else (report.bytes_read, report.bytes_written,
+                                                                report.bytes_freed)
+        notify_compaction(observer, "raftlog", name, *outcome, seconds, read=read, copied=copied, freed=freed)
         with contextlib.suppress(CompactlibError):
             view, room = self.view(), room_in(self._files, self._folder)
-            numbers.levels(observer, StoreLevels(
+            notify_levels(
+                observer, "raftlog", name,
                 live_bytes=sum(each.live_bytes for each in view.segments),
                 dead_bytes=sum(each.dead_bytes for each in view.segments), free_bytes=room,
                 capacity_bytes=None if room is None else sum(each.file_bytes for each in view.segments) + room,
                 oldest_lease_seconds=self._segments.oldest_lease(),
-                oldest_unreclaimed_seconds=self._segments.oldest_dropped()))
+                oldest_unreclaimed_seconds=self._segments.oldest_dropped())
 
 
 def _entered(fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:

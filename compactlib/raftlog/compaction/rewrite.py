@@ -70,15 +70,12 @@ class CompactSegments:
         began = attempt.clock.monotonic()
         path = os.path.join(self.folder, f"{self.name}.{attempt.id}")
         with contextlib.ExitStack() as stack:
-            turn = stack.enter_context(contextlib.ExitStack())
-            turn.enter_context(attempt.turn)
             copier = stack.enter_context(idle_copier())
             parts = [copier.part(stack, source.path, source.live, source.ref) for source in self.sources]
             out = self.files.create(path)
             try:
                 try:
                     file, bytes_read = self._write(out, copier, parts, attempt)
-                    turn.close()
                     out.sync()
                 finally:
                     out.close()

@@ -15,8 +15,7 @@ import attrs
 
 from compactlib.errors import Conflict, InvalidInput, Stale
 from compactlib.files.disk import Files, LocalFiles, StrPath
-from compactlib.files.durable_record import DurableRecord
-from compactlib.files.json_record import JsonRecord
+from compactlib.files.durable_record import DurableRecord, JsonRecord
 from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.values import MAX_INDEX
 
