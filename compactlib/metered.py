@@ -55,6 +55,27 @@ def metered(store: StoreT, observer: Observer, *, name: str, clock: Clock | None
     return cast("StoreT", _Metered(store, observer, name, SystemClock() if clock is None else clock))
 
 
+class _Request:
+    """Times the calls that make up one request, and keeps the outcome of the last one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.seconds = 0.0
+        self.outcome = "ok"
+
+    def call(self, act: Callable[[], Any]) -> Any:
+        began, self.outcome = self._clock.monotonic(), "error"
+        try:
+            answer = act()
+            self.outcome = "ok"
+        except CompactlibError as error:
+            self.outcome = type(error).__name__
+            raise
+        finally:
+            self.seconds += self._clock.monotonic() - began
+        return answer
+
+
 class _Metered(Closing):
     """Passes everything on to a store, and reports what of it is a request."""
 
@@ -96,34 +117,20 @@ class _Metered(Closing):
         return entries
 
     def list(self, *args: Any, **named: Any) -> Iterator[ObjectInfo]:
-        waited, outcome = 0.0, "ok"
-
-        def listed(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-            nonlocal waited, outcome
-            try:
-                while True:
-                    began = self._clock.monotonic()
-                    try:
-                        info = next(listing)
-                    except StopIteration:
-                        return
-                    except BaseException as error:
-                        outcome = _outcome(error)
-                        raise
-                    finally:
-                        waited += self._clock.monotonic() - began
-                    yield info
-            finally:
-                self.report("list", waited, outcome)
-
-        began = self._clock.monotonic()
+        request = _Request(self._clock)
         try:
-            listing = iter(cast("ObjectStore", self._store).list(*args, **named))
-        except BaseException as error:
-            self.report("list", self._clock.monotonic() - began, _outcome(error))
-            raise
-        waited = self._clock.monotonic() - began
-        return listed(listing)
+            listing = request.call(lambda: iter(cast("ObjectStore", self._store).list(*args, **named)))
+        finally:
+            if request.outcome != "ok":
+                self.report("list", request)
+        return self._listed(listing, request)
+
+    def _listed(self, listing: Iterator[ObjectInfo], request: _Request) -> Iterator[ObjectInfo]:
+        try:
+            while (info := request.call(functools.partial(next, listing, None))) is not None:
+                yield info
+        finally:
+            self.report("list", request)
 
     def close(self) -> None:
         self._store.close()
@@ -135,19 +142,16 @@ class _Metered(Closing):
 
     def timed(self, operation: str, act: Callable[[], Any]) -> Any:
         """Carry out a request and report it."""
-        began, outcome = self._clock.monotonic(), "ok"
+        request = _Request(self._clock)
         try:
-            return act()
-        except BaseException as error:
-            outcome = _outcome(error)
-            raise
+            return request.call(act)
         finally:
-            self.report(operation, self._clock.monotonic() - began, outcome)
+            self.report(operation, request)
 
-    def report(self, operation: str, seconds: float, outcome: str) -> None:
+    def report(self, operation: str, request: _Request) -> None:
         labels = {"store": self._name, "operation": operation}
-        notify(self._observer, f"{self._family}_request_seconds", sample=seconds, **labels)
-        notify(self._observer, f"{self._family}_requests", add=1, **labels, outcome=outcome)
+        notify(self._observer, f"{self._family}_request_seconds", sample=request.seconds, **labels)
+        notify(self._observer, f"{self._family}_requests", add=1, **labels, outcome=request.outcome)
 
     def count_bytes(self, direction: str, operation: str, size: int | None) -> None:
         if size is not None:
@@ -164,7 +168,3 @@ def _size_of(content: object) -> int | None:
     if isinstance(content, Sequence):
         return sum(_size_of(each) or 0 for each in content)
     return None
-
-
-def _outcome(error: BaseException) -> str:
-    return type(error).__name__ if isinstance(error, CompactlibError) else "error"

@@ -84,11 +84,7 @@ class PeriodicService:
                 self._budget = Budget(clock=self._clock)
             self._woken = True
             self._thread = threading.Thread(target=self._run, args=(self._budget,), name=self.name, daemon=True)
-            try:
-                self._thread.start()
-            except BaseException:
-                self._thread = None
-                raise
+            self._thread.start()
 
     def wake(self) -> None:
         """Have the function called now, or once more after the present call."""
@@ -131,7 +127,7 @@ class PeriodicService:
         self.cancel()
         if is_mine(self._held):
             raise Busy(f"{self.name} cannot wait for its own end; it ends when its function returns")
-        if self._thread is not None:
+        if self._thread is not None and self.is_running:
             self._thread.join(wait_seconds)
         taken: list[bool] = []
         try:

@@ -41,8 +41,8 @@ def notify_compaction(observer: Observer, kind: str, store: str, outcome: str, r
 
 def notify_bytes(observer: Observer, kind: str, store: str, *, read: int = 0, copied: int = 0, freed: int = 0) -> None:
     """Count bytes moved. Zeros are sent too, so that each series exists from the start; growth counts as 0 freed."""
-    for name, value in (("read", read), ("copied", copied), ("freed", freed)):
-        observer.event(f"store_{name}_bytes", add=max(0, value), kind=kind, store=store)
+    for name, value in (("store_read_bytes", read), ("store_copied_bytes", copied), ("store_freed_bytes", freed)):
+        observer.event(name, add=max(0, value), kind=kind, store=store)
 
 
 def notify_levels(observer: Observer, kind: str, store: str, *, live_bytes: int, dead_bytes: int | None = None,
@@ -61,9 +61,9 @@ def notify_levels(observer: Observer, kind: str, store: str, *, live_bytes: int,
         oldest_lease_seconds: when the oldest lease was taken, in seconds since the epoch.
         oldest_unreclaimed_seconds: when the oldest garbage became garbage, in seconds since the epoch.
     """
-    levels = {"live_bytes": live_bytes, "dead_bytes": dead_bytes, "free_bytes": free_bytes,
-              "capacity_bytes": capacity_bytes, "oldest_lease_seconds": oldest_lease_seconds,
-              "oldest_unreclaimed_seconds": oldest_unreclaimed_seconds}
+    levels = {"store_live_bytes": live_bytes, "store_dead_bytes": dead_bytes, "store_free_bytes": free_bytes,
+              "store_capacity_bytes": capacity_bytes, "store_oldest_lease_seconds": oldest_lease_seconds,
+              "store_oldest_unreclaimed_seconds": oldest_unreclaimed_seconds}
     for name, value in levels.items():
         if value is not None or name.endswith("_seconds"):
-            observer.event(f"store_{name}", kind=kind, store=store, value=value)
+            observer.event(name, kind=kind, store=store, value=value)

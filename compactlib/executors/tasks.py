@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import pickle
 import queue
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_LOGGER = logging.getLogger("compactlib.executors")
 MAX_NAME_CHARS = 1000
 """The longest name a task may have."""
 MAX_MESSAGE_CHARS = 2000
@@ -148,23 +146,17 @@ def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budg
         Exception: whatever the executor raises.
     """
     waiting = dict.fromkeys(task.name for task in tasks)
-    given: object = executor.run(tasks, budget=budget, observer=observer)
+    given: Iterator[object] = iter(executor.run(tasks, budget=budget, observer=observer))
     try:
-        for outcome in given if isinstance(given, Iterable) else [given]:
+        for outcome in given:
             if not isinstance(outcome, RewriteResult | RewriteFailure) or outcome.task not in waiting:
                 raise InvalidInput(f"the executor {executor!r} answered {outcome!r:.200}; it must give one outcome for "
                                    f"each of the tasks it was given: see Executor.run")
             del waiting[outcome.task]
             yield outcome
     finally:
-        # Not every iterator can be left.
-        close = getattr(given, "close", None)
-        if close is not None:
-            try:
-                close()
-            except Exception as error:
-                _LOGGER.warning("closing the answers of %r raised %r; the work goes on", executor, error,
-                                exc_info=error)
+        if isinstance(given, Generator):
+            given.close()
     for name in waiting:
         yield RewriteFailure(name, InvalidInput(f"the executor {executor!r} gave no outcome for the task {name!r}; it "
                                                 f"must give one for each: see Executor.run"))

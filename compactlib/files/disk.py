@@ -135,28 +135,22 @@ def _size_of(pieces: Sequence[Buffer]) -> int:
 class LocalOutFile:
     """An `OutFile` on the local disk. The last reference closes it: after an interrupt there may be no owner."""
 
-    _fd: int = -1
+    _descriptors: list[int] | tuple[()] = ()  # one, while it is open
 
     def __init__(self, path: StrPath, flags: int, mode: int = 0) -> None:
         self._path = os.fspath(path)
-        descriptors: list[int] = []
-        try:
-            with _Named("create" if flags & os.O_CREAT else "open", path):
-                open_into(descriptors, path, flags | os.O_RDWR, mode)
-        except BaseException:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise
-        self._fd = descriptors[0]
+        self._descriptors = []
+        with _Named("create" if flags & os.O_CREAT else "open", path):
+            open_into(self._descriptors, path, flags | os.O_RDWR, mode)
 
     @property
     def path(self) -> str:
         return self._path
 
     def fileno(self) -> int:
-        if self._fd < 0:
+        if not self._descriptors:
             raise Closed(f"{self._path} was closed; open it again to change it")
-        return self._fd
+        return self._descriptors[0]
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
         # No `_Named`: small appends make three of these each.
@@ -197,15 +191,15 @@ class LocalOutFile:
             os.fsync(self.fileno())
 
     def close(self) -> None:
-        if self._fd >= 0:
+        if self._descriptors:
             with _Named("close", self._path):
-                # Forgotten first: the system may give the number to another file at once, which must not be written to.
-                descriptor, self._fd = self._fd, -1
-                os.close(descriptor)
+                # Removed first: the system may give the number to another file at once, which must not be written to.
+                # One call of C does both, so that no interrupt comes between them.
+                list(map(os.close, map(self._descriptors.pop, [-1])))
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self._descriptors:
+            os.close(self._descriptors[0])
 
     def __repr__(self) -> str:
         return f"LocalOutFile({self._path!r})"
@@ -382,7 +376,7 @@ def _remove_leftover(files: Files, temporary: str) -> None:
 def _removed_on_failure(files: Files, temporary: str) -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except Exception:
         with contextlib.suppress(StorageError):
             files.unlink(temporary)
         raise

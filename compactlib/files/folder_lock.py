@@ -57,7 +57,7 @@ class FolderLock(OfOneProcess):
             with contextlib.suppress(OSError):
                 # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
                 os.pwrite(self._descriptors[-1], f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
-        except BaseException:
+        except Exception:
             self.release()
             raise
 

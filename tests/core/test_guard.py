@@ -19,7 +19,7 @@ from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.guard import Guard, Run
 from compactlib.testing.interrupts import Interrupted, interruptions
 from tests.core import toy_store
-from tests.core.toy_store import ToyLog, ToyStore
+from tests.core.toy_store import ToyStore
 
 FILES = (str(toy_store.__file__),)
 EVERY = 10_000
@@ -345,33 +345,6 @@ def test_an_interrupt_at_any_place_of_a_run_ends_it() -> None:
     assert len(kept) > 20
 
 
-def test_one_failed_log_of_a_thousand_closes_no_other(tmp_path: Path) -> None:
-    names = [f"{number:04}" for number in range(1_000)]
-    fails: list[bool] = []
-    with ToyStore(tmp_path, []) as store:
-        def sync(descriptor: int) -> None:
-            if fails:
-                raise OSError(5, "Input/output error")
-
-        store.logs = {name: ToyLog(tmp_path / f"{name}.log", sync) for name in names}
-        for name in names:
-            store.log(name).append(b"one")
-        failed = store.log("0500")
-        fails.append(True)
-        with pytest.raises(OSError, match="Input/output"):
-            failed.append(b"two")
-        fails.clear()
-        with pytest.raises(Closed, match="the log 0500 was left in the middle of an append"):
-            failed.append(b"three")
-        assert all(store.log(name).append(b"two") == 2 for name in names if name != "0500")
-        again = store.log("0500")
-        assert again is not failed
-        assert again.append(b"last") == 3
-        assert all(store.log(name).guard.is_open for name in names)
-        for name in names:
-            store.log(name).close()
-
-
 def in_child(check: Callable[[], object]) -> None:
     """Fork, check there, and raise here if that has failed or hangs."""
     reading, writing = os.pipe()
@@ -463,21 +436,6 @@ def test_a_fork_waits_while_a_folder_is_being_locked(tmp_path: Path) -> None:
     thread.join()
     other.join()
     assert forked.is_set()
-
-
-def test_a_child_of_a_fork_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
-    store = ToyStore(tmp_path, ["a"])
-    stop, stopping = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(stopping)
-        os.read(stop, 1)
-        os._exit(0)
-    store.close()
-    ToyStore(tmp_path, ["a"]).close()
-    os.close(stopping)
-    os.waitpid(child, 0)
-    os.close(stop)
 
 
 def test_a_guard_that_nobody_has_is_forgotten() -> None:

@@ -10,34 +10,6 @@ from compactlib.errors import InvalidInput
 from compactlib.lru import Lru
 
 
-def test_the_value_used_longest_ago_goes_first() -> None:
-    cache: Lru[str, int] = Lru(max_entries=2)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    assert cache.get("a") == 1
-    cache.put("c", 3)
-    assert [cache.get(key) for key in "abc"] == [1, None, 3]
-
-
-def test_it_is_bounded_by_size() -> None:
-    cache: Lru[str, int] = Lru(max_bytes=100)
-    for number in range(50):
-        cache.put(str(number % 7), number, number)
-        assert sum(value for _, value in cache.items()) <= 100
-    cache.put("large", 0, 101)
-    assert cache.get("large") is None
-    cache.drop("48")
-    cache.drop("none")
-
-
-def test_it_can_be_emptied() -> None:
-    cache: Lru[int, int] = Lru(max_entries=3, max_bytes=10)
-    cache.put(1, 1, 4)
-    cache.clear()
-    assert (len(cache), cache.items()) == (0, [])
-    assert repr(cache) == "Lru(0 values, 0 bytes; at most 3 values and at most 10 bytes)"
-
-
 @pytest.mark.parametrize("bounds", [{"max_entries": -1}, {"max_bytes": -1}])
 def test_a_bound_below_nothing_is_refused(bounds: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="a cache cannot hold less than nothing"):

@@ -18,13 +18,12 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock, SystemClock
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.executors import Executor, ProcessExecutor, RewriteFailure, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.errors import BudgetSpent, CompactlibError, TaskFailed
+from compactlib.executors import Executor, ProcessExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome
 from compactlib.testing.executors import (
     DieTask,
-    FixedTask,
     WriteTask,
     by_name,
     error_of,
@@ -157,12 +156,6 @@ def test_tasks_that_do_not_survive_the_way_are_failures_of_their_own(tmp_path: P
     assert (lost.task, lost.kind) == ("lost", "LookupError")
     assert "nobody here knows lost" in str(lost)
     result_of(outcomes["sound"])
-
-
-def test_tasks_and_results_larger_than_a_pipe_come_through() -> None:
-    files = tuple(RewrittenFile(f"/a/rather/long/path/{number}", number, number, number) for number in range(4000))
-    outcomes = ran(ProcessExecutor(2), [FixedTask(name, files, 1, 1.0) for name in "abc"])
-    assert all(result_of(outcome).files == files for outcome in outcomes.values())
 
 
 def test_the_caller_is_at_most_one_task_behind_each_worker(tmp_path: Path) -> None:
@@ -326,11 +319,3 @@ def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path
 
 
 # --------------------------------------------------------------------------------------------------------------- input
-
-
-def test_impossible_numbers_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="workers is 0; it must be a whole number, at least 1"):
-        ProcessExecutor(0)
-    with pytest.raises(InvalidInput, match="grace_seconds"):
-        ProcessExecutor(1, grace_seconds=-1)
-    assert repr(ProcessExecutor(2)) == "ProcessExecutor(workers=2)"

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.codec import FieldError
-from compactlib.errors import CompactlibError, CorruptData, StorageError, Unsupported
+from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.files.disk import sync_names
 from compactlib.files.durable_record import DurableRecord, JsonRecord
@@ -117,19 +116,3 @@ def test_damage_is_found_and_another_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "VOTE").write_bytes(newer.encode(vote(7)))
     with pytest.raises(Unsupported, match="version 2"):
         kept.read()
-
-
-def test_value_that_does_not_fit_is_named_by_its_field(tmp_path: Path) -> None:
-    wrong: Any = Vote("seven")  # type: ignore[arg-type]
-    with pytest.raises(FieldError, match="term is 'seven'"):
-        kept_in(tmp_path).write(wrong)
-    assert list(tmp_path.iterdir()) == []
-
-    @attrs.frozen
-    class Other:
-        name: str
-
-    other: JsonRecord[Other] = JsonRecord("vote", b"CLTESTVT", 1, Other)
-    (tmp_path / "VOTE").write_bytes(other.encode(Other("x")))
-    with pytest.raises(CompactlibError, match="term: a field of a Vote"):
-        kept_in(tmp_path).read()

@@ -63,14 +63,6 @@ def test_a_new_file_is_written_read_back_and_opened_again(tmp_path: Path) -> Non
     assert (tmp_path / "a").read_bytes() == b"xyzabc"
 
 
-def test_truncate_extends_with_zeros(tmp_path: Path) -> None:
-    out = FILES.create(tmp_path / "a")
-    out.write_at(0, [b"a"])
-    out.truncate(4)
-    out.close()
-    assert (tmp_path / "a").read_bytes() == b"a\0\0\0"
-
-
 def test_more_pieces_than_the_system_takes_at_once_of_any_kind(tmp_path: Path) -> None:
     kinds: list[Callable[[bytes], Any]] = [bytes, bytearray, memoryview, lambda data: memoryview(data)[:2],
                                            lambda data: array.array("H", data + bytes(len(data) % 2)), lambda _: b""]
@@ -81,14 +73,6 @@ def test_more_pieces_than_the_system_takes_at_once_of_any_kind(tmp_path: Path) -
     assert out.write_at(7 + len(whole), tuple(pieces)) == len(whole)
     out.close()
     assert (tmp_path / "a").read_bytes() == bytes(7) + whole + whole
-
-
-def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
-    out = FILES.create(tmp_path / "a")
-    assert out.write_at(10, []) == 0
-    assert out.write_at(10, [b"", b""]) == 0
-    out.close()
-    assert (tmp_path / "a").read_bytes() == b""
 
 
 @settings(max_examples=60, deadline=None)
@@ -273,13 +257,6 @@ def test_names_come_and_go(tmp_path: Path) -> None:
     assert list_folder(tmp_path) == ["d"]
 
 
-def test_a_rename_replaces(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"new")
-    (tmp_path / "b").write_bytes(b"old")
-    FILES.rename(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == b"new"
-
-
 def test_a_symbolic_link_is_linked_itself(tmp_path: Path) -> None:
     (tmp_path / "s").symlink_to("nowhere")
     FILES.link(tmp_path / "s", tmp_path / "t")
@@ -320,23 +297,6 @@ def test_what_the_disk_refuses_is_named(tmp_path: Path, case: str) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (again.operation, again.path, again.errno, str(again)) == (operation, error.path, number, str(error))
-
-
-@pytest.mark.parametrize(("number", "kind"), [
-    (errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EFBIG, DiskFull),
-    (errno.EROFS, ReadOnly), (errno.EACCES, ReadOnly), (errno.EPERM, ReadOnly),
-    (errno.EIO, StorageError), (errno.ENOENT, StorageError),
-])
-def test_error_numbers_have_names(number: int, kind: type[StorageError]) -> None:
-    error = StorageError.from_os(OSError(number, "told"), "write", Path("some/file"))
-    assert type(error) is kind
-    assert (error.operation, error.path, error.errno) == ("write", "some/file", number)
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.errno, str(again)) == (kind, number, str(error))
-
-
-def test_an_error_without_a_number_is_an_input_output_error() -> None:
-    assert StorageError.from_os(OSError("odd"), "sync", "a").errno == errno.EIO
 
 
 @pytest.fixture
@@ -424,14 +384,6 @@ def test_a_leftover_temporary_name_is_replaced(tmp_path: Path, leftover: str) ->
     assert list_folder(tmp_path) == ["a"]
 
 
-def test_a_symbolic_link_is_replaced_and_what_it_led_to_is_not(tmp_path: Path) -> None:
-    (tmp_path / "b").write_bytes(b"b")
-    (tmp_path / "a").symlink_to("b")
-    write_durably(FILES, tmp_path / "a", [b"new"])
-    assert not (tmp_path / "a").is_symlink()
-    assert (tmp_path / "b").read_bytes() == b"b"
-
-
 def test_any_error_removes_the_temporary_name(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(BufferError):
@@ -476,127 +428,8 @@ def test_a_durable_write_survives_a_crash_at_every_point(tmp_path: Path, leftove
     explore_crashes(record(tmp_path, work), check, limit_per_point=1 << 12)
 
 
-@pytest.mark.parametrize("number", range(1, 6))
-def test_a_refused_durable_write_and_the_next_one_survive_a_crash(tmp_path: Path, number: int) -> None:
-    (tmp_path / "a").write_bytes(CONTENTS[0])
-
-    def work(folder: Path, files: RecordingFiles) -> None:
-        with pytest.raises(DiskFull):
-            write_durably(files, folder / "a", [CONTENTS[1]])
-        write_durably(files, folder / "a", [CONTENTS[2]])
-        files.acknowledge(2)
-
-    def check(folder: Path, acknowledged: Sequence[int]) -> None:
-        assert (folder / "a").read_bytes() in ([CONTENTS[2]] if acknowledged else list(CONTENTS.values()))
-
-    explore_crashes(record(tmp_path, work, files=FailingFiles(fail_at=number, short_write=True)), check)
-
-
-# ---------------------------------------------------------------------------------------------- replacing by links
-
-
-def link_up(files: Files, folder: Path, kind: str) -> None:
-    if kind == "symlink":
-        replace_with_symlink(files, "source", folder / "a")
-    else:
-        replace_with_link(files, folder / "source", folder / "a")
-
-
-def is_linked(folder: Path, kind: str) -> bool:
-    if kind == "symlink":
-        return (folder / "a").is_symlink() and os.readlink(folder / "a") == "source"
-    return os.path.samestat((folder / "a").lstat(), (folder / "source").lstat())
-
-
-@pytest.fixture(params=["symlink", "link"])
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """How `a` is replaced by `source`; both are there."""
-    (tmp_path / "a").write_bytes(b"old")
-    (tmp_path / "source").write_bytes(b"new")
-    return str(request.param)
-
-
-@pytest.mark.parametrize("leftover", ["", ".link", ".swap"])
-def test_a_name_becomes_a_link(tmp_path: Path, kind: str, leftover: str) -> None:
-    if leftover:
-        (tmp_path / ("a" + leftover)).symlink_to("nowhere")
-    link_up(FILES, tmp_path, kind)
-    assert is_linked(tmp_path, kind)
-    assert (tmp_path / "a").read_bytes() == b"new"
-    mine = ".link" if kind == "symlink" else ".swap"
-    assert list_folder(tmp_path) == ["a", *(["a" + leftover] if leftover not in ("", mine) else []), "source"]
-
-
-def test_a_name_that_was_not_there_becomes_a_link(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "a").unlink()
-    link_up(FILES, tmp_path, kind)
-    assert is_linked(tmp_path, kind)
-
-
-def test_linking_again_leaves_no_third_name(tmp_path: Path, kind: str) -> None:
-    """A rename of one name of a file over another does nothing, so the temporary name would stay."""
-    for _ in range(3):
-        link_up(FILES, tmp_path, kind)
-        assert list_folder(tmp_path) == ["a", "source"]
-        assert (tmp_path / "source").stat().st_nlink == (1 if kind == "symlink" else 2)
-
-
-def test_linking_again_removes_what_a_crash_left(tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"new")
-    os.link(tmp_path / "source", tmp_path / "a")
-    os.link(tmp_path / "source", tmp_path / "a.swap")
-    replace_with_link(FILES, tmp_path / "source", tmp_path / "a")
-    assert list_folder(tmp_path) == ["a", "source"]
-
-
-def test_a_symbolic_link_to_the_source_is_replaced_by_a_hard_one(tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"new")
-    (tmp_path / "a").symlink_to("source")
-    replace_with_link(FILES, tmp_path / "source", tmp_path / "a")
-    assert is_linked(tmp_path, "link")
-
-
-def test_linking_to_nothing_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    with pytest.raises(StorageError):
-        replace_with_link(FILES, tmp_path / "source", tmp_path / "a")
-    assert list_folder(tmp_path) == ["a"]
-
-
-def test_each_refused_link_leaves_the_old_name_alone(tmp_path: Path, kind: str) -> None:
-    for number in (1, 2):
-        with pytest.raises(DiskFull):
-            link_up(FailingFiles(fail_at=number), tmp_path, kind)
-        assert list_folder(tmp_path) == ["a", "source"]
-        assert (tmp_path / "a").read_bytes() == b"old"
-
-
-def test_linking_survives_a_crash_at_every_point(tmp_path: Path, kind: str) -> None:
-    def work(folder: Path, files: RecordingFiles) -> None:
-        link_up(files, folder, kind)
-        files.sync_folder(folder)
-        files.acknowledge("linked")
-        link_up(files, folder, kind)
-        files.sync_folder(folder)
-
-    def check(folder: Path, acknowledged: Sequence[str]) -> None:
-        assert is_linked(folder, kind) if acknowledged else (folder / "a").read_bytes() in (b"old", b"new")
-        link_up(FILES, folder, kind)
-        assert is_linked(folder, kind)
-        assert list_folder(folder) == ["a", "source"]
-        assert (folder / "source").stat().st_nlink == (1 if kind == "symlink" else 2)
-
-    explore_crashes(record(tmp_path, work), check, limit_per_point=1 << 12)
-
 
 # -------------------------------------------------------------------------------------------------------- reading
-
-
-def test_names_are_listed_in_order(tmp_path: Path) -> None:
-    for name in ("b", "a", "C", "10", "9"):
-        (tmp_path / name).mkdir()
-    assert list_folder(tmp_path) == ["10", "9", "C", "a", "b"]
-    assert list_folder(str(tmp_path / "a")) == []
 
 
 def test_reading_ends_with_the_file(tmp_path: Path) -> None:

@@ -89,12 +89,6 @@ def test_the_second_of_two_objects_is_refused(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-def test_two_folders_do_not_meet(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    with FolderLock(tmp_path), FolderLock(tmp_path / "other"):
-        assert sorted(os.listdir(tmp_path)) == ["LOCK", "other"]
-
-
 def test_another_process_is_named_and_leaves_with_its_end(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         with pytest.raises(Busy, match=rf"is open for writing by process {process.pid}"):
@@ -177,17 +171,4 @@ def test_an_interrupt_anywhere_leaves_no_lock_once_it_is_dealt_with(tmp_path: Pa
     for interrupt in interruptions(work, 1_000):
         with contextlib.suppress(KeyboardInterrupt), interrupt:
             work()
-        FolderLock(tmp_path).release()
-
-
-def test_what_an_interrupt_has_left_of_a_release_is_released_by_the_next(tmp_path: Path) -> None:
-    def work() -> None:
-        lock.release()
-
-    lock = FolderLock(tmp_path)
-    for interrupt in interruptions(work, 1_000):
-        lock = FolderLock(tmp_path)
-        with contextlib.suppress(KeyboardInterrupt), interrupt:
-            work()
-        lock.release()
         FolderLock(tmp_path).release()

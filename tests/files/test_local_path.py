@@ -14,7 +14,6 @@ from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
 from compactlib.blobstore.copying import copy_store
 from compactlib.errors import InvalidInput
 from compactlib.fences import FileFence
-from compactlib.files.disk import local_path
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog, SnapshotFolder, open_log
@@ -31,23 +30,6 @@ TAKERS: list[Callable[[Any], Any]] = [
     SegmentLog, LogReader, RaftLogStore, open_log, SnapshotFolder, lambda folder: BlobStore(folder, CONFIG), BlobReader,
     copied, LocalObjects, FileFence, SqliteStore,
 ]
-
-
-@pytest.mark.parametrize(("given", "path"), [
-    ("/logs/one", "/logs/one"), (b"/logs/one", "/logs/one"), (Path("/logs/../one"), "/one"),
-    ("./s3a://bucket", f"{os.getcwd()}/s3a:/bucket"), ("a:b", f"{os.getcwd()}/a:b"), ("file:", f"{os.getcwd()}/file:"),
-])
-def test_a_path_is_made_absolute(given: Any, path: str) -> None:
-    assert local_path(given) == path
-
-
-@pytest.mark.parametrize("given", [
-    "s3a://bucket/logs", "gs://bucket", "hdfs:/logs", "dbfs:/mnt/logs", "abfss://c@account/logs", Path("s3://bucket/logs"),
-    "file:///logs"])
-def test_a_uri_is_refused_by_name(given: Any) -> None:
-    with pytest.raises(InvalidInput, match="a URI") as refused:
-        local_path(given)
-    assert str(given) in str(refused.value)
 
 
 @pytest.mark.parametrize("take", TAKERS)
