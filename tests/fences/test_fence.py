@@ -31,7 +31,7 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.testing import FenceConformance, RecordingFiles, explore_crashes, record
 from compactlib.testing.fences import PlainFence
-from tests.tools.faults.plan import FailingFiles
+from tests.harness.failing_files import FailingFiles
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])

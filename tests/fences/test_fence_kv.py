@@ -17,8 +17,7 @@ from compactlib.fences import Admission, Commitment, FencedOff, KVFence
 from compactlib.fences.fence import Floor
 from compactlib.kv import Condition, KVStore, MemoryStore, OutcomeUnknown, Put, SlowDown
 from compactlib.kv.cell import CellState, Found, Swap
-from tests.harness.faulty_store import FaultyStore, KVFault, KVOperation
-from tests.tools.faults.kv_faults import KVRun, explore_kv_faults
+from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
 
 Actor = Callable[[KVFence, list[Any]], None]
 _PATIENCE_SECONDS = 60
@@ -199,29 +198,42 @@ def work(store: FaultyStore) -> None:
     store.acknowledge("floor")
 
 
-def check(store: KVStore, run: KVRun) -> None:
+@pytest.mark.parametrize("fault", KVFault)
+def test_the_store_may_fail_at_any_request(fault: KVFault) -> None:
+    undisturbed = FaultyStore(prepared())
+    work(undisturbed)
+    assert len(undisturbed.operations) >= 10
+    for operation in undisturbed.operations:
+        if fault is KVFault.CONFLICT and not operation.conditional:
+            continue
+        store, error = prepared(), None
+        faulty = FaultyStore(store, fault_at(operation.number, fault))
+        try:
+            work(faulty)
+        except (KVCrash, CompactlibError) as ended:
+            error = ended
+        faulty.settle()
+        check(store, faulty.acknowledged)
+        is_unsure = fault in (KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
+        if operation.name == "transact" and operation.key == b"resource/job" and is_unsure:
+            assert error is None, "somebody else was first, or perhaps not: to be tried again"
+        # Whatever happened, the same again succeeds, and changes nothing more.
+        work(FaultyStore(store))
+        assert KVFence(store).committed("job") == Commitment(5, b"second")
+
+
+def check(store: KVStore, acknowledged: Sequence[Any]) -> None:
     fence = KVFence(store)
     done = fence.committed("job")
     assert done in (Commitment(3, b"first"), Commitment(5, b"second"))
-    if "admitted" in run.acknowledged:
+    if "admitted" in acknowledged:
         with pytest.raises(FencedOff):
             fence.admit("job", 4)
-    if "committed" in run.acknowledged:
+    if "committed" in acknowledged:
         assert done == Commitment(5, b"second")
-    if "floor" in run.acknowledged:
+    if "floor" in acknowledged:
         with pytest.raises(FencedOff):
             fence.admit("new job", 3)
-    is_unsure = run.fault in (KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
-    if run.operation.name == "transact" and run.operation.key == b"resource/job" and is_unsure:
-        assert run.error is None, "somebody else was first, or perhaps not: to be tried again"
-    # Whatever happened, the same again succeeds, and changes nothing more.
-    work(FaultyStore(store))
-    assert fence.committed("job") == Commitment(5, b"second")
-
-
-def test_the_store_may_fail_at_any_request() -> None:
-    report = explore_kv_faults(prepared, work, check)
-    assert report.operations >= 10
 
 
 def test_a_store_that_always_conflicts_ends_the_patience() -> None:

@@ -16,8 +16,8 @@ from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, write_durably
 from compactlib.files.disk import replace_with_symlink
 from compactlib.testing import RecordingFiles, explore_crashes, record, repeat_crash
+from tests.harness.failing_files import FailingFiles
 from tests.harness.pictures import picture
-from tests.tools.faults.plan import FailingFiles
 
 
 def test_the_work_is_done_for_real_and_noted_in_order(tmp_path: Path) -> None:
