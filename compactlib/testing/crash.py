@@ -22,9 +22,9 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles, OutFile, StrPath, list_folder
@@ -61,17 +61,15 @@ class RecordingFiles(FilesInFront):
     Args:
         folder: what may be changed; everything in it is read into memory, as it is the state before.
         files: what carries the operations out; the local disk if not given.
-        ignore: see `record`.
 
     Raises:
-        InvalidInput: on a path outside `folder`, one that was made without this object, or an ignored name.
-        Unsupported: on moving a folder into another folder, which the crash model leaves out; on pickling.
+        InvalidInput: on a path outside `folder`, one that was made without this object, or a lock file.
+        Unsupported: on moving a folder into another folder, which the crash model leaves out.
         StorageError: whatever `files` raises; bytes it had written by then are noted.
     """
 
-    def __init__(self, folder: StrPath, files: Files | None = None, *,
-                 ignore: Iterable[str] = (LOCK_NAME,)) -> None:
-        self._recorder = _Recorder(folder, ignore)
+    def __init__(self, folder: StrPath, files: Files | None = None) -> None:
+        self._recorder = _Recorder(folder)
         super().__init__(self._recorder.step, files)
 
     def acknowledge(self, value: Any) -> None:
@@ -91,9 +89,6 @@ class RecordingFiles(FilesInFront):
             InvalidInput: the folder is not what the noted operations made of it.
         """
         return self._recorder.recording()
-
-    def __reduce__(self) -> NoReturn:
-        raise Unsupported("RecordingFiles stays in the process that records; run the work with a LocalExecutor")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._recorder.root!r}, {self.done} operations)"
@@ -141,13 +136,12 @@ Recover: TypeAlias = Callable[[Path, Files], object]
 class _Recorder:
     """A step of `FilesInFront` that notes what was done, in one order whatever threads it comes from."""
 
-    def __init__(self, folder: StrPath, ignore: Iterable[str]) -> None:
+    def __init__(self, folder: StrPath) -> None:
         self.root = os.path.realpath(folder)
         self.lock = threading.RLock()
         self.operations: list[Operation] = []
         self.acknowledgements: list[tuple[int, Any]] = []
-        self._ignore = frozenset(ignore)
-        self._initial = _read_image(self.root, self._ignore)
+        self._initial = _read_image(self.root)
         self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
         self._numbers = itertools.count(
             1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
@@ -156,8 +150,8 @@ class _Recorder:
 
     def recording(self) -> Recording:
         with self.lock:
-            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements), self._ignore)
-            found = _read_image(self.root, self._ignore)
+            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements))
+            found = _read_image(self.root)
         model, nothing_lost = _picked(recording, Choices({0: len(self.operations)}))
         noted = model.image(nothing_lost)
         if noted.fingerprint() != found.fingerprint():
@@ -233,9 +227,8 @@ class _Recorder:
         parts = tuple(relative.split(os.sep))
         if parts[0] == os.pardir or (relative == os.curdir and not root_too):
             raise InvalidInput(f"{path} is not below {self.root}, the folder that is recorded")
-        if not self._ignore.isdisjoint(parts):
-            raise InvalidInput(f"{path} is among the names to ignore ({', '.join(sorted(self._ignore))}), "
-                               "but the function changes it through its files; record with ignore=()")
+        if LOCK_NAME in parts:
+            raise InvalidInput(f"{path} is a lock, which means nothing after a crash; change it without these files")
         return () if relative == os.curdir else parts
 
     def _number(self, parts: Parts) -> int:
@@ -249,23 +242,21 @@ class _Recorder:
 
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
-           files: Files | None = None, ignore: Iterable[str] = (LOCK_NAME,)) -> Recording:
+           files: Files | None = None) -> Recording:
     """Let `function` work on `folder` and record every change it makes through the `RecordingFiles` it is given.
 
     Args:
         folder: an existing folder; what it holds before counts as durable. It is changed for real.
         function: called once with the folder and the files; it calls `files.acknowledge(value)` when it promises
             something, for example that an entry is durable. What it returns is ignored.
-        files: what carries the operations out, for example a `FailingFiles`; the local disk if not given.
-        ignore: names that the function may make in other ways than through its files, because they mean nothing after
-            a crash: they are not there in rebuilt folders. By default that of the library's own lock file.
+        files: what carries the operations out, for example a disk that fails; the local disk if not given.
 
     Raises:
-        InvalidInput: the function changed the folder in another way than through its files, or changed an ignored
-            name through them.
+        InvalidInput: the function changed the folder in another way than through its files. Lock files are passed
+            over: they are not there in rebuilt folders.
         Exception: whatever the function raises.
     """
-    recorder = RecordingFiles(folder, files, ignore=ignore)
+    recorder = RecordingFiles(folder, files)
     function(Path(folder), recorder)
     return recorder.recording()
 
@@ -330,7 +321,7 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
             recover(folder, LocalFiles())
             check(folder, acknowledged)
 
-        again = record(folder, recover, ignore=recording.ignore)
+        again = record(folder, recover)
         for behind, then in distinct_crashes(again, rng, limit_per_point, None, seen, len(acknowledged)):
             _check_rebuilt(again, behind, then, base, recover_again, "after this crash of the recovery it is wrong")
 
@@ -427,7 +418,7 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
     try:
         if prepare is not None:
             prepare(folder)
-        recorder = _Recorder(folder, (LOCK_NAME,))
+        recorder = _Recorder(folder)
         life = _Life(recorder, killed_at)
         try:
             first(folder, life)
@@ -537,7 +528,7 @@ def _scratch_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _read_image(folder: str, ignore: Collection[str]) -> Image:
+def _read_image(folder: str) -> Image:
     """Read a folder with everything below it. Numbers are given in the order of a walk by name, names of one file once.
 
     Raises:
@@ -552,7 +543,7 @@ def _read_image(folder: str, ignore: Collection[str]) -> Image:
         number, path = waiting.pop()
         names = folders[number] = {}
         with os.scandir(path) as found:
-            entries = sorted((entry for entry in found if entry.name not in ignore), key=lambda entry: entry.name)
+            entries = sorted((entry for entry in found if entry.name != LOCK_NAME), key=lambda entry: entry.name)
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             same = known.get((status.st_dev, status.st_ino))

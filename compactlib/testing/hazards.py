@@ -67,24 +67,6 @@ class Effort:
         return attrs.evolve(self, histories=share, seed=self.seed + number)
 
 
-@attrs.frozen
-class Outcome:
-    """What one hazard took.
-
-    Attributes:
-        hazard: its name.
-        histories: how many were run; no more than there are lives means that the store has no place where it can
-            happen.
-        cpu_seconds: of this process.
-        seconds: of the wall clock.
-    """
-
-    hazard: str
-    histories: int
-    cpu_seconds: float
-    seconds: float
-
-
 class Bench:
     """Worlds of one driver, one after the other, each in a folder of its own that is removed again.
 
@@ -912,7 +894,7 @@ HAZARDS: Mapping[str, Hazard] = {
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> list[Outcome]:
+                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> dict[str, int]:
     """Put a store through every misfortune.
 
     Args:
@@ -924,24 +906,22 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
             hazards find it.
 
     Returns:
-        How many histories each hazard took. A hazard with one alone for each life found no place where it can happen.
+        How many histories each hazard took. One alone for each life: the hazard found no place where it can happen.
 
     Raises:
         BaseException: the first history that failed, with its picks as a note.
     """
-    outcomes, whole = [], effort or Effort()
-    for name in hazards:
-        began, cpu = time.monotonic(), time.process_time()
-        histories = 0
+    whole = effort or Effort()
+    histories = dict.fromkeys(hazards, 0)
+    for name in histories:
         for number in range(whole.lives):
             share = whole.of_life(number)
             try:
-                histories += HAZARDS[name](Bench(driver, folder, share, mistake))
+                histories[name] += HAZARDS[name](Bench(driver, folder, share, mistake))
             except BaseException as error:
                 error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
                 raise
-        outcomes.append(Outcome(name, histories, time.process_time() - cpu, time.monotonic() - began))
-    return outcomes
+    return histories
 
 
 def _files_of(folder: Path) -> list[Path]:
