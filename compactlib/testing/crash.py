@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import random
-import re
 import shutil
 import stat
 import tempfile
@@ -48,7 +46,6 @@ Parts: TypeAlias = tuple[str, ...]
 
 _SHARED_MEMORY = "/dev/shm"
 _PREFIX = "compactlib-crash-"
-_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
@@ -106,7 +103,7 @@ class _Life(RecordingFiles):
         self._recorder = recorder
         self._killed_at = killed_at
         self._killed = False
-        self.changes: list[tuple[str, str]] = []
+        self.changes = 0
         FilesInFront.__init__(self, self._live)
 
     def acknowledge(self, value: Any) -> None:
@@ -115,9 +112,8 @@ class _Life(RecordingFiles):
 
     def _live(self, request: Request, act: Callable[[], Any]) -> Any:
         with self._recorder.lock:
-            if request.changes:
-                self.changes.append((request.kind, request.path))
-            self._killed = self._killed or (request.changes and len(self.changes) == self._killed_at)
+            self.changes += request.changes
+            self._killed = self._killed or (request.changes and self.changes == self._killed_at)
             if self._killed:
                 raise Killed(f"before change {self._killed_at}; asked for: {request}")
             return self._recorder.step(request, act)
@@ -334,7 +330,7 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
 
 
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,
-                  points: Sequence[int] | None = None, limit_per_point: int = 16, max_states: int | None = None,
+                  points: Iterable[int] | None = None, power_failures: int | None = None, limit_per_point: int = 16,
                   seed: int = 0) -> int:
     """Kill `first` before each of its changes, run `successor` to its end on what is there, let the power fail.
 
@@ -342,20 +338,19 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     on them, and a power failure may still take them back. `explore_crashes` cannot see this, because it rebuilds what a
     disk holds; a name that was found but never synced is there in its recovery and gone in its crash.
 
-    Power fails at every point from the kill to the end of the successor's life. Both lives must do the same work each
-    time, and open what they lock in a `with`, so that a killed one gives its locks up.
+    Both lives must do the same work each time, and open what they lock in a `with`, so that a killed one gives its
+    locks up.
 
     Args:
-        first: the life that is killed: at the change, and at whatever it asks for afterwards, `Killed` is raised. It
-            also runs once to its end.
+        first: the life that is killed: at the change, and at whatever it asks for afterwards, `Killed` is raised.
         successor: the next process: opens the folder, works, and acknowledges.
         check: given the folder after the power failure and what both lives had acknowledged before it; raises if
             something acknowledged is gone or the folder cannot be opened.
         prepare: fills the folder before; that is durable.
-        points: before which changes of the first life to kill it, counted from 1; all if not given.
+        points: before which changes of the first life to kill it, counted from 1; all, and its end, if not given.
+        power_failures: at how many points from the kill to the end of the successor's life the power fails, drawn; at
+            all if not given.
         limit_per_point: combinations of losses to try at each point, >= 1; a sample where there are more.
-        max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, after each
-            of them the power fails at one point, and this is repeated until there are as many states or no new ones.
         seed: chooses samples.
 
     Returns:
@@ -365,55 +360,30 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         BaseException: what a life or the check raised, with a note that tells the kill and the power failure.
         InvalidInput: a life changed the folder in another way than through its files, or has swallowed the kill.
     """
-    rng = random.Random(seed)
-    seen: set[object] = set()
+    rng, seen = random.Random(seed), set[object]()
     with _scratch_folder() as base:
-        changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
-        numbers = list(range(1, len(changes) + 2) if points is None else points)
-        if max_states is not None and points is None:
-            numbers = [1 + point for point in points_of_each_kind(changes, rng)]
-        limit = math.inf if max_states is None else max_states
-        before = -1
-        while before < len(seen) < limit:
-            before = len(seen)
-            for number in itertools.takewhile(lambda _: len(seen) < limit, numbers):
-                with _noting(f"the first life was killed before change {number}; "
-                             f"explore_kills(..., points=[{number}]) runs this kill alone"):
-                    _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
-                    context = tuple(repr(value) for _, value in recording.acknowledgements)
-                    every = range(begins, len(recording.operations) + 1)
-                    if max_states is not None:
-                        every = range(start := rng.choice(every), start + 1)
-                    for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
-                        _check_rebuilt(recording, model, fates, base, check, f"after this power failure the folder is "
-                                       f"wrong; the successor begins with operation {begins}")
-                        if len(seen) >= limit:
-                            break
-            if max_states is None:
-                break
+        if points is None:
+            points = range(1, _lives(base / "lives", prepare, None, first, successor)[0] + 2)
+        for number in points:
+            try:
+                _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
+                every: Sequence[int] = range(begins, len(recording.operations) + 1)
+                if power_failures is not None and len(every) > power_failures:
+                    every = rng.sample(every, power_failures)
+                context = tuple(repr(value) for _, value in recording.acknowledgements)
+                for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
+                    _check_rebuilt(recording, model, fates, base, check, f"after this power failure the folder is "
+                                   f"wrong; the successor begins with operation {begins}")
+            except BaseException as error:
+                error.add_note(f"the first life was killed before change {number}; "
+                               f"explore_kills(..., points=[{number}]) runs this kill alone")
+                raise
     return len(seen)
 
 
-def points_of_each_kind(changes: Sequence[tuple[str, str]], rng: random.Random) -> list[int]:
-    """The points of a life, drawn so that one before each kind of change comes before a second one of any kind.
-
-    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
-
-    Args:
-        changes: kind and path of each.
-        rng: draws.
-    """
-    kinds = dict[tuple[str, str], list[int]]()
-    for number, (kind, path) in enumerate(changes):
-        kinds.setdefault((kind, _NUMBER.sub("0", os.path.basename(path))), []).append(number)
-    drawn = [[len(changes)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
-    rng.shuffle(drawn)
-    return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None]
-
-
 def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
-           successor: Life) -> tuple[list[tuple[str, str]], Recording, int]:
-    """Both lives: kind and path of each change of the first one, what was done, and how much of it by the first."""
+           successor: Life) -> tuple[int, Recording, int]:
+    """Both lives: how many changes the first one asked for, what was done, and how much of it by the first."""
     folder.mkdir()
     try:
         if prepare is not None:
@@ -425,7 +395,7 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
         except Killed:
             pass
         else:
-            if killed_at is not None and len(life.changes) >= killed_at:
+            if killed_at is not None and life.changes >= killed_at:
                 raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
                                    f"something in it catches `BaseException` and does not raise it again")
         begins = len(recorder.operations)
@@ -508,16 +478,6 @@ def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: 
         raise
     finally:
         shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _noting(note: str) -> Iterator[None]:
-    """Note on whatever is raised inside the `with` what it was about."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(note)
-        raise
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import copy
 import errno
 import itertools
 import os
+import re
 import shutil
 import signal
 import threading
@@ -31,7 +32,7 @@ from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
 from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, points_of_each_kind, record
+from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.disk_model import Recording
 from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
@@ -41,6 +42,7 @@ from compactlib.testing.interrupts import Interrupted
 AnyDriver: TypeAlias = Driver[Any]
 
 _LOCK = type(threading.Lock())
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
 @attrs.frozen
@@ -486,9 +488,12 @@ def kills_and_power(bench: Bench) -> int:
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
 
-    most = bench.effort.histories
-    return explore_kills(life(0), life(bench.effort.acts), check, max_states=None if most is None else 2 * most,
-                         limit_per_point=16 if most is None else 2, seed=bench.effort.seed)
+    most, seed = bench.effort.histories, bench.effort.seed
+    if most is None:
+        return explore_kills(life(0), life(bench.effort.acts), check, seed=seed)
+    kills = [1 + point for point in _points(bench, _recording(bench), most)]
+    return explore_kills(life(0), life(bench.effort.acts), check, points=kills, limit_per_point=2, seed=seed,
+                         power_failures=most // len(kills))
 
 
 def _recording(bench: Bench) -> Recording:
@@ -935,9 +940,16 @@ def _share(bench: Bench, divisor: int) -> int | None:
 
 
 def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:
-    """Points of a recording at which the power fails."""
-    changes = [(operation.kind, operation.path) for operation in recording.operations]
-    return points_of_each_kind(changes, Random(bench.effort.seed))[:most]
+    """Points of a recording at which the power fails, one before each kind of change before a second one of any kind.
+
+    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
+    """
+    rng, kinds = Random(bench.effort.seed), dict[tuple[str, str], list[int]]()
+    for number, operation in enumerate(recording.operations):
+        kinds.setdefault((operation.kind, _NUMBER.sub("0", os.path.basename(operation.path))), []).append(number)
+    drawn = [[len(recording.operations)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
+    rng.shuffle(drawn)
+    return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None][:most]
 
 
 def _bounds(bench: Bench, divisor: int) -> dict[str, Any]:

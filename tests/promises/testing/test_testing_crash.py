@@ -383,7 +383,7 @@ def test_real_log_is_killed_and_goes_on() -> None:
             with SegmentLog(folder / "s") as log:
                 assert (log.last_index or 0) >= acknowledged[-1]
 
-    assert explore_kills(append, append, check, limit_per_point=4, max_states=100, seed=3) == 100
+    assert explore_kills(append, append, check, limit_per_point=4, power_failures=2, seed=3) > 50
 
 
 def test_lives_that_swallow_the_kill_or_go_past_their_files_are_refused() -> None:
