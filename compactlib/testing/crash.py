@@ -294,39 +294,37 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
         recover: brings a folder back into order; runs once recorded and once for each state of its own crash.
             Changes the folder through the files it is given.
         check: see `explore_crashes`.
-        recoveries: from how many first crashes, at most, to recover; from all distinct ones if `None`.
-        limit_per_point: see `explore_crashes`; for the first crash and for the second.
-        seed: chooses samples, and the first crashes.
+        recoveries: at how many points, drawn, the first crash comes: once with nothing and once with everything lost;
+            at all points with all losses if `None`.
+        limit_per_point: see `explore_crashes`; for the crash of the recovery, and for the first one if all are tried.
+        seed: chooses samples, and the points of the first crashes.
         points: see `explore_crashes`; for the first crash.
 
     Returns:
-        How many different folders were checked.
+        How many folders were checked.
 
     Raises:
         BaseException: what the recovery or the check raised, with a note for the crash of the recovery and a note for
             the crash before it.
         InvalidInput: see `explore_crashes`; or the recovery changed the folder in another way than through its files.
     """
-    rng, seen = random.Random(seed), set[object]()
-    first = [(model.point, fates) for model, fates in distinct_crashes(recording, rng, limit_per_point, points, set())]
-    if recoveries is not None and len(first) > recoveries:
-        first = [first[place] for place in sorted(rng.sample(range(len(first)), recoveries))]
+    count, drawn = 0, list(range(len(recording.operations) + 1) if points is None else points)
 
     def crash_again(folder: Path, acknowledged: Sequence[Any]) -> None:
+        nonlocal count
+
         def recover_again(folder: Path, _: Sequence[Any]) -> None:
             recover(folder, LocalFiles())
             check(folder, acknowledged)
 
-        again = record(folder, recover)
-        for behind, then in distinct_crashes(again, rng, limit_per_point, None, seen, len(acknowledged)):
-            _check_rebuilt(again, behind, then, base, recover_again, "after this crash of the recovery it is wrong")
+        count += explore_crashes(record(folder, recover), recover_again, limit_per_point=limit_per_point, seed=seed)
 
-    model = CrashModel(recording)
-    with _scratch_folder() as base:
-        for point, fates in first:
-            model.advance_to(point)
-            _check_rebuilt(recording, model, fates, base, crash_again, "the recovery from this crash is wrong")
-    return len(seen)
+    first_limit = limit_per_point
+    if recoveries is not None:
+        drawn = random.Random(seed).sample(drawn, min(recoveries, len(drawn)))
+        first_limit = 2
+    explore_crashes(recording, crash_again, limit_per_point=first_limit, seed=seed, points=drawn)
+    return count
 
 
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,

@@ -316,7 +316,7 @@ def test_recovery_that_fails_at_once_tells_the_first_crash(tmp_path: Path) -> No
 
     with pytest.raises(RuntimeError, match="not today") as caught:
         explore_recovery(journal_recording(tmp_path), refuse, data_is_whole)
-    assert "the recovery from this crash is wrong" in note_of(caught.value)
+    assert "after this crash the folder is wrong" in note_of(caught.value)
 
 
 # ------------------------------------------------------------------------ killed, then a successor, then no power
