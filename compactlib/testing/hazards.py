@@ -34,7 +34,7 @@ from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.disk_model import Recording
-from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
+from compactlib.testing.driver import Change, Driver, Journal, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
 from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
@@ -128,7 +128,7 @@ class Bench:
         """The world of a folder that was rebuilt, with its stores elsewhere as they were then, and what was tried."""
         elsewhere = [note for note in notes if isinstance(note, _Elsewhere)]
         world = self.world_in(folder)
-        journal = Journal.of([note for note in notes if isinstance(note, Note)])
+        journal = Journal.of([note for note in notes if isinstance(note, Change)])
         return elsewhere[-1].given_to(world) if elsewhere else world, journal
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0, acts: int | None = None,
@@ -482,7 +482,7 @@ def kills_and_power(bench: Bench) -> int:
         def live(folder: Path, files: RecordingFiles) -> None:
             nonlocal killed
             killed = bench.recorded(folder, files, like=killed if first else None)
-            bench.live(killed, Journal(files.acknowledge, life=first), first=first)
+            bench.live(killed, Journal(files.acknowledge), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
