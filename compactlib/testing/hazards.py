@@ -450,7 +450,7 @@ def crashes(bench: Bench) -> int:
         bench.inspect(*bench.after_power(folder, notes))
 
     recording, most = _recording(bench), bench.effort.histories
-    return explore_crashes(recording, check, points=_points(bench, recording, most and 3 * most), **_bounds(bench, 24))
+    return explore_crashes(recording, check, points=_points(bench, recording, most and 5 * most), **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
