@@ -45,7 +45,7 @@ from compactlib.testing import (
     check_range_format,
     kv_machine,
 )
-from compactlib.testing.executors import DieTask, RaiseTask, WriteTask, by_name, error_of, result_of
+from compactlib.testing.executors import DieTask, result_of
 from tests.harness.lessons import check_lesson
 
 # ------------------------------------------------------------------------------------------------- key-value stores
@@ -775,19 +775,6 @@ def test_state_machine_finds_a_mistake(store: type[KVStore], lesson: str) -> Non
 
 
 # ------------------------------------------------------------------------------------- the tasks of the executors
-
-
-def test_helpers_distinguish_results_from_failures(tmp_path: Path) -> None:
-    tasks: list[RewriteTask] = [WriteTask("written", str(tmp_path)), RaiseTask("raised", "foreign")]
-    outcomes = by_name(tasks, LocalExecutor().run(tasks))
-    assert result_of(outcomes["written"]).task == "written"
-    assert isinstance(error_of(outcomes["raised"]), TaskFailed)
-    with pytest.raises(AssertionError, match="should have been done"):
-        result_of(outcomes["raised"])
-    with pytest.raises(AssertionError, match="should have failed"):
-        error_of(outcomes["written"])
-    with pytest.raises(AssertionError, match="outcomes came for"):
-        by_name(tasks[:1], outcomes.values())
 
 
 def test_deadly_task_spares_the_callers_process(tmp_path: Path) -> None:
