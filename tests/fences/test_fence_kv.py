@@ -15,9 +15,10 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.fences import Admission, Commitment, FencedOff, KVFence
 from compactlib.fences.fence import Floor
-from compactlib.kv import Condition, KVStore, MemoryStore, OutcomeUnknown, Put, SlowDown
+from compactlib.kv import Condition, KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.cell import CellState, Found, Swap
-from tests.harness.faulty_store import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
+from compactlib.testing import Request
+from tests.harness.faulty_store import FaultyStore
 
 Actor = Callable[[KVFence, list[Any]], None]
 _PATIENCE_SECONDS = 60
@@ -63,7 +64,7 @@ def run_in_order(store: KVStore, actors: Sequence[Actor], order: Sequence[int]) 
     notes: list[list[Any]] = [[] for _ in actors]
 
     def run(number: int) -> None:
-        def wait(_: KVOperation) -> None:
+        def wait(_: Request) -> None:
             turns.request(number)
 
         try:
@@ -179,65 +180,21 @@ def test_a_fence_that_forgets_the_floor_is_caught(monkeypatch: pytest.MonkeyPatc
 # -------------------------------------------------------------------------------------------- faults of the store
 
 
-def prepared() -> KVStore:
-    store = MemoryStore()
-    fence = KVFence(store)
-    fence.admit("job", 3)
-    fence.commit("job", 3, b"first")
-    fence.admit("old job", 1)
-    return store
+def raising(error: CompactlibError, *, changes: bool = False) -> Callable[[Request], None]:
+    """Raise at each request, or at each change."""
+    def before(request: Request) -> None:
+        if request.changes or not changes:
+            raise error
 
-
-def work(store: FaultyStore) -> None:
-    fence = KVFence(store)
-    fence.admit("job", 5)
-    store.acknowledge("admitted")
-    fence.commit("job", 5, b"second")
-    store.acknowledge("committed")
-    fence.raise_floor(4)
-    store.acknowledge("floor")
-
-
-@pytest.mark.parametrize("fault", KVFault)
-def test_the_store_may_fail_at_any_request(fault: KVFault) -> None:
-    undisturbed = FaultyStore(prepared())
-    work(undisturbed)
-    assert len(undisturbed.operations) >= 10
-    for operation in undisturbed.operations:
-        if fault is KVFault.CONFLICT and not operation.conditional:
-            continue
-        store, error = prepared(), None
-        faulty = FaultyStore(store, fault_at(operation.number, fault))
-        try:
-            work(faulty)
-        except (KVCrash, CompactlibError) as ended:
-            error = ended
-        faulty.settle()
-        check(store, faulty.acknowledged)
-        is_unsure = fault in (KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
-        if operation.name == "transact" and operation.key == b"resource/job" and is_unsure:
-            assert error is None, "somebody else was first, or perhaps not: to be tried again"
-        # Whatever happened, the same again succeeds, and changes nothing more.
-        work(FaultyStore(store))
-        assert KVFence(store).committed("job") == Commitment(5, b"second")
-
-
-def check(store: KVStore, acknowledged: Sequence[Any]) -> None:
-    fence = KVFence(store)
-    done = fence.committed("job")
-    assert done in (Commitment(3, b"first"), Commitment(5, b"second"))
-    if "admitted" in acknowledged:
-        with pytest.raises(FencedOff):
-            fence.admit("job", 4)
-    if "committed" in acknowledged:
-        assert done == Commitment(5, b"second")
-    if "floor" in acknowledged:
-        with pytest.raises(FencedOff):
-            fence.admit("new job", 3)
+    return before
 
 
 def test_a_store_that_always_conflicts_ends_the_patience() -> None:
-    fence = KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.CONFLICT), clock=ManualClock())
+    def conflict(request: Request) -> None:
+        if request.is_conditional:
+            raise PredicateFailed(partition=request.partition, key=request.key)
+
+    fence = KVFence(FaultyStore(MemoryStore(), conflict), clock=ManualClock())
     with pytest.raises(Busy, match="100 times"):
         fence.admit("job", 5)
     with pytest.raises(Busy, match="floor"):
@@ -245,16 +202,14 @@ def test_a_store_that_always_conflicts_ends_the_patience() -> None:
 
 
 def test_a_store_that_never_tells_is_told_of() -> None:
-    def unknown(operation: KVOperation) -> KVFault | None:
-        return KVFault.UNKNOWN_LOST if operation.changes else None
-
+    unknown = raising(OutcomeUnknown(operation="write", path="a store under test", detail="lost"), changes=True)
     with pytest.raises(OutcomeUnknown):
         KVFence(FaultyStore(MemoryStore(), unknown), clock=ManualClock()).admit("job", 5)
 
 
 def test_other_errors_of_the_store_come_through() -> None:
     with pytest.raises(SlowDown):
-        KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.SLOW_DOWN)).admit("job", 5)
+        KVFence(FaultyStore(MemoryStore(), raising(SlowDown(operation="get", detail="busy")))).admit("job", 5)
 
 
 def test_a_record_that_is_wanted_again_is_not_forgotten() -> None:
@@ -277,8 +232,8 @@ def test_a_rising_floor_forgets_a_thousand_resources_in_few_requests_and_spares_
     for number in range(1000):
         fence.admit(f"job-{number:04}", 5)
 
-    def meddle(operation: KVOperation) -> None:
-        if operation.name == "transact":
+    def meddle(operation: Request) -> None:
+        if operation.kind == "transact":
             KVFence(store).admit("job-0500", 9)
 
     counted = FaultyStore(store, meddle)
@@ -298,7 +253,7 @@ def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: in
     KVFence(store).admit("job", 5)
     requests = itertools.count(1)
 
-    def meanwhile(_: KVOperation) -> None:
+    def meanwhile(_: Request) -> None:
         if next(requests) == before:
             KVFence(store).raise_floor(7)
 
