@@ -185,17 +185,27 @@ class Commit(Change):
 
 @attrs.frozen(kw_only=True)
 class Merge(Change):
-    """What a branch has since both parted is brought to a clean branch."""
+    """What a branch has since both parted is brought to a clean branch; its HEAD may be read before all else.
+
+    Attributes:
+        seen: the message of the source's HEAD just before it was tried.
+    """
 
     source: str
+    seen: str
     message: str
     strategy: Strategy
 
-    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
-        branches, old = dict(repo.branches), repo.commit(head).contents
-        if now != old or self.source not in branches:
+    def ways(self, repo: Repo) -> Iterator[Repo]:
+        branches = dict(repo.branches)
+        known = {self.seen, *(branches[self.source][:1] if self.source in branches else ())} & dict(repo.commits).keys()
+        for source in known if self.branch in branches else ():
+            yield from filter(None, [self._merged(repo, source, *branches[self.branch])])
+
+    def _merged(self, repo: Repo, source: str, head: str, now: Contents) -> Repo | None:
+        old = repo.commit(head).contents
+        if now != old:
             return None
-        source = branches[self.source][0]
         base = repo.merge_base(source, head)
         new = merged(repo.commit(base).contents, repo.commit(source).contents, old, self.strategy)
         return repo if source in ("", base) else repo.committed(self.branch, self.message, new, head, source)
@@ -232,15 +242,20 @@ class HardReset(Change):
 
 @attrs.frozen(kw_only=True)
 class Create(Change):
-    """A branch is made at the HEAD of another one; empty if there is no other."""
+    """A branch is made at the HEAD of another one, which may be read before all else; empty if there is no other.
+
+    Attributes:
+        seen: the message of the source's HEAD just before it was tried.
+    """
 
     source: str | None = None
+    seen: str = ""
 
-    def after(self, repo: Repo) -> Repo | None:
+    def ways(self, repo: Repo) -> Iterator[Repo]:
         branches = dict(repo.branches)
-        if self.branch in branches or (self.source and self.source not in branches):
-            return None
-        return repo.moved(self.branch, branches[self.source][0] if self.source else "")
+        heads = {self.seen, *(branches[self.source][:1] if self.source in branches else ())} & dict(repo.commits).keys()
+        if self.branch not in branches:
+            yield from (repo.moved(self.branch, head) for head in (heads if self.source else {""}))
 
 
 @attrs.frozen(kw_only=True)

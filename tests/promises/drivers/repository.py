@@ -241,7 +241,8 @@ class _Host:
 
     def require_branch(self, name: str, source: str | None) -> None:
         if not any(branch.name == name for branch in self.repository.branches()):
-            with self.journal.trying(tried.Create(self.opening, name, source=source)):
+            change = tried.Create(self.opening, name, source=source, seen=self.head(source) if source else "")
+            with self.journal.trying(change):
                 self.repository.create_branch(name, source)
 
     def drop(self) -> None:
@@ -302,7 +303,8 @@ class _Host:
 
     def merge(self) -> None:
         self.clean("main")
-        change = tried.Merge(self.opening, "main", source="dev", message=self.message(), strategy=self.strategy())
+        change = tried.Merge(self.opening, "main", source="dev", seen=self.head("dev"), message=self.message(),
+                             strategy=self.strategy())
         with self.journal.trying(change):
             made = self.repository.branch("main").merge("dev", change.message, strategy=change.strategy)
             self.require_own(made, change.message)
