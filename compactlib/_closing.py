@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Closing`: what is closed by leaving its `with`."""
+"""`Closing`: the base of objects that `with` closes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Closing:
-    """Has a `with` call `close` at its end."""
+    """Calls `close` at the end of a `with`."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go of what is held; closing again does nothing."""
+        """Release all resources; closing again does nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One hook of the process that marks, in a forked child, each object that its parent has open.
 
-A child must not write what its parent has open, nor wait for a lock: the thread that held it does not exist there.
+A child must neither write its parent's files nor wait for a lock: the thread that held it does not exist in the child.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Final
 from compactlib.errors import Closed
 
 forking: Final = threading.RLock()
-"""Held while a fork is made. Hold it where a fork must not come: while a descriptor is open and in no list, say."""
-# References that remove themselves: all that is done with the set is one call of a function of C, which neither another
-# thread nor an interrupt can divide.
+"""Held during a fork. Hold it to keep forks out, for example while an open descriptor is in no list yet."""
+# References remove themselves. Each use of the set is one call of C, which no thread and no interrupt divides.
 _open: Final[set[weakref.ref[OfOneProcess]]] = set()
 
 
@@ -37,11 +36,11 @@ class OfOneProcess:
         _open.add(weakref.ref(self, _open.discard))
 
     def _inherit(self) -> None:
-        """Mark it as the parent's. Called in the child before anything else runs there, and must not raise."""
+        """Mark it as the parent's. Runs first in the child, and must not raise."""
         self.is_inherited = True
 
     def refusal(self, what: str, advice: str = "open it here when it is closed there") -> Closed:
-        """Return the error for a call in a child; `what` names the object: `"the log in /data/a"`."""
+        """Return the error for a call in a child; `what` is the object's name: `"the log in /data/a"`."""
         return Closed(f"{what} {self._why_refused(advice)}")
 
     def _why_refused(self, advice: str = "open it here when it is closed there") -> str:
@@ -51,13 +50,13 @@ class OfOneProcess:
 
 
 class OpenState(OfOneProcess):
-    """Open until it is closed, in one process only.
+    """Whether a store is open, in the process that opened it.
 
-    A connection must not cross a fork: the child's use of it would damage the file, garble what is sent to the server,
+    A connection must not cross a fork: a child that uses it would damage the file, mix its requests with its parent's,
     take its parent's answers, or wait for threads that it does not have.
 
     Args:
-        name: of what it is, for messages: `"the store in /data"`.
+        name: of the store, for messages: `"the store in /data"`.
     """
 
     def __init__(self, name: str) -> None:
@@ -71,11 +70,11 @@ class OpenState(OfOneProcess):
         return self._closed
 
     def close(self) -> None:
-        """From now on `require` raises."""
+        """Have `require` raise from now on."""
         self._closed = True
 
     def require(self) -> None:
-        """Check that it may be used.
+        """Check that the store can be used.
 
         Raises:
             Closed: it was closed, or it was opened by another process.
@@ -83,14 +82,14 @@ class OpenState(OfOneProcess):
         if self._closed:
             raise Closed(f"{self._name} was closed; open it again")
         if self.is_inherited:
-            raise self.refusal(self._name, "open it anew here")
+            raise self.refusal(self._name, "open it again here")
 
 
 class OwnedLock(OfOneProcess):
     """A re-entrant lock of the process that made it, for `with`; a fork of that process is refused at once.
 
     Args:
-        what: what it guards as messages name it, for example `"the log in /data/a"`.
+        what: name of the guarded object in messages, for example `"the log in /data/a"`.
     """
 
     def __init__(self, what: str) -> None:
@@ -99,16 +98,16 @@ class OwnedLock(OfOneProcess):
         self._lock = threading.RLock()
 
     def require_mine(self) -> None:
-        """Return unless this process is a fork of the one that made it.
+        """Check that this process made it.
 
         Raises:
-            Closed: it is.
+            Closed: this process is a fork of the one that made it.
         """
         if self.is_inherited:
             raise self.refusal(self._what)
 
-    # `with` looks both up before it calls the first, and both are functions of C then: an interrupt comes before the
-    # lock is taken, or within the block, where a method of Python could be left with it.
+    # `with` reads both before it calls the first, and gets functions of C: an interrupt comes before the lock is taken
+    # or inside the block. A method of Python could end with the lock held.
     @property
     def __enter__(self) -> Callable[[], bool]:
         if self.is_inherited:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Budgets of long work: bytes a second, bytes in all, a deadline; and the host's pause and cancel.
 
-Work asks `Budget.spend` before it writes, which grants, waits or raises `BudgetSpent`. A host keeps the budget and
-steers the work through it from any thread. A part of the work gets a `child`, which can end alone and have limits of
-its own. `BudgetLimits` are the limits as plain numbers, for workers in other processes, whose use is booked by
-`Budget.charge`.
+Work calls `Budget.spend` before it writes, which grants, waits or raises `BudgetSpent`. A host pauses and cancels the
+work through the budget, from any thread. A part of the work gets a `child`, which may have limits of its own and may
+end alone. `BudgetLimits` are the limits as plain numbers for workers in other processes, whose bytes `Budget.charge`
+counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compactlib.errors import BudgetSpent, InvalidInput
 _NumberT = TypeVar("_NumberT", int, float)
 
 _POLL_SECONDS = 0.1
-"""How long work waits at most, for its rate or while it is paused, until it asks again whether it may go on."""
+"""How often work that waits, for its rate or in a pause, checks again."""
 _BURST_SECONDS = 0.1
 """How much of its rate an idle budget saves up."""
 
@@ -36,7 +36,7 @@ class BudgetLimits:
     Attributes:
         bytes_per_second: rate of bytes written, > 0.
         total_bytes: bytes written in all, >= 0.
-        deadline: seconds since the epoch from which on nothing more is granted.
+        deadline: nothing is granted from then on, in seconds since the epoch.
 
     Raises:
         InvalidInput: the rate is not positive and finite, the total is negative, or the deadline is not a number.
@@ -55,7 +55,7 @@ class BudgetLimits:
             raise InvalidInput("the deadline is not a number; give seconds since the epoch, or None for never")
 
     def share(self, parts: int) -> BudgetLimits:
-        """Return the part of one of `parts` workers that run at once: rate and total (rounded down) are divided.
+        """Return the limits of one of `parts` concurrent workers: rate and total (rounded down) are divided.
 
         Raises:
             InvalidInput: `parts` is less than 1.
@@ -68,15 +68,15 @@ class BudgetLimits:
 
 
 class Budget:
-    """Long work asks it before each chunk of bytes; the host limits, pauses and cancels through it.
+    """Limits long work, which calls `spend` before each chunk of bytes; the host pauses and cancels through it.
 
-    Threads may share one. Asking costs less than a microsecond when nothing limits.
+    Threads may share one. Without limits a call takes less than a microsecond.
 
     Args:
-        bytes_per_second: rate of bytes written, > 0; default unlimited. A tenth of a second's worth may go at once.
-        total_bytes: bytes that may be written in all, >= 0; default unlimited.
-        deadline: seconds since the epoch from which on nothing more is granted; default never.
-        clock: where time comes from.
+        bytes_per_second: rate of bytes written, > 0; default unlimited. An idle budget saves up a tenth of a second.
+        total_bytes: bytes written in all, >= 0; default unlimited.
+        deadline: nothing is granted from then on, in seconds since the epoch; default never.
+        clock: for the rate and the deadline.
 
     Raises:
         InvalidInput: as for `BudgetLimits`.
@@ -101,12 +101,12 @@ class Budget:
                     is_ended: Callable[[], bool] | None = None) -> Budget:
         """Return a budget for a worker in another process.
 
-        It has none of its rate saved up, so that many short tasks do not each bring a burst of their own.
+        It begins with no saved rate, so that many short tasks do not each begin with a burst.
 
         Args:
             limits: for this worker.
-            clock: where time comes from.
-            is_ended: asked at each `check`: whether the host has cancelled the work.
+            clock: for the rate and the deadline.
+            is_ended: returns whether the host has cancelled the work; called at each `check`.
         """
         budget = cls(bytes_per_second=limits.bytes_per_second, total_bytes=limits.total_bytes,
                      deadline=limits.deadline, clock=clock)
@@ -116,9 +116,9 @@ class Budget:
 
     def child(self, *, bytes_per_second: float | None = None, total_bytes: int | None = None,
               deadline: float | None = None) -> Budget:
-        """Return a budget for a part of the work; what it spends is spent here, too.
+        """Return a budget for a part of the work; its bytes count here too.
 
-        Its limits hold in addition to those here. It is paused and cancelled with this budget, and may be alone.
+        Its limits hold in addition to those here. It is paused and cancelled with this budget, or alone.
         """
         child = Budget(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline,
                        clock=self._clock)
@@ -128,7 +128,7 @@ class Budget:
 
     @property
     def spent_bytes(self) -> int:
-        """Bytes granted and charged so far, without those that were granted to work that ended while it waited."""
+        """Bytes granted and charged so far, without the bytes of work that ended while it waited for its rate."""
         return self._spent
 
     @property
@@ -144,7 +144,7 @@ class Budget:
 
     @property
     def refusal(self) -> BudgetSpent | None:
-        """The error that `check` would raise now, a new one each time; `None` while work may go on. Never waits."""
+        """The error that `check` would raise now, a new one each time; `None` while work may continue. Never waits."""
         if self.cancelled:
             return self._refused("cancelled", "the work was cancelled")
         deadline = _least(budget._limits.deadline for budget in self._chain())
@@ -154,7 +154,7 @@ class Budget:
 
     @property
     def remaining(self) -> BudgetLimits:
-        """What is left, of the parents as well, as a value for workers in other processes."""
+        """The limits that are left here and in the parents, as a value for workers in other processes."""
         chain = list(self._chain())
         return BudgetLimits(
             bytes_per_second=_least(budget._limits.bytes_per_second for budget in chain),
@@ -163,7 +163,7 @@ class Budget:
             deadline=_least(budget._limits.deadline for budget in chain))
 
     def spend(self, size: int) -> None:
-        """Ask for `size` bytes; returns when they may be written, waiting for the rate and while paused.
+        """Take `size` bytes from the budget; return when they may be written, after a wait for the rate or a pause.
 
         Raises:
             BudgetSpent: the bytes would exceed the total, the deadline has passed, or the work was cancelled;
@@ -185,7 +185,7 @@ class Budget:
         self._await(due, size)
 
     def charge(self, size: int) -> None:
-        """Book `size` bytes that a worker elsewhere has already written; never waits and never refuses.
+        """Count `size` bytes that a worker elsewhere has written; never waits and never refuses.
 
         Raises:
             InvalidInput: `size` is negative.
@@ -195,12 +195,12 @@ class Budget:
             self._count(size)
 
     def check(self) -> None:
-        """Return if work may go on; waits while paused, though not beyond the deadline.
+        """Return if work may continue; waits during a pause, until the deadline.
 
         Raises:
             BudgetSpent: the deadline has passed or the work was cancelled.
         """
-        # Asked before every chunk: without limits it has to answer at once.
+        # Called before every chunk, so the common case without limits comes first.
         budget: Budget | None = self
         while budget is not None:
             if (budget._cancelled or budget._paused or budget._is_ended is not None
@@ -214,11 +214,11 @@ class Budget:
         self._paused = True
 
     def resume(self) -> None:
-        """Let paused work go on; it notices within a tenth of a second."""
+        """End a pause; waiting work notices within a tenth of a second."""
         self._paused = False
 
     def cancel(self) -> None:
-        """End the work at its next `spend` or `check`; work that waits there notices within a tenth of a second."""
+        """End the work at its next `spend` or `check`; waiting work notices within a tenth of a second."""
         self._cancelled = True
 
     def _chain(self) -> Iterator[Budget]:
@@ -234,7 +234,7 @@ class Budget:
                 raise refusal
             if not self.paused:
                 return
-            # A pause is the host's, and lasts in the host's time, whatever clock the rates follow.
+            # In real time, because the host ends the pause: the budget's clock may be a manual one.
             SystemClock().sleep(_POLL_SECONDS)
 
     def _count(self, size: int) -> None:
@@ -244,7 +244,7 @@ class Budget:
             budget = budget._parent
 
     def _book(self, size: int) -> float:
-        """Count the bytes; return from when on, by the monotonic clock, all rates allow them."""
+        """Count the bytes; return the monotonic time from which on all rates allow them."""
         self._count(size)
         due, now = 0.0, self._clock.monotonic()
         for budget in self._chain():
@@ -255,7 +255,7 @@ class Budget:
         return due
 
     def _give_back(self, size: int) -> None:
-        """Those who come later wait less; those who wait already do not."""
+        """Shorten the wait of later calls; present waits keep their length."""
         self._count(-size)
         for budget in self._chain():
             if budget._limits.bytes_per_second is not None:
@@ -272,7 +272,7 @@ class Budget:
         except BudgetSpent as error:
             with self._lock:
                 self._give_back(size)
-            # With a sum that does not count the bytes that were just given back.
+            # A new error, whose sum leaves out the bytes that were just given back.
             raise (self.refusal or error) from None
 
     def _too_many(self, size: int, total: int) -> BudgetSpent:
@@ -297,7 +297,7 @@ def _least(values: Iterable[_NumberT | None]) -> _NumberT | None:
 
 
 def _checked(size: int) -> int:
-    # Numbers of NumPy would wrap around in the sums.
+    # NumPy's integers would overflow in the sums.
     size = index(size)
     if size < 0:
         raise InvalidInput(f"{size} bytes cannot be spent or charged; give 0 or more")

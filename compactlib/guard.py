@@ -11,20 +11,20 @@ what is durable, and is the same code after a crash. So nothing is repaired in m
         ...                        # changes; what leaves from here closes the object, whatever its type
         guard.done()
 
-`lock` is a lock of C, because an interrupt (Ctrl-C) cannot come between its taking and the block, nor between the block
-and its release: a `with` over functions of Python can be left with the lock held. `begin` sets a flag, and `done`
-clears it. Whoever asks next, with or without the lock, and finds the flag set while nobody holds the lock, closes the
-object. Nobody has to catch anything for that, so that no exception can be missed.
+`lock` is a lock of C, so that an interrupt (Ctrl-C) comes before it is taken, inside the block, or after its release: a
+`with` over functions of Python can end with the lock held. `begin` sets a flag, and `done` clears it. The next call of
+`require_open` or `is_open` that finds the flag set while no thread holds the lock closes the object. So nothing has to
+be caught, and no exception can be missed.
 
-Three rules for the lines between `begin` and `done`: nothing of the caller's runs there (iterators, callbacks,
-encodings), they do not begin another change of this guard, and they do not ask it whether it is open.
+Three rules for the lines between `begin` and `done`: no code of the caller's runs there (iterators, callbacks,
+encodings), they begin no other change of this guard, and they do not call `is_open` or `require_open`.
 
-Opening is a change as well: it takes the lock, begins, calls `lock_folder`, recovers, and is done. So an object that
-was interrupted while it was being opened gives up its folder, too.
+Opening is a change too: it takes the lock, begins, calls `lock_folder`, recovers, and is done. So an object that was
+interrupted while it was being opened releases its folder.
 
-A closed object keeps its files and the lock of its folder while threads still use them. `release` waits for the end of
-these uses and then closes the files. It is called by the object's `close()`, and by `lock_folder` of the next object on
-the same folder in this process, so that "open it again" works while the failed object still exists.
+A closed object keeps its files and the lock of its folder while threads use them. `release` waits for the end of these
+uses and then closes the files. The object's `close()` calls it, and so does `lock_folder` of the next object on the
+same folder in this process, so that "open it again" works while the failed object still exists.
 
 A compaction is a `Run`: one of a kind at a time, cancelled when the object is closed, and waited for by `release`:
 
@@ -52,34 +52,32 @@ from compactlib.files.disk import StrPath
 from compactlib.files.folder_lock import FolderLock
 
 RELEASE_SECONDS = 30.0
-"""How long `release` waits for uses to end."""
+"""How long `release` waits until the object is unused."""
 _PATIENCE_SECONDS = 0.1
-"""How often who waits for a run asks whether the object is still open."""
+"""How often a thread that waits for a run checks whether the object is still open."""
 
-# Sets of references that remove themselves: all that is done with them is one call of a function of C, which neither
-# another thread nor an interrupt can divide.
+# References remove themselves. Each use of the set is one call of C, which no thread and no interrupt divides.
 _guards_of_folders: set[weakref.ref[Guard]] = set()
-# What the guards of a parent process kept. Never closed, and never collected: that could write, or say goodbye to a
-# server over the parent's connection.
+# Files and connections of a parent process. Never closed and never collected in the child: closing could write, or
+# send a goodbye over the parent's connection.
 _inherited: list[object] = []
 
 
 class Closable(Protocol):
-    """What a guard can keep."""
+    """An object that a guard closes on release."""
 
     def close(self) -> None:
-        """Let go of what is held; may be called again."""
+        """Close it; may be called again."""
 
 
 class Guard(OfOneProcess):
-    """The lock of one object that keeps state in memory and owns it, and whether the object can be used.
+    """The lock of one object that owns state in memory, and whether the object can be used.
 
     Args:
-        name: the object as messages name it, for example `"the log in /data/a"`.
+        name: of the object in messages, for example `"the log in /data/a"`.
 
     Attributes:
-        lock: re-entrant; for `with guard.lock:` alone. Taken anew from the attribute each time: a forked child has
-            another one.
+        lock: re-entrant; only for `with guard.lock:`. Read the attribute each time: a forked child has another lock.
         name: as given.
     """
 
@@ -100,7 +98,7 @@ class Guard(OfOneProcess):
     # Changes
 
     def begin(self, what: str = "a change") -> None:
-        """Begin a change, with the lock held: what leaves before `done` closes the object.
+        """Begin a change, with the lock held: an exception before `done` closes the object.
 
         Args:
             what: for the message of `Closed`.
@@ -112,15 +110,15 @@ class Guard(OfOneProcess):
         self._changing = what
 
     def done(self) -> None:
-        """End the change: it is whole."""
+        """End the change: it is complete."""
         self._changing = None
 
     def undone(self) -> None:
-        """End the change: it was taken back whole, so that the object may stay open while an exception leaves."""
+        """End the change: it was taken back completely, so that the object stays open when an exception leaves."""
         self._changing = None
 
     def fail(self, error: BaseException) -> None:
-        """Close the object because of an error outside of a change, such as a failed fsync; needs no lock.
+        """Close the object after an error outside of a change, such as a failed fsync; needs no lock.
 
         Args:
             error: named in the message of `Closed`.
@@ -130,7 +128,7 @@ class Guard(OfOneProcess):
     # Whether it is open
 
     def require_open(self) -> None:
-        """Return if the object can be used; needs no lock.
+        """Check that the object can be used; needs no lock.
 
         Raises:
             Closed: it was closed, it closed itself, or it belongs to the parent of this process.
@@ -140,7 +138,7 @@ class Guard(OfOneProcess):
 
     @property
     def is_open(self) -> bool:
-        """Whether the object can be used; a change that another thread is making leaves it open."""
+        """Whether the object can be used; it can while another thread makes a change."""
         changing = self._changing
         if changing is not None and self._was_left():
             self.close(f"was left in the middle of {changing} by an error or an interrupt")
@@ -152,7 +150,7 @@ class Guard(OfOneProcess):
         return None if self.is_open else self._reason
 
     def close(self, reason: str = "was closed") -> None:
-        """Refuse all later calls, and cancel the runs; the first reason stays. Needs no lock, and waits for nothing.
+        """Refuse all later calls, and cancel the runs; the first reason stays. Needs no lock, and never waits.
 
         Args:
             reason: the predicate of a sentence that begins with the name.
@@ -162,43 +160,43 @@ class Guard(OfOneProcess):
         self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the budgets of all runs; waits for nothing."""
+        """Cancel the budgets of all runs; never waits."""
         for run in list(self._runs.values()):
             run.budget.cancel()
 
     @property
     def running(self) -> tuple[str, ...]:
-        """What runs now: the kinds of runs, such as `"compaction"`."""
+        """The kinds of the present runs, such as `"compaction"`."""
         return tuple(kind for kind, run in list(self._runs.items()) if run.is_running)
 
     def _was_left(self) -> bool:
         taken: list[bool] = []
         try:
             take_within(self.lock, 0.0, taken)
-            # Nobody else is in a change now; it may have ended before the lock was taken.
+            # No other thread is in a change now; it may have ended before this one took the lock.
             return taken[0] and self._changing is not None
         finally:
             if taken and taken[0]:
                 self.lock.release()
 
-    # What it keeps, and who uses that
+    # Files and their uses
 
     def use(self) -> threading.RLock:
         """Return a context manager that keeps the object's files open, for reads that do not hold the lock.
 
-        Ask in it whether the object is open, and do not hold it while a caller's code runs, nor across a `yield`:
+        Call `require_open` in it. Hold it neither while a caller's code runs nor across a `yield`:
 
             with guard.use():
                 guard.require_open()
                 ...
 
-        Costs about as much as one call of a function.
+        Cost: about one function call.
         """
         try:
             held: threading.RLock = self._of_thread.held
         except AttributeError:
             held = threading.RLock()
-            # Known to `wait_idle` before this thread can find it again.
+            # Registered first, so that `wait_idle` knows it before this thread can find it again.
             self._uses.add(weakref.ref(held, self._uses.discard))
             self._of_thread.held = held
         return held
@@ -210,7 +208,7 @@ class Guard(OfOneProcess):
             timeout: in seconds.
 
         Returns:
-            Whether all have ended; `False` at once if the caller itself is in `use()` or a run.
+            Whether all have ended; `False` at once if the calling thread is in `use()` or a run.
         """
         now = SystemClock().monotonic
         end = now() + timeout
@@ -220,10 +218,10 @@ class Guard(OfOneProcess):
         return all(_becomes_free(lock, max(0.0, end - now())) for lock in [self.lock, *uses])
 
     def wait_for_runs(self) -> None:
-        """Wait until the runs of this moment have ended.
+        """Wait until the present runs have ended.
 
         Raises:
-            Closed: the object was closed meanwhile.
+            Closed: the object was closed during the wait.
         """
         for run in list(self._runs.values()):
             while run.is_running:
@@ -236,12 +234,12 @@ class Guard(OfOneProcess):
         return any(is_mine(run.held) for run in list(self._runs.values()))
 
     def require_outside(self) -> None:
-        """Return unless the calling thread is in `use()` or in a run, whose end it could not wait for.
+        """Check that the calling thread is in no `use()` and in no run, whose end it could not wait for.
 
-        For a `close()` that is to change nothing then.
+        For a `close()` that changes nothing in this case.
 
         Raises:
-            Busy: it is.
+            Busy: it is in one.
         """
         if any(map(is_mine, self._locks_of_uses())):
             raise Busy(f"{self.name} cannot be closed from within its own work; cancel the budget of the work, and "
@@ -251,24 +249,24 @@ class Guard(OfOneProcess):
         return [held for reference in list(self._uses) if (held := reference()) is not None]
 
     def keep(self, closable: Closable) -> None:
-        """Have `release` close it; the last one first, and all before the folder's lock is released.
+        """Have `release` close an object: the last kept first, and all before the folder's lock is released.
 
         Args:
-            closable: its `close()` may be called again, and calls nothing of this guard.
+            closable: its `close()` may be called twice, and does not call this guard.
         """
         self._kept.append(closable)
 
     def stand_for(self, folder: StrPath, *, timeout: float = RELEASE_SECONDS) -> None:
-        """Answer for the folder, whose lock an object that this one keeps has: the next object on it releases this one.
+        """Register as the object on a folder that a kept object has locked: the next object there releases this one.
 
-        An object of this process that answers for the folder and is closed, or closed itself, is released first.
+        A closed object of this process on the same folder is released first.
 
         Args:
             folder: see `FolderLock`.
-            timeout: how long to wait for those who still use the closed object, in seconds.
+            timeout: how long to wait until the closed object is unused, in seconds.
 
         Raises:
-            Busy: a closed object is still used.
+            Busy: the closed object is still used.
         """
         self._folder = os.path.realpath(folder)
         for reference in list(_guards_of_folders):
@@ -280,37 +278,37 @@ class Guard(OfOneProcess):
     def lock_folder(self, folder: StrPath, *, meanwhile: str = "", timeout: float = RELEASE_SECONDS) -> None:
         """Lock the folder for this object, until `release`.
 
-        An object of this process that has the folder and is closed, or closed itself, is released first.
+        A closed object of this process on the same folder is released first.
 
         Args:
             folder: see `FolderLock`.
             meanwhile: see `FolderLock`.
-            timeout: how long to wait for those who still use the closed object, in seconds.
+            timeout: how long to wait until the closed object is unused, in seconds.
 
         Raises:
-            Busy: an open object has the folder, here or in another process, or a closed one is still used.
+            Busy: an open object has the folder, here or in another process, or the closed one is still used.
             InvalidInput, StorageError, Unsupported: see `FolderLock`.
         """
         self.stand_for(folder, timeout=timeout)
         self._folder_locks.append(FolderLock(folder, meanwhile=meanwhile))
 
     def release(self, timeout: float = RELEASE_SECONDS) -> None:
-        """Close the object, wait until nobody uses it, and close what it keeps; the folder's lock is released last.
+        """Close the object, wait until it is unused, close the kept objects, and release the folder's lock.
 
-        May be called often, by several threads; each returns when all is closed.
+        May be called often, by several threads; each returns when everything is closed.
 
         Args:
             timeout: how long to wait, in seconds.
 
         Raises:
-            Busy: it is still used, by another thread or by the caller; call again.
+            Busy: another thread or the caller still uses it; call again.
         """
         self.close()
         if not self.wait_idle(timeout):
             raise Busy(f"{self.name} is closed, and still used after {timeout:g} seconds; close it again when its "
                        f"reads and its work have ended")
         with self._releasing:
-            # Removed after it was closed: an interrupt between has it closed again, and forgets none.
+            # Each is removed after it was closed: after an interrupt it is closed twice rather than never.
             while self._kept:
                 self._kept[-1].close()
                 self._kept.pop()
@@ -333,14 +331,14 @@ class Guard(OfOneProcess):
 
 
 class Run:
-    """One piece of work on an object, such as a compaction, of which one runs at a time.
+    """One compaction, or other long work on an object; one of each kind at a time.
 
     Args:
         guard: of the object.
         budget: of the caller; default one without limits.
 
     Attributes:
-        held: for `with run.held:` alone; the run ends with the block, however it is left.
+        held: only for `with run.held:`; the run ends with the block, also by an exception.
         budget: a child of the caller's; cancelled when the object is closed.
     """
 
@@ -353,10 +351,10 @@ class Run:
         """Begin, first thing in `with run.held:`.
 
         Args:
-            kind: runs of different kinds may go on at once.
+            kind: runs of different kinds may overlap.
 
         Raises:
-            Busy: one of this kind runs.
+            Busy: another run of this kind has not ended.
             Closed: the object is closed.
         """
         guard = self._guard
@@ -370,7 +368,7 @@ class Run:
             guard._uses.add(weakref.ref(self.held, guard._uses.discard))
             guard._runs[kind] = self
         if not guard.is_open:
-            # Closed just now, without the lock, perhaps before this run was known.
+            # Closed without the lock, perhaps before this run was registered.
             self.budget.cancel()
 
     @property
@@ -381,7 +379,7 @@ class Run:
 
 def is_mine(lock: threading.RLock) -> bool:
     """Whether the calling thread holds the lock."""
-    return bool(lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks, too
+    return bool(lock._is_owned())  # type: ignore[attr-defined]  # as `threading.Condition` does
 
 
 def _becomes_free(lock: threading.RLock, seconds: float) -> bool:
@@ -396,8 +394,8 @@ def _becomes_free(lock: threading.RLock, seconds: float) -> bool:
 
 
 def take_within(lock: threading.RLock | threading.Lock, seconds: float, taken: list[bool]) -> None:
-    """Wait so long for a lock, and note in `taken` whether it came, for a `finally` that has to release it.
+    """Wait up to `seconds` for a lock, and append to `taken` whether it was taken, for a `finally` that releases it.
 
-    One call of a function of C takes the lock and notes it: an interrupt comes before both or after both.
+    One call of C does both: an interrupt comes before both or after both.
     """
     taken.extend(map(lock.acquire, (seconds > 0,), (seconds if seconds > 0 else -1,)))

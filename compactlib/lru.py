@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Lru`: the values used last, as many as fit."""
+"""`Lru`: a cache that drops the least recently used values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _V = TypeVar("_V")
 
 
 class Lru(Generic[_K, _V]):
-    """The values used last, as many as fit; those not used for longest are dropped first. Threads may share one. O(1).
+    """A cache that drops the least recently used values when it is full. Threads may share one. O(1).
 
     Args:
-        max_entries: how many it holds at most; `None` for any number.
-        max_bytes: what they count for together at most; a value that is larger alone is not kept. 0 keeps none that has
-            a size, `None` any.
+        max_entries: how many values it holds at most; `None` is no limit.
+        max_bytes: the most that their sizes add up to; a larger value is not kept. `None` is no limit.
 
     Raises:
         InvalidInput: a bound is below 0.
@@ -36,7 +35,7 @@ class Lru(Generic[_K, _V]):
         self._lock = threading.Lock()
 
     def get(self, key: _K) -> _V | None:
-        """The value, which now counts as used last; `None` if it is not held."""
+        """Return a value, and mark it as used; `None` if it is not cached."""
         with self._lock:
             found = self._held.get(key)
             if found is None:
@@ -45,7 +44,7 @@ class Lru(Generic[_K, _V]):
             return found[0]
 
     def put(self, key: _K, value: _V, size_bytes: int = 0) -> None:
-        """Hold a value, and drop those that were not used for longest until it fits."""
+        """Add a value, and drop the least recently used ones until all fit."""
         with self._lock:
             self._drop(key)
             if self._max_bytes is not None and size_bytes > self._max_bytes:
@@ -56,12 +55,12 @@ class Lru(Generic[_K, _V]):
                 self._drop(next(iter(self._held)))
 
     def drop(self, key: _K) -> None:
-        """Hold a value no longer; nothing happens if it is not held."""
+        """Remove a value, if it is cached."""
         with self._lock:
             self._drop(key)
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Remove all values."""
         with self._lock:
             self._held.clear()
             self._size_bytes = 0
@@ -75,7 +74,7 @@ class Lru(Generic[_K, _V]):
                 or (self._max_bytes is not None and self._size_bytes > self._max_bytes))
 
     def items(self) -> list[tuple[_K, _V]]:
-        """All that it holds, what was not used for longest first; asking is no use. O(n)."""
+        """Return all keys and values, the least recently used first; marks none as used. O(n)."""
         with self._lock:
             return [(key, value) for key, (value, _) in self._held.items()]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CompactionManager`: compacts many stores, one at a time on each disk, disks side by side.
 
-Each disk has one `PeriodicService`, and each of its calls is the turn of one store: the one that was requested or is
-low on space, else the one that has been due for longest. A turn compacts the store, or runs one slice of its `reclaim`
-after a compaction. A long reclaim, such as a hard delete, is cut into slices so that the other stores of the disk get
-their turns in between.
+Each disk has one `PeriodicService`, and each of its calls is the turn of one store: a requested store or one low on
+space, else the store that has been due for longest. A turn compacts the store, or runs one slice of its `reclaim` after
+a compaction. A long reclaim, such as a hard delete, is cut into slices, so that other stores of the disk get turns in
+between.
 
 How a turn ends, and when the store is due again:
 
@@ -12,7 +12,7 @@ How a turn ends, and when the store is due again:
 |---|---|
 | returns a report, partial or not | at its next period; the reclaim follows at once, slice by slice |
 | raises `Busy`, or `BudgetSpent` for another reason than bytes | at its next period; no failure |
-| raises `Closed` | at once, if an opener was given, which is called for the store; else never: it is shown as closed |
+| raises `Closed` | at once, after its opener has opened it again; without an opener never: it is shown as closed |
 | raises anything else | after `retry_seconds`, doubled with each failure in a row; other stores go on |
 """
 
@@ -39,23 +39,23 @@ _LOGGER = logging.getLogger("compactlib.services")
 COMPACTION_FAILING = "compaction_failing"
 """A compaction has failed: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`."""
 COMPACTION_RECOVERED = "compaction_recovered"
-"""A store that was failing is well again: `work`, `lane`, `failures`."""
+"""The first success of a store after failures: `work`, `lane`, `failures`."""
 _NEVER = float("inf")
 _SLICE_SECONDS = 10.0
 _MAX_SLICE_SECONDS = 640.0
 _ROOM_SECONDS = 1.0
-"""How often the manager reads how much of a store is free."""
+"""How often the manager reads the free space of a store."""
 
 
 @attrs.frozen
 class Periodic:
-    """Each store is compacted when the manager starts, and then from time to time.
+    """Compacts each store at the start of the manager, and then once a period.
 
     Attributes:
-        every_seconds: from one time to the next, > 0.
+        every_seconds: the period, > 0.
 
     Raises:
-        InvalidInput: it is not above 0.
+        InvalidInput: the period is not above 0.
     """
 
     every_seconds: float = 7 * 86_400.0
@@ -67,18 +67,18 @@ class Periodic:
 
 @attrs.frozen
 class OnRequest:
-    """A store is compacted when `CompactionManager.request` asks for it, before all that is due by time."""
+    """Lets `CompactionManager.request` compact a store, before all stores that are due by time."""
 
 
 @attrs.frozen
 class LowSpace:
-    """A store of a fixed capacity (`HasCapacity`) is compacted when little is free, before all that is due by time.
+    """Compacts a store of a fixed capacity (`HasCapacity`) when it is low on space, before all that are due by time.
 
     Attributes:
-        fraction: of its capacity: less than that is little; 0 to 1, and 0 never is.
+        fraction: the free part of the capacity below which a store is low on space, 0 to 1; 0 turns the trigger off.
 
     Raises:
-        InvalidInput: it is not in that range.
+        InvalidInput: the fraction is not in that range.
     """
 
     fraction: float = 1 / 8
@@ -92,28 +92,29 @@ Trigger: TypeAlias = Periodic | OnRequest | LowSpace
 
 
 class Managed(Protocol):
-    """What the manager calls of a store; all stores of the library are such. `folder`, if it has one, is its disk."""
+    """The part of a store that the manager calls; all stores of the library have it. `folder`, if any, names the disk.
+    """
 
     def compact(self, *, policy: Any = None, executor: Any = None, budget: Budget | None = None,
                 fence: Any = None) -> Any:
-        """Compact; returns a report, or raises."""
+        """Compact, and return a report."""
 
     def reclaim(self, *, budget: Budget | None = None) -> Any:
-        """Free what can no longer be reached; returns a report whose `is_partial` says whether more is left."""
+        """Free what no reader can reach, and return a report; its `is_partial` says whether more is left."""
 
     def status(self) -> Any:
-        """Raises `Closed` if the store is closed."""
+        """Raise `Closed` if the store is closed."""
 
 
 class HasCapacity(Protocol):
-    """What a store of a fixed capacity offers besides, so that `LowSpace` holds for it."""
+    """A store of a fixed capacity, to which `LowSpace` applies."""
 
     is_managed: bool
-    """Set by the manager while it looks after the store, for the messages of a store that is full."""
+    """Set by the manager from `add` to `remove`, for the message of a full store."""
 
     @property
     def free_fraction(self) -> float:
-        """The part of the capacity that is free, 0 to 1. Read once a second, from memory."""
+        """The free part of the capacity, 0 to 1, from memory. Read once a second."""
 
 
 @attrs.define(eq=False)
@@ -126,8 +127,8 @@ class _Entry:
     new_budget: Callable[[], Budget] | None
     due: float
     requested: bool = False
-    low_at: float | None = None  # the free part after it was compacted because little was free
-    reclaims: bool = False  # the next turn is a slice of its reclaim
+    low_at: float | None = None  # the free part at which it was last compacted for low space
+    reclaims: bool = False  # whether the next turn is a slice of its reclaim
     slices: int = 0  # in a row
     failures: int = 0  # in a row
     last: str = ""
@@ -136,7 +137,7 @@ class _Entry:
     is_reopened: bool = False  # since the last turn that succeeded
     is_removed: bool = False
     budget: Budget | None = None  # of the present turn
-    held: threading.RLock = attrs.field(factory=threading.RLock)  # while the turn lasts
+    held: threading.RLock = attrs.field(factory=threading.RLock)  # during a turn
 
     def cancel(self) -> None:
         budget = self.budget
@@ -155,19 +156,19 @@ class _Entry:
 class CompactionManager:
     """Compacts stores when they are due, low on space, or requested. Threads may share it.
 
-    Use it in a `with`, or call `start` and `stop`; or call `run_pending` now and then, for hosts without threads.
+    Use it in a `with`, or call `start` and `stop`; a host without threads calls `run_pending` regularly.
 
     Args:
-        triggers: what brings a store its turn, at most one of each kind; by default all three. `LowSpace()` holds
-            also where others are chosen, so that no store fills up unnoticed; `LowSpace(fraction=0)` turns it off.
-        retry_seconds: the wait after a store's first failure, > 0; doubles.
-        max_retry_seconds: how far it grows.
-        clock: where time comes from; its `monotonic()` decides when something is due.
-        observer: notified when a store begins to fail and when it is well again.
+        triggers: at most one of each kind; by default all three. `LowSpace()` always applies, so that no store fills up
+            unnoticed; `LowSpace(fraction=0)` turns it off.
+        retry_seconds: the delay after a store's first failure, > 0; doubles with each further one.
+        max_retry_seconds: the longest delay.
+        clock: its `monotonic()` decides when a store is due.
+        observer: receives each failure, and the first success after it.
 
     Attributes:
-        failures: how often a turn failed.
-        last_error: what it failed with last.
+        failures: the number of turns that failed.
+        last_error: the error of the last one.
 
     Raises:
         InvalidInput: two triggers are of one kind.
@@ -194,21 +195,21 @@ class CompactionManager:
     def add(self, name: str, store_or_opener: Managed | Callable[[], Managed], *, disk: str | None = None,
             policy: Any = None, executor: Any = None, fence: Any = None,
             new_budget: Callable[[], Budget] | None = None) -> None:
-        """Look after a store; with the trigger `Periodic` it is due at once.
+        """Add a store; with the trigger `Periodic` it is due at once.
 
         Args:
             name: unique in the manager.
-            store_or_opener: the store, or a function that opens it: called now, and again when the store turns out
-                to be closed. The host closes what it returned.
-            disk: what to call its disk; default the device of its `folder`, if it has one.
+            store_or_opener: the store, or a function that opens it. The function is called now, and again if the
+                store is closed at its turn. The host closes the stores.
+            disk: name of its disk; default the device of its `folder`, if it has one.
             policy: instead of the store's own.
             executor: runs the copying; default the manager's thread.
             fence: entered around each commit.
-            new_budget: what one compaction may use up; default the store's own `new_budget`, else no limit.
+            new_budget: makes the budget of one compaction; default the store's own `new_budget`, else no limit.
 
         Raises:
-            InvalidInput: there is one of this name, or the store has no `compact`, `reclaim` and `status`.
-            StorageError: its disk cannot be found out.
+            InvalidInput: the name is taken, or the store has no `compact`, `reclaim` or `status`.
+            StorageError: the device of its folder cannot be read.
         """
         opener: Callable[[], Managed] | None = None
         store: Any = store_or_opener
@@ -236,15 +237,15 @@ class CompactionManager:
         service.wake()
 
     def remove(self, name: str, *, wait_seconds: float = 30.0) -> None:
-        """Look after a store no more: cancel what is being done with it, and wait for its end.
+        """Remove a store: cancel its turn, and wait for the end of it.
 
         Args:
             name: of the store.
             wait_seconds: how long to wait.
 
         Raises:
-            NotFound: there is none of this name.
-            Busy: its turn has not ended in time, or called from within it; it ends all the same, and is the last.
+            NotFound: there is no store of this name.
+            Busy: the turn has not ended in time, or makes this call itself. The store is removed; no turn follows.
         """
         with self._lock:
             entry = self._found(name)
@@ -264,11 +265,11 @@ class CompactionManager:
                 entry.held.release()
 
     def request(self, name: str) -> None:
-        """Have a store compacted next; a request while it is being compacted counts as done by that run.
+        """Have a store compacted next; a request during its compaction is dropped.
 
         Raises:
-            NotFound: there is none of this name.
-            InvalidInput: the manager has not the trigger `OnRequest`.
+            NotFound: there is no store of this name.
+            InvalidInput: the manager has no trigger `OnRequest`.
         """
         if OnRequest not in self._triggers:
             raise InvalidInput("this manager takes no requests; give it the trigger OnRequest()")
@@ -281,8 +282,9 @@ class CompactionManager:
     def report(self) -> Table:
         """Return a table with a row for each store.
 
-        Its columns: `disk`; `state`: `running`, `requested`, `failing`, `waiting` or `closed`; `failures` in a row; how
-        the `last` compaction and the `last_reclaim` ended; `due_in_seconds`: `None` if it is not due by time.
+        Its columns: `store`; `disk`; `state`: `running`, `requested`, `failing`, `waiting` or `closed`; `failures` in a
+        row; the result of the `last` compaction and of the `last_reclaim`; `due_in_seconds`: `None` if it is not due by
+        time.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -293,26 +295,26 @@ class CompactionManager:
         return Table.from_dicts(rows)
 
     def start(self) -> None:
-        """Begin, in one thread for each disk; starting again does nothing."""
+        """Start one thread for each disk; starting again does nothing."""
         with self._lock:
             self._is_started = True
             for service in self._services.values():
                 service.start()
 
     def run_pending(self) -> int:
-        """Compact in the caller's thread what is due now; for hosts without threads. Returns how many turns it took."""
+        """Take all due turns in the caller's thread, for hosts without threads; return their number."""
         before = self._turns
         for service in list(self._services.values()):
-            service.wake()  # how much of a store is free may have changed
+            service.wake()  # the free space of a store may have changed
             while service.run_pending():
                 pass
         return self._turns - before
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
+        """Cancel the present turns, wait for their end, and begin no other; stopping again waits again.
 
         Raises:
-            Busy: something has not ended in time, or called from within a turn; all ends all the same.
+            Busy: a turn has not ended in time, or makes this call itself. No other turn begins.
         """
         with self._lock:
             self._is_started = False
@@ -325,10 +327,10 @@ class CompactionManager:
             service.stop(wait_seconds=wait_seconds)
 
     def wait_until_idle(self, seconds: float = 60.0) -> None:
-        """Return when nothing is being compacted and nothing is due; what waits to be tried again is not waited for.
+        """Wait until no turn runs and no store is due; a store that waits for a retry is not due.
 
         Raises:
-            Busy: that has not come in `seconds`.
+            Busy: `seconds` have passed.
         """
         clock = SystemClock()
         end = clock.monotonic() + seconds
@@ -353,7 +355,7 @@ class CompactionManager:
     def _is_due(self, entry: _Entry) -> bool:
         return not entry.is_closed and (entry.requested or entry.due <= self._clock.monotonic())
 
-    # One turn
+    # A turn
 
     def _take_turn(self, disk: str, budget: Budget) -> float | None:
         """Take the turn of the store that comes first; return in how many seconds the next may be due."""
@@ -382,7 +384,7 @@ class CompactionManager:
         if free is None or free >= self._low_fraction:
             entry.low_at = None
         elif entry.low_at is None or free < entry.low_at:
-            # After a compaction that has freed too little, only when more was taken.
+            # A store that stays low after a compaction is compacted again only when it has less free space.
             entry.requested, entry.reclaims, entry.low_at = True, False, free
 
     def _work(self, entry: _Entry, service_budget: Budget) -> None:
@@ -426,11 +428,11 @@ class CompactionManager:
     def _begin(entry: _Entry, service_budget: Budget, given: Budget) -> Budget:
         entry.budget = budget = given.child()
         if service_budget.cancelled or entry.is_removed:
-            budget.cancel()  # it was stopped, or removed, before it could see this budget
+            budget.cancel()  # `stop` or `remove` came before this budget was in `entry`
         return budget
 
     def _rest(self, entry: _Entry, last: str, *, is_slice: bool, reclaims: bool) -> None:
-        """The turn is over: a slice of the reclaim follows, or nothing until the next period."""
+        """End a turn: a slice of the reclaim is due at once, or a compaction at the next period."""
         if is_slice:
             entry.last_reclaim = last
         else:
@@ -452,7 +454,7 @@ class CompactionManager:
 
     def _note_closed(self, entry: _Entry, error: Closed) -> None:
         if not _is_closed(entry.store) or entry.is_reopened:
-            # The policy used another object that is closed, or the opener returned a closed store.
+            # An object that the policy uses is closed, or the opener returned a closed store.
             entry.is_reopened = False
             self._fail(entry, error)
         elif entry.opener is None:
@@ -471,12 +473,12 @@ class CompactionManager:
 
 
 def disk_of(folder: str | os.PathLike[str]) -> str:
-    """Return a name of the device that holds `folder`: equal for two folders on one file system.
+    """Return the device of a folder, `major:minor`: equal for two folders on one file system.
 
-    Partitions of one disk have different names; a host that knows better names its disks itself.
+    Partitions of one disk have different devices; such a host passes `disk=` to `CompactionManager.add`.
 
     Raises:
-        StorageError: the folder cannot be looked at.
+        StorageError: the folder cannot be read.
     """
     try:
         device = os.stat(folder).st_dev

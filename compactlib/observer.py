@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Observer`: how a host watches work; `notify`, which calls one; and adapters for logging, tqdm and prometheus_client.
+"""`Observer`: receives events of the library; `notify` emits one; adapters for logging, tqdm and prometheus_client.
 
 An observer has one method, `event(name, **fields)`. It is called on the thread that called the library, outside of
-locks; what happened under a lock is collected in a list and sent after it, and what happened in a task of an executor
-comes with the task's result. What an observer raises is logged and stops nothing.
+locks. Events under a lock are collected in a list and emitted after it; events in a task of an executor come with the
+task's result. An exception of an observer is logged and stops nothing.
 
-Some fields mean the same in every event:
+Some fields have one meaning in every event:
 
 | field | meaning | in Prometheus |
 |---|---|---|
-| `add` | a counter of this name grows by so much | counter `<prefix>_<name>_total` |
+| `add` | the increment of a counter | counter `<prefix>_<name>_total` |
 | `sample` | one value of a distribution | histogram `<prefix>_<name>` |
-| `value` | a level as it is now; `None`: there is no such level any more | gauge `<prefix>_<name>` |
-| others that are texts | in an event with one of these three: labels, which are bounded | the metric's labels |
+| `value` | the present value of a gauge; `None` removes the gauge | gauge `<prefix>_<name>` |
+| other texts | labels of an event with one of these three; their values are few | the metric's labels |
 
-The event `progress` has the fields `work`, `done`, `total` and `unit`: how far one piece of work has come. All others
-tell what an operator may want to know; their fields can be pickled.
+The event `progress` has the fields `work`, `done`, `total` and `unit`. All other events are for operators; their fields
+can be pickled.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _failed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
                    3_600.0, 14_400.0)
-"""Upper bounds for what takes from milliseconds (a request) to hours (a compaction)."""
+"""Upper bounds of buckets for durations from milliseconds (a request) to hours (a compaction)."""
 
 
 class Observer(Protocol):
-    """Watches work. Any object with this method is one."""
+    """Receives events. Any object with this method is an observer."""
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Called when something happened.
+        """Receive one event.
 
         Args:
-            name: what; begins with the package, `"raftlog_segment_merged"`, or `"store"` where all have it.
-            fields: its numbers and names; see the head of this module.
+            name: begins with the package, `"raftlog_segment_merged"`, or with `"store"` if all stores emit it.
+            fields: numbers and names; see the head of this module.
         """
 
 
 def notify(observer: Observer | None, name: str, /, **fields: Any) -> None:
-    """Call an observer; what it raises is logged, the first time as a warning, and then for debugging."""
+    """Emit an event; log an exception of the observer, the first as a warning, later ones at DEBUG."""
     if observer is None:
         return
     try:
@@ -63,19 +63,19 @@ def notify(observer: Observer | None, name: str, /, **fields: Any) -> None:
         try:
             level = logging.DEBUG if observer in _failed else logging.WARNING
             _failed.add(observer)
-        except TypeError:  # it can have no weak reference, or no hash
+        except TypeError:  # the observer allows no weak reference, or has no hash
             level = logging.WARNING
         _LOGGER.log(level, "the observer %r raised %r; the work goes on", observer, error, exc_info=error)
 
 
 class Observers:
-    """Notifies any number of observers, in order; what one raises is logged, and keeps the event from no other one.
+    """Passes each event to several observers, in order; an exception of one is logged, and the next are called.
 
     Args:
-        observers: `None` among them are left out.
+        observers: `None` among them is skipped.
 
     Attributes:
-        is_deaf: whether there is none, so that what costs much to report need not be computed.
+        is_deaf: whether there are no observers, so that costly fields need not be computed.
     """
 
     def __init__(self, *observers: Observer | None) -> None:
@@ -89,7 +89,7 @@ class Observers:
 
 
 class EventRecorder:
-    """Keeps all events: for tests and notebooks.
+    """Keeps all events, for tests and notebooks.
 
     Attributes:
         events: name and fields of each, in order.
@@ -127,12 +127,12 @@ class LoggingObserver:
 
 
 class TqdmObserver(Closing):
-    """Shows each piece of work as a tqdm progress bar; use it in a `with`, so that no bar outlives failed work.
+    """Shows a tqdm progress bar for each `work`; use it in a `with`, which closes the bars of failed work.
 
-    A bar closes when its work is complete. Work that fails leaves its bar where it stood until `close()`.
+    A bar closes when its work is complete. The bar of failed work stays until `close()`.
 
     Args:
-        options: passed on to `tqdm.auto.tqdm`, for example `disable=True`; they win over what the observer chooses.
+        options: for `tqdm.auto.tqdm`, for example `disable=True`; they override those of the observer.
 
     Raises:
         MissingDependency: tqdm is not installed.
@@ -141,7 +141,7 @@ class TqdmObserver(Closing):
     def __init__(self, **options: Any) -> None:
         try:
             with warnings.catch_warnings():
-                # In a notebook without ipywidgets the bars are lines of text; tqdm would warn of it there, in red.
+                # In a notebook without ipywidgets tqdm shows text, and would warn in red.
                 warnings.simplefilter("ignore")
                 from tqdm.auto import tqdm
         except ImportError:
@@ -169,23 +169,23 @@ class TqdmObserver(Closing):
                 self._bars.pop(work).close()
 
     def close(self) -> None:
-        """Close every bar that is still open; the observer can be used again afterwards."""
+        """Close all open bars; the observer can be used again."""
         with self._lock:
             while self._bars:
                 self._bars.popitem()[1].close()
 
 
 class PrometheusObserver:
-    """Exports events as metrics; the table at the head of this module says how.
+    """Exports events as metrics, by the table at the head of this module.
 
-    All other events are counted in `<prefix>_events_total{event="<name>"}`, and so are levels. One observer serves a
-    whole process: share it between stores and threads. Characters that Prometheus does not allow in names become
-    underscores. The labels of a metric are those of its first event: later, one that is missing is exported as `""`,
-    and one that is new is left out, so that sums stay right.
+    Gauges and all other events are also counted, in `<prefix>_events_total{event="<name>"}`. Share one observer between
+    all stores and threads of a process. Characters that Prometheus does not allow in names become underscores. The
+    first event of a metric fixes its labels: a missing label is exported as `""` later, and a new one is left out, so
+    that sums stay right.
 
     Args:
-        registry: a `prometheus_client.CollectorRegistry`; default the package's own global one.
-        prefix: put before every name.
+        registry: a `prometheus_client.CollectorRegistry`; default the package's global registry.
+        prefix: of every name.
         buckets: upper bounds of the histograms' buckets, ascending.
 
     Raises:
@@ -226,7 +226,7 @@ class PrometheusObserver:
                 self._level(name, value, labels)
 
     def text(self) -> bytes:
-        """Return all that the registry exports now, in Prometheus' text form."""
+        """Return the registry's metrics in Prometheus' text form."""
         exported: bytes = self._client.generate_latest(self._registry)
         return exported
 

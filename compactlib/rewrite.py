@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heavy step as a task: what it is, what it answers, and who runs it.
+"""The rewrite of a compaction as tasks: `RewriteTask`, its outcomes, and `Executor`, which runs tasks.
 
-A `RewriteTask` is a picklable function of immutable inputs to new files in a private place. It is idempotent: it
-may run twice, at once, or die half-way, and knows nothing of who runs it. An `Executor` runs tasks and gives each
-task's outcome exactly once; publishing the files is the caller's business, after the outcome has come back.
+A `RewriteTask` is a picklable function from immutable inputs to new files under private names. It is idempotent: it may
+run twice, also at the same time, or end half-way. An `Executor` runs tasks and yields the outcome of each once. The
+caller publishes the files after it has the outcome.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from compactlib.report import Printed
 
 @attrs.frozen
 class RewrittenFile:
-    """One file that an attempt wrote and made durable, still under its private name.
+    """A file that an attempt wrote and synced, under its private name.
 
     Attributes:
-        path: where it lies.
+        path: of the file.
         size_bytes: its length.
-        entries: how many entries it holds.
-        crc32: CRC-32 of the whole file, or of the part the format's page names.
+        entries: the number of entries in it.
+        crc32: CRC-32 of the whole file, or of the part that the format's page names.
     """
 
     path: str
@@ -39,15 +39,15 @@ class RewrittenFile:
 
 @attrs.frozen(kw_only=True)
 class RewriteResult(Printed):
-    """What one attempt at a task produced.
+    """The result of one attempt at a task.
 
     Attributes:
         task: the task's name.
-        attempt: the id of the attempt whose files these are.
+        attempt: the attempt's id.
         files: the new files, in the task's order.
         bytes_read: bytes read from the sources.
         bytes_written: bytes written to the new files.
-        seconds: how long the attempt took.
+        seconds: duration of the attempt.
     """
 
     task: str
@@ -58,7 +58,7 @@ class RewriteResult(Printed):
     seconds: float
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: the numbers, with the files counted and their entries summed."""
+        """Return one row: the numbers, with the number of files and the sum of their entries."""
         return [{"task": self.task, "files": len(self.files), "entries": sum(file.entries for file in self.files),
                  "bytes_read": self.bytes_read, "bytes_written": self.bytes_written, "seconds": self.seconds,
                  "attempt": self.attempt}]
@@ -66,33 +66,33 @@ class RewriteResult(Printed):
 
 @attrs.frozen
 class RewriteFailure(Printed):
-    """A task that ended in an error; its inputs are untouched.
+    """The error of a task; its inputs are unchanged.
 
     Attributes:
         task: the task's name.
-        error: one of the library's own; a foreign one comes as `TaskFailed`.
+        error: an error of the library; any other exception is described by a `TaskFailed`.
     """
 
     task: str
     error: CompactlibError
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: the task, and the error's class and message."""
+        """Return one row: the task, and the error's class and message."""
         return [{"task": self.task, "error": type(self.error).__name__, "message": str(self.error)}]
 
 
 RewriteOutcome: TypeAlias = RewriteResult | RewriteFailure
-"""What a task ended in; distinguish the two with `match` or `isinstance`."""
+"""The outcome of a task."""
 
 
 @attrs.frozen
 class Attempt:
-    """One try at a task: what the executor lends to it.
+    """One attempt at a task, made by an executor.
 
     Attributes:
-        id: unique over all attempts of all tasks; part of every name the attempt creates.
-        budget: asked before each chunk of bytes.
-        observer: notified of progress.
+        id: unique over all attempts of all tasks; part of the name of every file that the attempt creates.
+        budget: the task calls `spend` before each chunk of bytes.
+        observer: receives the progress.
         clock: for the seconds in the result.
     """
 
@@ -107,33 +107,32 @@ class RewriteTask(Protocol):
 
     @property
     def name(self) -> str:
-        """Unique within one call of an executor, 1 to 1000 characters; errors and progress carry it."""
+        """Unique in one call of an executor, 1 to 1000 characters; part of errors and progress."""
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """Write the new files under names private to `attempt`, make them durable, and say what they are.
+        """Write the new files under names that contain `attempt.id`, sync them, and return the result.
 
-        Asks `attempt.budget` before each chunk it writes, which is where the work can be stopped. The result names
-        this task and this attempt.
+        Calls `attempt.budget.spend` before each chunk, where the work waits and can be stopped. The result names this
+        task and this attempt.
 
         Raises:
-            CompactlibError: the library's own errors pass through the executor as they are.
+            CompactlibError: passes through the executor unchanged.
         """
 
 
 class Executor(Protocol):
-    """Runs rewrite tasks somewhere."""
+    """Runs rewrite tasks."""
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
         """Yield the outcome of each task exactly once, in any order.
 
-        A task's error is its outcome; it does not end the others. Tasks that the budget no longer lets begin are
-        reported as failures with `BudgetSpent`. Leaving the iterator early abandons what has not begun.
+        A task's error is its outcome and ends no other task. A task that the budget does not let begin fails with
+        `BudgetSpent`. Leaving the iterator early begins no further task.
 
-        Tasks that run at once share what is left of a total, so it may be spent with none of them done, again and
-        again; one worker, or a total of all that the running ones write, has some done each time.
+        Concurrent tasks share the rest of a total. If the total is smaller than the sum of their outputs, each call may
+        spend it without completing a task; one worker, or a larger total, makes progress.
 
         Raises:
-            InvalidInput: two tasks share a name, or a name is empty or too long; raised at once, before anything
-                has begun.
+            InvalidInput: two tasks share a name, or a name is empty or too long; raised before any task begins.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`PeriodicService`: one thread that repeats one function, and outlives what the function raises."""
+"""`PeriodicService`: a thread that repeats a function, and retries it after an error."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from compactlib.guard import is_mine, take_within
 
 _LOGGER = logging.getLogger("compactlib.services")
 _POLL_SECONDS = 1.0
-"""How long the thread sleeps at most: the clock that was passed in may be moved by hand."""
+"""The longest sleep of the thread: the clock may be one that is moved by hand."""
 
 
 class PeriodicService:
-    """Calls a function at start, every so many seconds, when woken, and after an error with a growing delay.
+    """Calls a function at start, once a period, when woken, and after an error with a growing delay.
 
     Threads may share it. Use it in a `with`, or call `start` and `stop`; after `stop` it can be started again.
 
     Args:
-        run_once: does what is due within the budget that it gets, which `stop` cancels; returns in how many seconds
-            it is to be called again, or `None` for `every_seconds`.
-        name: of the thread, and in messages: `"compactions of disk 8:1"`.
+        run_once: the function. `stop` cancels the budget that it is called with. It returns the seconds until its next
+            call, or `None` for `every_seconds`.
+        name: of the thread, also for messages: `"compactions of disk 8:1"`.
         every_seconds: the period; `None`: only when woken.
-        retry_seconds: the delay after a first error; each further one in a row doubles it.
-        max_retry_seconds: how far it grows.
-        clock: where time comes from.
+        retry_seconds: the delay after the first error; doubles with each further one in a row.
+        max_retry_seconds: the longest delay.
+        clock: decides when a call is due.
 
     Attributes:
         name: as given.
-        failures: how often the function raised.
-        last_error: what it raised last.
+        failures: the number of calls that raised.
+        last_error: the last exception that was raised.
     """
 
     def __init__(self, run_once: Callable[[Budget], float | None], *, name: str, every_seconds: float | None = None,
@@ -56,24 +56,24 @@ class PeriodicService:
         self._held = threading.RLock()  # while the function runs
         self._starting = threading.RLock()
         self._thread: threading.Thread | None = None
-        # A queue of C: an interrupt of a thread that wakes the service cannot leave a lock of it held.
+        # A queue in C, whose lock no interrupt leaves held.
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended."""
+        """Whether its thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is the service's thread, and not a host's that called `run_pending`."""
+        """Whether the calling thread is the service's own, and not one that called `run_pending`."""
         return threading.current_thread() is self._thread
 
     def start(self) -> None:
-        """Begin in a daemon thread; starting again does nothing.
+        """Start a daemon thread; starting again does nothing.
 
         Raises:
-            Busy: it was stopped, and its last run has not ended.
+            Busy: the service was stopped, and its last call has not ended.
         """
         with self._starting:
             if self.is_running:
@@ -87,7 +87,7 @@ class PeriodicService:
             self._thread.start()
 
     def wake(self) -> None:
-        """Have the function called now, or once more after the present call."""
+        """Have the function called now, or again after the present call."""
         self._woken = True
         self._bell.put(None)
 
@@ -98,7 +98,7 @@ class PeriodicService:
             Whether it was due.
 
         Raises:
-            Busy: called by the function itself.
+            Busy: the function itself makes this call.
         """
         if is_mine(self._held):
             raise Busy(f"{self.name} cannot be run from within its own work")
@@ -119,10 +119,10 @@ class PeriodicService:
         return True
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
+        """Cancel the present call, wait for its end, and begin no other; stopping again waits again.
 
         Raises:
-            Busy: it has not ended in time, or the caller is the function itself; it ends all the same.
+            Busy: the call has not ended in time, or stops the service itself. No other call begins.
         """
         self.cancel()
         if is_mine(self._held):
@@ -131,7 +131,7 @@ class PeriodicService:
             self._thread.join(wait_seconds)
         taken: list[bool] = []
         try:
-            # A host without threads may be in `run_pending`.
+            # A thread of the host may be in `run_pending`.
             take_within(self._held, 0.0 if self.is_running else wait_seconds, taken)
             if not taken[0] or self.is_running:
                 raise Busy(f"{self.name} has not ended in {wait_seconds:g} seconds; stop it again to wait longer")
@@ -141,7 +141,7 @@ class PeriodicService:
                 self._held.release()
 
     def cancel(self) -> None:
-        """Begin nothing more, and cancel what runs; `stop` without waiting."""
+        """Cancel the present call, and begin no other; `stop` without waiting."""
         self._budget.cancel()
         self._bell.put(None)
 
@@ -157,7 +157,7 @@ class PeriodicService:
             try:
                 seconds = 0.0 if self.run_pending() else self._seconds_left()
             except BaseException as error:
-                # The host's clock, or `sys.exit()` in the function: the thread goes on.
+                # From the host's clock, or `sys.exit()` in the function: the thread continues.
                 seconds = self._failed(error)
             if seconds > 0 and not budget.cancelled:
                 with contextlib.suppress(Empty):

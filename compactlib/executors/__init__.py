@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors: they run the heavy step of a compaction as tasks, in this process or in several."""
+"""Executors: run the rewrite of a compaction as tasks, in threads or processes."""
 
 from typing import TYPE_CHECKING
 

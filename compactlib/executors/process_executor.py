@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs rewrite tasks in worker processes on this machine, on the standard library's pool: for several processors.
+"""`ProcessExecutor`: runs rewrite tasks in worker processes on this machine, for more than one processor.
 
-When a worker dies, the pool ends all its workers and cannot say which task it was. So each task that was running is run
-again, alone in a pool of one worker: the task that kills its worker fails alone, and the others succeed.
+When a worker dies, the standard library's pool ends all workers and cannot name the task. So each task that was running
+is run again, alone in a pool of one worker: the task that kills its worker fails alone, and the others succeed.
 
-Workers are *spawned*, not forked: hosts of this library have threads, locks and sockets (a JVM gateway among them) that
-a fork copies in whatever state they are in. A script that uses this executor keeps its own start under
-`if __name__ == "__main__":`, and the classes of its tasks live in modules that workers can import.
+Workers are *spawned*, not forked: hosts have threads, locks and sockets (a JVM gateway among them), which a fork copies
+in an arbitrary state. A script that uses this executor keeps its start under `if __name__ == "__main__":`, and the
+classes of its tasks are in modules that workers can import.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 
 _POLL_SECONDS = 0.1
-"""How soon a cancel reaches the workers while the caller waits for an outcome."""
+"""How often a waiting caller passes a cancel on to the workers."""
 
 
 class ProcessExecutor:
     """Runs tasks in `workers` processes, which begin and end with each run.
 
-    What reaches the other side:
+    Between the processes:
 
-    * **budget**: each task gets a part of what remains (rate and total are divided by the tasks that run at once), and
-      what it used is charged when it ends. A task that one piece was too large for is run again, alone and with all
-      that is left. A cancel ends running tasks within about a tenth of a second, while the caller waits for an outcome;
-      a pause holds back new ones.
-    * **observer**: a task's counters and events are passed on when it ends. Its written bytes are reported as done
-      under its name then, and `rewrite` advances by one group.
-    * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
+    * **budget**: each task gets a part of the rest (rate and total are divided among concurrent tasks), and its bytes
+      are charged when it ends. A task with a piece larger than its part is run again, alone and with the whole rest. A
+      cancel ends running tasks within about a tenth of a second, while the caller waits for an outcome; a pause holds
+      back new tasks.
+    * **observer**: a task's counters and events are emitted when it ends, together with its written bytes as progress.
+      Then the progress of `rewrite` advances by one group.
+    * **errors** come back with all their fields; an error that cannot be pickled comes as `TaskFailed` with its text.
 
-    Threads may use one executor at once.
+    Threads may share one executor.
 
     Args:
-        workers: how many processes run at once, >= 1.
-        grace_seconds: how long workers may take to end by themselves when the run is left, >= 0; then they are killed.
-        attempt_id: gives each attempt its id; for tests that need names to repeat.
+        workers: the number of processes, >= 1.
+        grace_seconds: how long workers may take to end after a cancel, >= 0; then they are killed.
+        attempt_id: makes the ids of attempts, for tests that need equal names.
 
     Raises:
-        InvalidInput: `workers` is no number from 1 on, or `grace_seconds` no time to wait.
+        InvalidInput: `workers` is less than 1, or `grace_seconds` is negative or too long to wait for.
     """
 
     def __init__(self, workers: int, *, grace_seconds: float = 5.0,
@@ -77,14 +77,14 @@ class ProcessExecutor:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. Workers start with the first outcome that is asked for.
+        """See `Executor.run`. Workers start with the first `next`.
 
-        While the caller deals with one outcome, each worker does at most one further task. The iterator is a
-        generator; closing it, or leaving a `for` over it, cancels the running tasks, kills what does not end within
-        `grace_seconds`, and returns when no worker of this run is left.
+        While the caller handles an outcome, each worker does at most one further task. The iterator is a generator;
+        closing it cancels the running tasks, kills workers that do not end within `grace_seconds`, and returns when all
+        workers of the run have ended.
 
-        A task that ends its process twice fails with a `TaskFailed` of kind `WorkerDied`. If no worker can be started
-        at all, the kind is `WorkerNotStarted`.
+        A task that ends its process twice fails with a `TaskFailed` of kind `WorkerDied`. If no worker can be started,
+        the kind is `WorkerNotStarted`.
         """
         listed = checked_names(tasks)
         return _Run(listed, self._workers, self._grace_seconds, self._attempt_id,
@@ -98,7 +98,7 @@ _Running: TypeAlias = dict["Future[bytes]", tuple[RewriteTask, BudgetLimits]]
 
 
 class _NotStarted(Exception):
-    """No process can be started; says why."""
+    """No process can be started; the text is the reason."""
 
 
 class _Run:
@@ -114,11 +114,11 @@ class _Run:
         self._observer = observer
         self._context = multiprocessing.get_context("spawn")
         self._done = 0
-        self._why = ""  # no process could be started
+        self._why = ""  # the reason why no process could be started
 
     def outcomes(self) -> Generator[RewriteOutcome, None, None]:
         waiting: deque[RewriteTask] = deque(self._tasks)
-        alone: deque[RewriteTask] = deque()  # to be run again
+        alone: deque[RewriteTask] = deque()  # to run again, one in a pool
         while waiting:
             began = yield from self._pool(waiting, self._workers, alone)
             if not began:
@@ -135,10 +135,10 @@ class _Run:
 
     def _pool(self, waiting: deque[RewriteTask], workers: int,
               alone: deque[RewriteTask]) -> Generator[RewriteOutcome, None, bool]:
-        """Run tasks in one pool until all are done or a worker has died; those that ran then are put into `alone`.
+        """Run tasks in one pool until all are done or a worker dies; then the running tasks are added to `alone`.
 
         Returns:
-            Whether a worker has begun.
+            Whether a worker has started.
         """
         stop, begun = self._context.Event(), self._context.Event()
         pool = ProcessPoolExecutor(workers, self._context, _begin, (stop, begun))
@@ -184,18 +184,18 @@ class _Run:
             task = waiting[0]
             try:
                 data = pickle.dumps(task)
-            except Exception as error:  # pickling runs foreign code, which may raise anything
+            except Exception as error:  # of foreign code, which pickling runs
                 yield self._finished(RewriteFailure(waiting.popleft().name, foreign_error(task.name, error)))
                 continue
             try:
                 future = pool.submit(_attempt, task.name, data, self._attempt_id(), limits)
             except (OSError, AssertionError) as error:
-                # The latter is what `multiprocessing` raises in a process that may have no children.
+                # `multiprocessing` raises AssertionError in a process that may have no children.
                 raise _NotStarted(str(error)) from error
             running[future] = waiting.popleft(), limits
 
     def _limits(self, waiting: int, workers: int, running: _Running) -> BudgetLimits:
-        """The limits of one more task, such that all that run stay within the total."""
+        """Return the limits of one more task, such that all running tasks stay within the total."""
         remaining = self._budget.remaining
         limits = remaining.share(workers)
         if remaining.total_bytes is None:
@@ -209,14 +209,14 @@ class _Run:
         try:
             outcome: RewriteOutcome
             outcome, events = pickle.loads(inner)
-        except Exception as error:  # unpickling runs foreign code, which may raise anything
+        except Exception as error:  # of foreign code, which unpickling runs
             return RewriteFailure(task.name, foreign_error(task.name, error))
         for name, fields in events:
             self._observer.event(name, **fields)
         return outcome
 
     def _fits_alone(self, outcome: RewriteOutcome, limits: BudgetLimits) -> bool:
-        """Whether one piece was too large for the task's share of the total, and all that is left is enough."""
+        """Whether a piece of the task is larger than its part of the total, and not larger than the rest."""
         error = outcome.error if isinstance(outcome, RewriteFailure) else None
         needed = error.needed_bytes if isinstance(error, BudgetSpent) else None
         left = self._budget.remaining.total_bytes
@@ -240,20 +240,20 @@ class _Run:
         for future in running:
             future.cancel()
         if wait(running, self._grace_seconds).not_done:
-            # Private, and the only way to end a worker that does not listen.
+            # Private, and the only way to end a worker that ignores the cancel.
             for process in list((getattr(pool, "_processes", None) or {}).values()):
                 process.kill()
         pool.shutdown()
 
 
-# In a worker: whether the host wants its tasks to end.
+# In a worker: set when the run is cancelled.
 _stop: Event | None = None
 
 
 def _begin(stop: Event, begun: Event) -> None:
     global _stop
     _stop = stop
-    # Ctrl-C reaches every process of the terminal; the parent decides what it means.
+    # Ctrl-C reaches every process of the terminal; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="compactlib-parent", daemon=True).start()
     begun.set()
@@ -273,6 +273,6 @@ def _attempt(name: str, data: bytes, attempt: str, limits: BudgetLimits) -> byte
     try:
         task: RewriteTask = pickle.loads(data)
         outcome = portable(attempt_task(task, Attempt(attempt, budget, events)))
-    except BaseException as error:  # unpickling runs foreign code; and `sys.exit()` in a task ends no worker
+    except BaseException as error:  # unpickling runs foreign code, and `sys.exit()` in a task must end no worker
         outcome = RewriteFailure(name, foreign_error(name, error))
     return pickle.dumps((budget.spent_bytes, pickle.dumps((outcome, events.kept))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running tasks: the pieces that executors are made of, and `LocalExecutor`, which runs them in this process."""
+"""`LocalExecutor`, which runs tasks in this process, and functions for executors of one's own."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 MAX_NAME_CHARS = 1000
-"""The longest name a task may have."""
+"""The longest name of a task."""
 MAX_MESSAGE_CHARS = 2000
-"""How much of a foreign error's own text goes into a `TaskFailed` message."""
+"""The longest text of a foreign error in a `TaskFailed` message."""
 MAX_DETAIL_CHARS = 20_000
-"""How much of a foreign traceback `TaskFailed.detail` keeps; the middle is left out."""
+"""The longest traceback in `TaskFailed.detail`; the middle is left out."""
 
 
 def new_attempt_id() -> str:
-    """A fresh id: 32 hexadecimal digits, unique without coordination."""
+    """Return a random id of 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 
 def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
-    """Run one attempt and turn whatever it raises into an outcome; for authors of executors.
+    """Run one attempt, and return its result or a failure; for authors of executors.
 
-    Begins only when the attempt's budget lets it (waiting while that is paused). What is no `Exception`, such as
-    `KeyboardInterrupt`, passes through.
+    First calls `check` of the attempt's budget, which waits during a pause. `KeyboardInterrupt` and other exceptions
+    that are no `Exception` propagate.
     """
     try:
         attempt.budget.check()
         result: object = task.run(attempt)
-    except Exception as error:  # whatever foreign code raises is this task's outcome
+    except Exception as error:  # of foreign code
         return RewriteFailure(task.name, own_error(task.name, error))
     if isinstance(result, RewriteResult) and (result.task, result.attempt) == (task.name, attempt.id):
         return result
@@ -54,13 +54,13 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
 
 
 class CarriedEvents:
-    """An observer that keeps a task's events for their way home from another process. Progress is left out.
+    """An observer in a worker process that keeps a task's events, except progress, to send them with the result.
 
-    An event that cannot be pickled is an error of the task that reports it.
+    An event that cannot be pickled is an error of the task that emits it.
 
     Args:
-        dumps: how the events will be pickled.
-        limit: how many are kept; later ones are left out.
+        dumps: pickles an event.
+        limit: the number of events to keep; later ones are dropped.
     """
 
     def __init__(self, dumps: Callable[[object], bytes], limit: int = 100_000) -> None:
@@ -76,28 +76,28 @@ class CarriedEvents:
 
     @property
     def kept(self) -> tuple[tuple[str, dict[str, Any]], ...]:
-        """The names and fields so far: a copy, as the task's threads may outlive it."""
+        """The names and fields so far: a copy, since threads of the task may add more."""
         return tuple(self._events)
 
 
 def foreign_error(task: str, error: BaseException) -> TaskFailed:
-    """A `TaskFailed` that describes `error` in text alone, so that it can travel; for authors of executors."""
+    """Return a `TaskFailed` that describes an error as text, which can be pickled; for authors of executors."""
     kind = type(error).__name__
     detail = _cut("".join(traceback.format_exception(error)), MAX_DETAIL_CHARS)
-    told = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
-    described = TaskFailed(told, task=task, kind=kind, detail=detail)
-    # So that a log which shows this error shows where the other one was raised.
+    message = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
+    described = TaskFailed(message, task=task, kind=kind, detail=detail)
+    # A log that shows this error then shows the original traceback.
     described.add_note(detail)
     return described
 
 
 def own_error(task: str, error: Exception) -> CompactlibError:
-    """`error` if it is the library's; what describes it, if it is another's."""
+    """Return an error of the library unchanged, and any other as `foreign_error`."""
     return error if isinstance(error, CompactlibError) else foreign_error(task, error)
 
 
 def portable(outcome: RewriteOutcome, dumps: Callable[[object], bytes] = pickle.dumps) -> RewriteOutcome:
-    """The outcome if it survives pickling, else a failure that does; for authors of executors.
+    """Return the outcome if it can be pickled, else a failure that can; for authors of executors.
 
     A library error with a field that cannot be pickled becomes a `TaskFailed` with its class, message and traceback.
     """
@@ -110,18 +110,17 @@ def portable(outcome: RewriteOutcome, dumps: Callable[[object], bytes] = pickle.
 
 
 def portable_error(task: str, error: Exception, dumps: Callable[[object], bytes] = pickle.dumps) -> CompactlibError:
-    """`own_error`, or what describes it where that does not survive pickling; for authors of executors."""
+    """Return `own_error` if it can be pickled, else `foreign_error`; for authors of executors."""
     outcome = portable(RewriteFailure(task, own_error(task, error)), dumps)
     assert isinstance(outcome, RewriteFailure)
     return outcome.error
 
 
 def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
-    """The tasks as a sequence; for authors of executors.
+    """Return the tasks as a sequence; for authors of executors.
 
     Raises:
-        InvalidInput: two tasks share a name, so that their outcomes could not be distinguished, or a name is empty or
-            longer than `MAX_NAME_CHARS`.
+        InvalidInput: two tasks share a name, or a name is empty or longer than `MAX_NAME_CHARS`.
     """
     listed = list(tasks)
     seen: set[str] = set()
@@ -137,13 +136,13 @@ def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
 
 def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budget | None = None,
                observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-    """What any executor answers, held against its tasks: an outcome of each, once; for those that call executors.
+    """Run an executor, and check that it yields one outcome for each task; for callers of executors.
 
-    A task without an answer has failed with `InvalidInput`. What the executor began ends when this is closed.
+    A task without an outcome fails with `InvalidInput`. Closing this iterator closes the executor's.
 
     Raises:
-        InvalidInput: it answers something else, or for another task, or twice.
-        Exception: whatever the executor raises.
+        InvalidInput: the executor yields something else, or an outcome for another task, or two for one.
+        Exception: of the executor.
     """
     waiting = dict.fromkeys(task.name for task in tasks)
     given: Iterator[object] = iter(executor.run(tasks, budget=budget, observer=observer))
@@ -165,17 +164,17 @@ def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budg
 class LocalExecutor:
     """Runs tasks in this process: one after the other, or in `workers` threads.
 
-    Threads overlap reading, checksumming of large entries, and fsync; they share the caller's budget. What their tasks
-    report to the observer reaches it on the caller's thread, while that waits for an outcome.
-    They run at most `2 * workers` tasks ahead of the caller, so memory does not grow with the number of tasks.
+    Threads overlap reading, checksumming of large entries, and fsync; they share the caller's budget. The observer is
+    called on the caller's thread, while it waits for an outcome. Threads run at most `2 * workers` tasks ahead of the
+    caller, so that memory does not grow with the number of tasks.
 
     Args:
-        workers: how many tasks run at once, >= 1.
-        attempt_id: gives each attempt its id; for tests that need names to repeat. Threads may call it at once.
-        clock: lent to the attempts, for the seconds in their results.
+        workers: the number of concurrent tasks, >= 1.
+        attempt_id: makes the ids of attempts, for tests that need equal names. Threads may call it at once.
+        clock: of the attempts, for the seconds in their results.
 
     Raises:
-        InvalidInput: `workers` is no number from 1 on.
+        InvalidInput: `workers` is less than 1.
     """
 
     def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
@@ -187,11 +186,10 @@ class LocalExecutor:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. With one worker, a task starts when its outcome is asked for.
+        """See `Executor.run`. With one worker, `next` runs a task and returns its outcome.
 
-        The iterator is a generator. Closing it (or leaving a `for` over it) begins no further task, ends those that
-        run at their next question to the budget, and returns when nothing runs any more. What is no `Exception`,
-        such as a task's `KeyboardInterrupt`, is raised from it in the same way.
+        The iterator is a generator. Closing it begins no further task, cancels the running ones, and returns when all
+        have ended. A task's `KeyboardInterrupt` is raised from it in the same way.
         """
         listed = checked_names(tasks)
         # A child, so that leaving the iterator cancels the running tasks and not the caller's budget.
@@ -238,7 +236,7 @@ class LocalExecutor:
 
 
 class _Queued:
-    """Puts the events of a task on a queue, for the caller's thread."""
+    """An observer that queues the events of tasks for the caller's thread."""
 
     def __init__(self, news: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]], observer: Observer) -> None:
         self._news = news
@@ -251,12 +249,12 @@ class _Queued:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a foreign __str__ may raise anything
+    except Exception:  # of a foreign `__str__`
         return "(its text cannot be shown)"
 
 
 def _cut(text: str, limit: int) -> str:
-    """`text`, or its beginning and end when it is longer than `limit`."""
+    """Return `text`, or its beginning and end if it is longer than `limit`."""
     if len(text) <= limit:
         return text
     half = limit // 2
