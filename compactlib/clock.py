@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument: the `Clock` protocol, the system's clock, and one that is moved by hand.
+"""Time as an argument: the `Clock` protocol, the system's clock, and a manual clock.
 
-Nothing else in the library asks the operating system for the time or sleeps.
+No other module of the library reads the system's time or sleeps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compactlib.errors import InvalidInput
 
 
 class Clock(Protocol):
-    """What the library needs of time. All values are seconds as `float`; any thread may call any method."""
+    """Reads the time and sleeps. All values are seconds as `float`; threads may share a clock."""
 
     def now(self) -> float:
         """Seconds since the epoch; may jump when the host's clock is set."""
@@ -24,7 +24,7 @@ class Clock(Protocol):
         """Seconds since an unknown start; never goes back. For durations and rates."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after `seconds` have passed on this clock; at once if `seconds` is 0.
+        """Return after `seconds` of this clock.
 
         Raises:
             InvalidInput: `seconds` is negative or not finite.
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The operating system's clock. Holds no state; all instances are equal and picklable."""
+    """The operating system's clock. Has no state; all instances are equal and picklable."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -61,9 +61,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is moved: `advance` moves it, and `sleep` moves it at once instead of waiting.
+    """A clock that only `advance`, `sleep` and `set_now` move; `sleep` does not wait.
 
-    Threads may share one. A pickled clock stands where this one stood and moves on its own from then on.
+    Threads may share one. A pickled clock is a copy.
 
     Args:
         now: seconds since the epoch at the start.
@@ -78,7 +78,7 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        """Seconds since the epoch, as set and advanced."""
+        """Seconds since the epoch."""
         return self._now
 
     def monotonic(self) -> float:
@@ -86,7 +86,7 @@ class ManualClock:
         return self._elapsed
 
     def sleep(self, seconds: float) -> None:
-        """The same as `advance`."""
+        """Move forward; see `advance`."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class ManualClock:
             self._elapsed += step
 
     def set_now(self, now: float) -> None:
-        """Set the wall clock, as an administrator would; `monotonic()` is not touched.
+        """Set the wall clock, as an administrator would; `monotonic()` does not change.
 
         Raises:
             InvalidInput: `now` is not finite.

@@ -12,7 +12,7 @@
 | an attrs class | an object of its fields; one that holds its default is left out |
 | one of several attrs classes | the same, with the name of the class under `is` |
 
-What does not fit is refused by the name of its field, a field that the class does not have as well.
+A value of another type and an unknown field raise `FieldError` with the field's name.
 
 >>> import attrs
 >>> @attrs.frozen
@@ -48,10 +48,10 @@ from compactlib.errors import CorruptData, InvalidInput
 T = TypeVar("T")
 
 Plain: TypeAlias = Any
-"""What JSON holds: numbers, text, `None`, lists, and dictionaries with keys of text."""
+"""JSON as Python values: numbers, text, `None`, lists, and dictionaries with keys of text."""
 
 _TAG = "is"
-"""Python's own word, so no field has this name."""
+"""A keyword of Python, so that no field has this name."""
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -59,9 +59,9 @@ class FieldError(InvalidInput):
     """A value does not fit the type of its field.
 
     Attributes:
-        field: where, from the outermost value: `"jobs[3].token"`; empty for that value itself.
-        expected: what belongs there.
-        found: what is there.
+        field: the path from the outermost value: `"jobs[3].token"`; empty for that value itself.
+        expected: the expected type or values.
+        found: the value found.
     """
 
     def __init__(self, *, field: str, expected: str, found: str) -> None:
@@ -72,7 +72,7 @@ class FieldError(InvalidInput):
 
 
 class _Misfit(Exception):
-    """On its way to the outermost value; each level adds its step."""
+    """Carries a `FieldError` to the outermost value; each level adds its step of the path."""
 
     def __init__(self, expected: str, found: object) -> None:
         super().__init__(expected)
@@ -86,28 +86,28 @@ class _Said(str):
 
 
 class JsonCodec(Generic[T]):
-    """Turns values of one type into JSON, and back. Threads may share it.
+    """Converts values of one type to JSON and back. Threads may share it.
 
     Args:
-        kind: the type: an attrs class, or a union of them.
+        kind: the type: an attrs class, or a union of attrs classes.
 
     Raises:
-        TypeError: it has no form in JSON. Of a field's type that is said when the first value is written or read.
+        TypeError: the type has no form in JSON. For the type of a field, the first conversion raises it.
     """
 
     def __init__(self, kind: type[T] | Any) -> None:
         self._form = _form_of(cast("Hashable", kind))
 
     def to_plain(self, value: T) -> Plain:
-        """Return what stands for the value in JSON. O(size).
+        """Convert a value to JSON data. O(size).
 
         Raises:
-            FieldError: it holds something that does not fit.
+            FieldError: a field does not fit its type.
         """
         return _named(self._form.write, value)
 
     def from_plain(self, plain: Plain) -> T:
-        """Return the value that `plain` stands for. O(size).
+        """Convert JSON data to a value. O(size).
 
         Raises:
             FieldError: a field is absent, unknown, or does not fit.
@@ -120,10 +120,10 @@ class JsonCodec(Generic[T]):
         return _JSON.encode(self.to_plain(value)).encode("ascii")
 
     def decode(self, data: bytes, place: str) -> T:
-        """Return the value; `place` is where it was read, for errors.
+        """Return the value; `place` is the source of the bytes, for errors.
 
         Raises:
-            CorruptData: it is no JSON, or a field does not fit; the message names the field.
+            CorruptData: the bytes are not JSON, or a field does not fit; the message names the field.
         """
         try:
             return self.from_plain(json.loads(data))
@@ -144,10 +144,10 @@ def _named(change: Callable[[Any], Any], value: Any) -> Any:
 
 @attrs.frozen
 class _Form:
-    """How values of one type are written and read; each raises `_Misfit`.
+    """The conversions of one type; both raise `_Misfit`.
 
     Attributes:
-        same: a type whose values stand for themselves, so that nothing need be called.
+        same: a type whose values are JSON already, so that no conversion is called.
     """
 
     write: Callable[[Any], Plain]
@@ -351,7 +351,7 @@ def _union(parts: Sequence[Any]) -> _Form:
                 return way(form)(value)
             except _Misfit as misfit:
                 misfits.append(misfit)
-        # What went furthest knows best; where all stopped at once, all are named.
+        # The form that got deepest gives the best message; if none got below the top, name all.
         deepest = max(misfits, key=lambda misfit: len(misfit.steps), default=None)
         raise deepest if deepest is not None and deepest.steps else _Misfit(expected, value)
 
@@ -365,7 +365,7 @@ def _fields(kind: type[Any]) -> _Form:
 
     @cache
     def listed() -> list[tuple[str, str, Any, _Form]]:
-        # When it is first needed, since a class may name itself.
+        # Computed at the first use, since a class may refer to itself.
         hints = typing.get_type_hints(kind)
         return [(field.name, field.alias, field.default, _form_of(hints[field.name])) for field in fields]
 

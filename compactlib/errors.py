@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exception the library raises, one tree under `CompactlibError`.
+"""The exceptions of the library, a tree under `CompactlibError`.
 
-Errors carry their numbers as attributes and survive pickling with all of them, because they cross process
-boundaries and Spark. A message says what was found, what was expected, and what the caller can do.
+Errors have their numbers as attributes, and pickling keeps all of them, since errors come from worker processes and
+Spark. A message has the value found, the value expected, and advice.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def _revive(cls: type[CompactlibError], args: tuple[Any, ...], state: dict[str, 
 
 
 class CompactlibError(Exception):
-    """The root of the tree: catch it to catch everything the library raises on purpose."""
+    """The root of the tree: catch it to catch every error that the library raises on purpose."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
 
     def __str__(self) -> str:
-        # KeyError would print the repr of its argument; a message is meant to be read.
+        # KeyError, a base of `NotFound`, would print the repr of its argument.
         return str(self.args[0]) if self.args else type(self).__name__
 
     def _state(self) -> dict[str, Any]:
@@ -39,19 +39,19 @@ class CompactlibError(Exception):
 
 
 class Rejected(CompactlibError):
-    """The parent of all errors that changed nothing: `except Rejected` needs no check of what has become of the call.
+    """The parent of all errors of calls that changed nothing.
 
-    Of other errors some work may be done: `StorageError`, `CorruptData`, `CompactionFailed`, `Closed` of an object that
-    closed itself, and every error that says its outcome is unknown.
+    Other errors may leave part of the work done: `StorageError`, `CorruptData`, `CompactionFailed`, `Closed` of an
+    object that closed itself, and every error with an unknown outcome.
     """
 
 
 class InvalidInput(Rejected, ValueError):
-    """An argument or a file's place is not what the call accepts. Correct it and call again."""
+    """An argument is invalid, or a file is in the wrong place. Correct it and call again."""
 
 
 class Unsorted(InvalidInput):
-    """Indexes that must ascend strictly do not. Sort them, or build with `IndexSet.from_iterable`."""
+    """Indexes do not ascend strictly. Sort them, or build with `IndexSet.from_iterable`."""
 
     def __init__(self, message: str, *, previous: int, found: int) -> None:
         super().__init__(message)
@@ -60,18 +60,18 @@ class Unsorted(InvalidInput):
 
 
 class NotFound(Rejected, KeyError):
-    """What was asked for does not exist."""
+    """The object does not exist."""
 
 
 class CorruptData(CompactlibError):
-    """Stored bytes are not what was written. Restore the file from a replica or a backup; nothing was cut or hidden.
+    """Stored bytes are damaged. Restore the file from a replica or a backup; nothing was cut or hidden.
 
     Attributes:
         path: the damaged file.
-        offset: where in the file the check failed, in bytes.
-        expected: what should have been there.
-        found: what was there.
-        index: the log index concerned, if the damage belongs to one entry.
+        offset: of the failed check in the file, in bytes.
+        expected: the expected content.
+        found: the content found.
+        index: the log index, if the damage belongs to an entry.
     """
 
     def __init__(self, *, path: str | os.PathLike[str], offset: int, expected: str, found: str,
@@ -86,11 +86,11 @@ class CorruptData(CompactlibError):
 
 
 class Conflict(Rejected):
-    """A compare-and-set or a fencing check lost against another writer. Read again and decide anew."""
+    """A compare-and-set or a fencing check lost against another writer. Re-read and decide again."""
 
 
 class Stale(Rejected):
-    """A token, lease or view is outdated. Take a new one and try again."""
+    """A token, lease or view is outdated. Take a new one and retry."""
 
 
 class Closed(CompactlibError):
@@ -98,18 +98,18 @@ class Closed(CompactlibError):
 
 
 class Busy(Rejected):
-    """Another thread or process holds what is needed, or work is in progress. Wait, or ask the holder that it names."""
+    """Another thread or process holds a lock, or work is in progress. Wait for the holder in the message."""
 
 
 class BudgetSpent(Busy):
-    """The budget given to the work ran out, or the work was cancelled, before anything could be committed.
+    """The budget ran out, or the work was cancelled, before anything could be committed.
 
-    Where something was committed, the call returns a partial report instead.
+    After a commit the call returns a partial report instead.
 
     Attributes:
         reason: `"bytes"`, `"deadline"` or `"cancelled"`.
         spent_bytes: bytes that the budget had granted before.
-        needed_bytes: how many it has to have left for the work to get anywhere, if it had fewer; else `None`.
+        needed_bytes: the rest of the budget that the work needs to make progress, if it had less; else `None`.
     """
 
     def __init__(self, message: str, *, reason: str, spent_bytes: int, needed_bytes: int | None = None) -> None:
@@ -120,18 +120,18 @@ class BudgetSpent(Busy):
 
 
 class AuditFailed(CompactlibError, AssertionError):
-    """A state breaks one of its own rules: a bug in the library, or stored data that something else has changed.
+    """A state breaks an invariant: a bug in the library, or another program has changed stored data.
 
     Raised by `audit`, also under `python -O`. Keep the state and report it with the message.
     """
 
 
 class Unsupported(Rejected):
-    """This release or platform cannot do it: a format version, an operation. The message names what can."""
+    """This release or platform does not support a format version or an operation. The message names what does."""
 
 
 class MissingDependency(Rejected, ImportError):
-    """An optional package is not installed. The message says how: pip adds the extra to what is there."""
+    """An optional package is not installed. The message has the pip command."""
 
     def __init__(self, *, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package!r}: pip install 'compactlib[{extra}]'")
@@ -141,11 +141,11 @@ class MissingDependency(Rejected, ImportError):
 
 
 class CompactionFailed(CompactlibError):
-    """Some tasks or groups of a compaction failed; the others were carried out, and what they committed stays.
+    """Some tasks or groups of a compaction failed; the others were committed.
 
     Attributes:
-        report: what the compaction did, as it would have been returned.
-        failures: the error of each task or group that failed, by its name.
+        report: of the compaction, as it would have been returned.
+        failures: the error of each failed task or group, by name.
     """
 
     def __init__(self, *, report: Any, failures: Mapping[str, CompactlibError]) -> None:
@@ -158,7 +158,7 @@ class CompactionFailed(CompactlibError):
 
 
 class TaskFailed(CompactlibError):
-    """A rewrite task ended in an error that is not the library's own. Its inputs are untouched.
+    """A rewrite task raised an exception that is not the library's. Its inputs are unchanged.
 
     Attributes:
         task: the task's name.
@@ -174,14 +174,14 @@ class TaskFailed(CompactlibError):
 
 
 class StorageError(CompactlibError, OSError):
-    """The operating system refused a change to the disk. What was complete before stays complete.
+    """The operating system refused a change to the disk. Earlier changes stay complete.
 
     Attributes:
-        operation: what was tried (`"write"`, `"rename"`, ...).
-        path: on which file or folder.
+        operation: `"write"`, `"rename"`, ...
+        path: the file or folder.
         errno: the operating system's number.
-        detail: what was found; the system's own words for `errno`, unless others were given.
-        advice: what to do; what usually helps, unless something else was given.
+        detail: the problem; by default the system's text for `errno`.
+        advice: by default the usual remedy.
     """
 
     def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int, detail: str = "",
@@ -201,16 +201,16 @@ class StorageError(CompactlibError, OSError):
 
     @staticmethod
     def from_os(error: OSError, operation: str, path: str | os.PathLike[str]) -> StorageError:
-        """Name an `OSError`: `DiskFull`, `ReadOnly`, or `StorageError` for the rest."""
+        """Return `DiskFull`, `ReadOnly`, or for other numbers `StorageError`."""
         number = error.errno or _errno.EIO
         kind = _NAMED.get(number, StorageError)
         return kind(operation=operation, path=path, errno=number)
 
 
 class DiskFull(StorageError):
-    """No space is left, or a quota or a limit on sizes is reached; the message says which, and what helps.
+    """No space is left, or a quota or a size limit is reached; the message says which, with advice.
 
-    Call again then: the work goes on from what was committed.
+    A later call continues after the last commit.
     """
 
     _advice = "free some space and call again"
@@ -223,7 +223,7 @@ class DiskFull(StorageError):
 
 
 class ReadOnly(StorageError):
-    """The disk, the file or the folder refuses this process. Give it the permission, or a disk that can be written."""
+    """The disk, the file or the folder cannot be written by this process. Give it permission, or another disk."""
 
     _advice = "give this process the permission for that"
     _advice_for: ClassVar[dict[int, str]] = {

@@ -2,9 +2,9 @@
 """`IndexSet`: an immutable sorted set of non-negative 64-bit integers, kept as runs.
 
 A set is two columns of numbers: the first and the last member (inclusive) of every run. Runs ascend, and at least one
-non-member lies between two neighbours, so equal sets have equal columns. That takes 16 bytes a run, and 8 bytes a
-member while no two members are neighbours: then both columns are one. Everything done to whole sets is a merge of
-sorted columns in C loops (`list.sort`, which merges two sorted stretches in linear time, then `map` and `compress`).
+non-member lies between two neighbours, so equal sets have equal columns. A set takes 16 bytes a run, or 8 bytes a
+member while no two members are neighbours, since both columns are then the same. Operations on whole sets merge sorted
+columns in C loops (`list.sort`, which merges two sorted parts in linear time, then `map` and `compress`).
 
 >>> live = IndexSet.from_iterable([9, 1, 2, 4, 3, 9, 20, 21])
 >>> list(live.runs())
@@ -20,8 +20,8 @@ The stored form; `docs/formats/indexset.md` describes it to the byte:
     20       heads, gaps too large for one; tails, tails too large for one
     end - 4  CRC-32 of everything before it
 
-All numbers of a column have one width, the one that makes it smallest; those that do not fit follow it as 64 bits. The
-bytes are at most nine times the runs, and equal sets have equal bytes on all machines.
+All numbers of a column have the width that makes it smallest; larger numbers follow the column as 64 bits. A set has at
+most nine bytes a run, and equal sets have equal bytes on all machines.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class IndexSet:
         """Return the set that `to_bytes` was called on. Cost: O(runs).
 
         Args:
-            data: exactly what `to_bytes` gave.
-            path: the file it was read from, for the message of an error.
-            offset: where in that file `data` begins, for the same.
+            data: the bytes of `to_bytes`.
+            path: the file of the bytes, for errors.
+            offset: of the bytes in the file, for errors.
 
         Raises:
             CorruptData: a byte was changed, cut off or added.
@@ -218,7 +218,7 @@ class IndexSet:
         return self._firsts.tolist() if self._lasts is self._firsts else list(self)
 
     def overlaps(self, first: int, last: int) -> bool:
-        """Return whether a member lies in `first..last`, both inclusive; an empty range has none. Cost: O(log runs)."""
+        """Return whether a member is in `first..last`, both inclusive; an empty range has none. Cost: O(log runs)."""
         run = bisect_left(self._lasts, first)
         return first <= last and run < len(self._firsts) and self._firsts[run] <= last
 
@@ -339,7 +339,7 @@ class IndexSet:
 
 
 class IndexSetBuilder:
-    """Collects ascending indexes as they come, and makes sets of them. Keeps the runs they form: 16 bytes a run.
+    """Makes sets of indexes that are added in ascending order. Keeps 16 bytes a run.
 
     >>> builder = IndexSetBuilder()
     >>> builder.append_run(1, 4)
@@ -352,15 +352,15 @@ class IndexSetBuilder:
         self._ends: _Column = array("Q")  # the first and the last member of each run in turn
 
     def append(self, index: int) -> None:
-        """Take one index, above all taken before. Cost: O(1). Raises as `append_run` does."""
+        """Add an index above all others. Cost: O(1). Raises as `append_run`."""
         self.append_run(index, index)
 
     def append_run(self, first: int, last: int) -> None:
-        """Take all indexes from `first` to `last`, both inclusive and above all taken before. Cost: O(1).
+        """Add all indexes from `first` to `last`, both inclusive and above all others. Cost: O(1).
 
         Raises:
-            InvalidInput: no indexes, or `first` exceeds `last`; nothing was taken.
-            Unsorted: `first` is not above the last one; nothing was taken.
+            InvalidInput: an end is not an index, or `first` exceeds `last`; nothing was added.
+            Unsorted: `first` is not above all others; nothing was added.
         """
         ends = self._ends
         following = ends[-1] + 1 if ends else 0
@@ -373,7 +373,7 @@ class IndexSetBuilder:
             ends.extend((first, last))
 
     def build(self) -> IndexSet:
-        """Return the set of everything taken so far; the builder may go on. Cost: O(runs), a copy."""
+        """Return the set of all indexes so far; more can be added. Cost: O(runs), a copy."""
         return IndexSet._of((self._ends[::2], self._ends[1::2]))
 
     def __repr__(self) -> str:
@@ -383,8 +383,8 @@ class IndexSetBuilder:
 def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
     """Return the positions in `column` of all of `members`, from 0, ascending: one linear merge.
 
-    The answer is checked against the column before it is given, so input out of order never yields a wrong one: it
-    is refused, unless the answer is right all the same.
+    The positions are checked against the column, so that unsorted input never gives a wrong result: it is refused,
+    unless the positions are right.
 
     >>> merge_positions([5, 6, 9, 12, 40], [6, 12])
     [1, 3]
@@ -418,7 +418,7 @@ def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
     raise InvalidInput(f"{len(absent)} of {len(members)} members are not in the column, the first is {absent[0]}")
 
 
-# --- checking what a caller passes --------------------------------------------------------------------------------
+# --- checks of arguments ------------------------------------------------------------------------------------------
 
 
 def _column(values: list[Any]) -> _Column:
@@ -438,7 +438,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _split_pairs(pairs: Iterable[tuple[int, int]]) -> _Runs:
-    """Return runs in any order as two columns, not yet canonical; `InvalidInput` names what is not a run."""
+    """Return runs in any order as two columns, not yet canonical; `InvalidInput` names the first invalid run."""
     listed = list(pairs)
     try:
         firsts, lasts = [first for first, _ in listed], [last for _, last in listed]
@@ -468,16 +468,16 @@ def _no_member(which: str) -> NoReturn:
 
 # --- algebra: canonical runs in, canonical runs out --------------------------------------------------------------
 #
-# Two sets are combined by a sweep over all their starts and all their ends, each in order and no longer paired; how
-# many runs are open at a place follows from how many starts and ends lie below. Sets are first cut to where their
-# ranges meet, by bisection.
+# Two sets are combined by a sweep over all their starts and all their ends, each sorted and no longer paired: the number
+# of runs that cover an index is the number of starts up to it less the number of ends below it. Sets are first cut to
+# their common range, by bisection.
 
 
 def _joined(starts: list[int], ends: list[int]) -> _Runs:
-    """Return what any number of runs cover, given all their starts and all their ends, each in order.
+    """Return the union of runs, given their sorted starts and their sorted ends.
 
-    Counting pairs them again: a run ends at the k-th end when the next start lies at least two above, for then as
-    many runs were closed as opened. The same list may be passed twice: runs of one, repeated or not.
+    A run of the union ends at the k-th end if the next start is at least two above it, since as many runs have closed
+    as opened. The same list may be passed twice, for runs of one member, repeated or not.
     """
     if not starts:
         return array("Q"), array("Q")
@@ -487,7 +487,7 @@ def _joined(starts: list[int], ends: list[int]) -> _Runs:
 
 
 def _between(runs: _Runs, first: int, last: int) -> _Runs:
-    """Return what lies in `first..last`; the same columns if that is everything. O(log runs) and a copy."""
+    """Return the part in `first..last`; the same columns if that is all. O(log runs) and a copy."""
     firsts, lasts = runs
     start, stop = bisect_left(lasts, first), bisect_right(firsts, last)
     if start >= stop or first > last:
@@ -568,21 +568,21 @@ def _chunks(runs: _Runs, size: int) -> Iterator[_Runs]:
 
 
 def _met(left: _Runs, right: _Runs) -> tuple[_Runs, _Runs]:
-    """Return both, cut to the range of the other."""
+    """Return both, each cut to the range of the other."""
     if left[0] and right[0]:
         left, right = (_between(left, right[0][0], right[1][-1]), _between(right, left[0][0], left[1][-1]))
     return left, right
 
 
 def _followed(low: _Runs, high: _Runs) -> _Runs:
-    """Return both as one, where the second begins above the end of the first."""
+    """Return both as one set; the second begins above the end of the first."""
     if low[0] and high[0] and low[1][-1] + 1 == high[0][0]:
         return low[0] + high[0][1:], low[1][:-1] + high[1]
     return low[0] + high[0], low[1] + high[1]
 
 
 def _swept(left: _Runs, right: _Runs) -> tuple[list[int], list[int]]:
-    """Return all starts and all ends, each in order."""
+    """Return all starts and all ends, each sorted."""
     starts = _merged(left[0], right[0])
     if left[0] is left[1] and right[0] is right[1]:  # runs of one: every start is its own end
         return starts, starts
@@ -600,12 +600,12 @@ def _merged(left: Sequence[int], right: Sequence[int]) -> list[int]:
 
 
 def _most_tail(width: int) -> int:
-    """Return the number that marks a tail which does not fit its column, and the first that does not."""
+    """Return the lowest tail that does not fit its column, which also marks such a tail."""
     return int((1 << 8 * width) - 1)
 
 
 def _most_gap(width: int) -> int:
-    """Return the same for a gap, which shares its number with one bit."""
+    """Return the same for a gap, which shares its number with a bit."""
     return _most_tail(width) >> 1
 
 
@@ -684,7 +684,7 @@ def _taken_out(numbers: list[int], most: int) -> list[int]:
 
 
 def _little_endian(column: _Column) -> _Column:
-    """Return the column as it is stored, or as it is used again."""
+    """Convert a column to or from little-endian."""
     if sys.byteorder == "big":
         column.byteswap()
     return column

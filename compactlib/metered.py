@@ -9,15 +9,15 @@
 >>> seen.named("kv_written_bytes")
 [{'add': 4, 'store': 'accounts', 'operation': 'set'}]
 
-| event, after `kv_` or `objects_` | of | labels |
+| event, after `kv_` or `objects_` | counts | labels |
 |---|---|---|
-| `requests` | each request; each page of a scan and each listing is one | `store`, `operation`, `outcome` |
-| `request_seconds` | the same; of a listing the time that the store took | `store`, `operation` |
-| `read_bytes` | values and objects read; of a scan those of each page | `store`, `operation` |
-| `written_bytes` | values and objects written; a write that failed counts none | `store`, `operation` |
+| `requests` | each request; also each page of a scan, and each listing | `store`, `operation`, `outcome` |
+| `request_seconds` | the same; for a listing the time in the store | `store`, `operation` |
+| `read_bytes` | values and objects read; for a scan page by page | `store`, `operation` |
+| `written_bytes` | values and objects written; failed writes count 0 | `store`, `operation` |
 
-Labels are bounded: the store's name is the host's, operations are methods, and an outcome is `ok` or the name of an
-error class of this library (any other exception is `error`).
+The values of labels are few: the host names the store, operations are methods, and an outcome is `ok` or the name of an
+error class of this library (`error` for any other exception).
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ _REQUESTS: Final = frozenset({
 
 
 def metered(store: StoreT, observer: Observer, *, name: str, clock: Clock | None = None) -> StoreT:
-    """Return a store in front of another one, which carries out all requests; closing it closes that one.
+    """Return a store that passes all requests on to another store, and reports them; closing it closes the other.
 
-    It answers and raises what the store behind it does. A request costs a few microseconds more, an entry of a scan
-    less than one.
+    A request costs a few microseconds more, an entry of a scan less than one.
 
     Args:
         store: a key-value store or an object store.
         observer: receives the events.
-        name: the label `store`; each store of a process needs its own.
+        name: the label `store`, unique in the process.
         clock: times the requests.
     """
     return cast("StoreT", _Metered(store, observer, name, SystemClock() if clock is None else clock))
@@ -77,7 +76,7 @@ class _Request:
 
 
 class _Metered(Closing):
-    """Passes everything on to a store, and reports what of it is a request."""
+    """Passes all calls on to a store, and reports the requests among them."""
 
     def __init__(self, store: KVStore | ObjectStore, observer: Observer, name: str, clock: Clock) -> None:
         self._store = store
@@ -91,7 +90,7 @@ class _Metered(Closing):
         return functools.partial(self._request, name, found) if name in _REQUESTS else found
 
     def _request(self, operation: str, act: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if operation == "transact":  # Its puts are read twice.
+        if operation == "transact":  # an iterator of puts is read twice
             args, named = tuple(map(tuple, args)), {key: tuple(value) for key, value in named.items()}
         answer = self.timed(operation, functools.partial(act, *args, **named))
         if operation in ("set", "set_if"):
@@ -160,7 +159,7 @@ class _Metered(Closing):
 
 
 def _size_of(content: object) -> int | None:
-    """Return how many bytes of values an answer or an argument holds; `None` if it is nothing that holds any."""
+    """Return the bytes of values in an answer or an argument; `None` for a type without values."""
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, Versioned | Put):

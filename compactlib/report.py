@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: text for a terminal, HTML for a notebook, dictionaries for everything else.
+"""Tables: as text for a terminal, as HTML for a notebook, as dictionaries for programs.
 
-`to_dicts` is the data itself. Text and HTML are for reading: rows beyond `MAX_ROWS` are only counted.
+`to_dicts` returns all rows. Text and HTML show up to `MAX_ROWS` rows, and count the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import attrs
 from compactlib.errors import CompactlibError, InvalidInput
 
 Setting: TypeAlias = int | float | str | None
-"""What a setting of a policy may be, so that a plan can show it."""
+"""The type of a policy's setting in a plan."""
 
 MAX_ROWS = 200
 """Rows shown by `str(table)` and in notebooks."""
@@ -23,12 +23,12 @@ MAX_ROWS = 200
 
 @attrs.frozen(repr=False)
 class Table:
-    """Rows under named columns. Plans and results print themselves through it.
+    """Rows with named columns. Plans and reports print themselves as tables.
 
     Attributes:
-        columns: the columns' names, in order.
-        rows: as many values a row as there are columns.
-        title: one line above the table.
+        columns: the names of the columns.
+        rows: a value for each column.
+        title: a line above the table.
 
     Raises:
         InvalidInput: a row has more or fewer values than there are columns.
@@ -46,24 +46,24 @@ class Table:
 
     @classmethod
     def of(cls, values: Iterable[Any], *, title: str = "") -> Table:
-        """Make a table with a row for each attrs value: a column for each field."""
+        """Return a table with a row for each attrs value and a column for each field."""
         return cls.from_dicts([attrs.asdict(value, recurse=False) for value in values], title=title)
 
     @classmethod
     def from_dicts(cls, rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Table:
-        """Make a table of dictionaries; columns in the order in which their names occur, gaps filled with `None`."""
+        """Return a table of dictionaries; columns in the order of their first use, gaps filled with `None`."""
         columns = tuple(dict.fromkeys(name for row in rows for name in row))
         return cls(columns, tuple(tuple(map(row.get, columns)) for row in rows), title)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one dictionary a row, in order."""
+        """Return a dictionary for each row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def to_text(self, *, max_rows: int | None = MAX_ROWS) -> str:
-        """Return the table as lines of text, numbers to the right, everything else to the left.
+        """Return the table as text, with numbers aligned right and other values left.
 
         Args:
-            max_rows: rows to show; the rest is counted in a last line. `None` shows all.
+            max_rows: rows to show; a last line counts the rest. `None` shows all.
         """
         shown = self.rows if max_rows is None else self.rows[:max_rows]
         cells = [list(map(_line, row)) for row in (self.columns, *shown)]
@@ -82,7 +82,7 @@ class Table:
         return f"Table({self.title!r}, {len(self.rows)} rows of {', '.join(self.columns) or 'no columns'})"
 
     def _repr_html_(self) -> str:
-        from html import escape  # only notebooks need it, and it brings a table of all entities
+        from html import escape  # only for notebooks; it loads a table of all entities
 
         shown = self.rows[:MAX_ROWS]
         styles = [f' style="text-align: {"right" if is_number else "left"}"' for is_number in self._numeric()]
@@ -98,7 +98,7 @@ class Table:
                 f"{remark}")
 
     def _numeric(self) -> list[bool]:
-        """Return which columns hold numbers and nothing else, gaps aside."""
+        """Return for each column whether all its values are numbers, gaps aside."""
         return [any(value is not None for value in column) and all(map(_is_number_or_none, column))
                 for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))]
 
@@ -109,25 +109,25 @@ class Table:
 
 
 class Printed:
-    """An attrs value that is a table: notebooks show it. `repr()` and `str()` are those of attrs, or:
+    """The base of an attrs value that notebooks show as a table.
 
-    Give `_summary`, and switch off the `repr` that attrs would make: then `repr()` is this line, and `str()` the table
-    under it. Give `to_dicts`, unless the table is one row of the fields.
+    A subclass with `repr=False` and a `_summary` has this line as `repr()`, and the line with the table as `str()`. A
+    subclass overrides `to_dicts`, unless its table is one row of its fields.
     """
 
     __slots__ = ()
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as data; one row: every field."""
+        """Return the rows as data; by default one row of all fields."""
         fields: Any = self
         return [attrs.asdict(fields)]
 
     def _summary(self) -> str:
-        """The line."""
+        """Return the line above the table."""
         return ""
 
     def table(self) -> Table:
-        """The rows of `to_dicts()` under the line."""
+        """Return the table of `to_dicts()`."""
         return Table.from_dicts(self.to_dicts(), title=self._summary())
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Printed:
 
 
 class _Named(Protocol):
-    """A policy, as far as a plan names it."""
+    """A policy with its name."""
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class _Named(Protocol):
 
 @attrs.frozen
 class PolicyRecord:
-    """Which policy made a plan, with its settings.
+    """The name and the settings of the policy that made a plan.
 
     Attributes:
         name: the policy's name.
@@ -162,10 +162,10 @@ class PolicyRecord:
 
     @classmethod
     def of(cls, policy: _Named) -> PolicyRecord:
-        """The record of `policy` as it is configured now.
+        """Return the record of a policy.
 
-        Its settings are its public fields, of an attrs class or a dataclass; another policy's, or what else is no
-        plain value, as text. A policy of another class has none.
+        The settings are the public fields of an attrs class or a dataclass; other classes have none. A value that is
+        no `Setting` becomes text, also an inner policy.
         """
         kind: Any = type(policy)
         fields: Sequence[Any] = attrs.fields(kind) if attrs.has(kind) else \
@@ -190,14 +190,14 @@ def _without_frames(error: CompactlibError | None) -> CompactlibError | None:
 
 @attrs.frozen
 class Finding:
-    """Something that a store's `verify` found not to be as it should.
+    """A problem that a store's `verify` found.
 
     Attributes:
-        kind: `damage`, `missing`, `order`, `name`, ...; `orphan` and `leftover` are harmless, and are removed by the
-            next compaction.
+        kind: `damage`, `missing`, `order`, `name`, ...; `orphan` and `leftover` are harmless, and the next compaction
+            removes them.
         place: file and offset, key, or version.
-        what: one sentence.
-        error: what reading it would raise, if it would; without the frames that found it, whose files it would keep.
+        what: the problem in a sentence.
+        error: the error that a read would raise, if any; without its traceback, which would keep files open.
     """
 
     kind: str
@@ -207,21 +207,21 @@ class Finding:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether nothing is lost by it."""
+        """Whether no data is lost."""
         return self.kind in ("orphan", "leftover")
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
+        """Return one row."""
         return [{"kind": self.kind, "place": self.place, "what": self.what}]
 
 
 @attrs.frozen(repr=False)
 class VerifyReport(Printed):
-    """What a store's `verify` read, and found.
+    """The result of a store's `verify`.
 
     Attributes:
-        findings: everything that is not as it should be.
-        records: records looked at.
+        findings: all problems.
+        records: the number of records checked.
         bytes_read: bytes read.
     """
 
@@ -231,11 +231,11 @@ class VerifyReport(Printed):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is lost or damaged."""
+        """Whether no data is lost or damaged."""
         return all(finding.is_harmless for finding in self.findings)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a finding."""
+        """Return a row for each finding."""
         return [row for finding in self.findings for row in finding.to_dicts()]
 
     def _summary(self) -> str:
@@ -243,11 +243,11 @@ class VerifyReport(Printed):
 
 
 class Status(Protocol):
-    """What a store's `status` answers: a frozen value that prints itself."""
+    """The result of a store's `status`: a frozen value that prints itself."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a compaction or a reclaim is under way."""
+        """Whether a compaction or a reclaim runs."""
 
     @property
     def last_error(self) -> str:
@@ -255,10 +255,10 @@ class Status(Protocol):
 
     @property
     def failures(self) -> int:
-        """How often that was."""
+        """The number of unexpected exceptions."""
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Its rows as data."""
+        """Return its rows as data."""
 
 
 def _is_number_or_none(value: Any) -> bool:
@@ -266,11 +266,11 @@ def _is_number_or_none(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value as text, or `""` for `None`."""
+    """Return a value as text, `""` for `None`."""
     if value is None:
         return ""
     if isinstance(value, float):
-        # Three decimals, unless they would hide that a small number is not zero.
+        # Three decimals, except for a small number, which they would show as 0.000.
         return f"{value:,.3f}" if value == 0 or not abs(value) < 0.001 else f"{value:.3g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
@@ -278,5 +278,5 @@ def _shown(value: Any) -> str:
 
 
 def _line(value: object) -> str:
-    """Return a value on one line: line ends and control characters are shown as escapes."""
+    """Return a value as one line, with line ends and control characters escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in _shown(value))

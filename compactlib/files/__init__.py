@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable changes of a disk: the `Files` protocol, the lock of a folder, checksums and framing of stored records."""
+"""Durable changes of a disk: the `Files` protocol, the lock of a folder, checksums and frames of stored records."""
 
 from typing import TYPE_CHECKING
 

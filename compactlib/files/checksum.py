@@ -2,7 +2,7 @@
 """CRC-32 (the polynomial of zlib), from the fastest implementation that is installed.
 
 `isal` and `zlib-ng` compute the same value several times faster than the standard library; the extra
-`compactlib[fast]` brings the first. No format and no result depends on which one is found.
+`compactlib[fast]` installs `isal`. All give equal values.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Crc32(Protocol):
     """The shape of `crc32`."""
 
     def __call__(self, data: Buffer, value: int = 0, /) -> int:
-        """CRC-32 of `data`, continued from `value`: 0 .. 2**32 - 1."""
+        """Return the CRC-32 of `data`, continued from `value`: 0 .. 2**32 - 1."""
 
 
 def installed() -> Iterator[tuple[str, Crc32]]:
-    """The implementations that can be imported, fastest first, each with its name; the last is always `"zlib"`."""
+    """Yield the installed implementations with their names, the fastest first; the last is always `"zlib"`."""
     try:
         from isal.isal_zlib import crc32 as isal_crc32
     except ImportError:
@@ -43,6 +43,6 @@ crc32: Crc32
 """`crc32(data, value=0) -> int`: CRC-32 of `data`, continued from `value`. O(bytes); a C function, called directly."""
 
 CRC32_IMPLEMENTATION: str
-"""Whose function `crc32` is: `"isal"`, `"zlib-ng"` or `"zlib"`."""
+"""The package of `crc32`: `"isal"`, `"zlib-ng"` or `"zlib"`."""
 
 CRC32_IMPLEMENTATION, crc32 = next(installed())

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that changes the disk: the `Files` protocol, the local disk behind it, and durable idioms.
+"""The only module that changes the disk: the `Files` protocol, the local disk, and durable idioms.
 
-Everything that creates, writes, names, links or removes a file goes through a `Files` object that the caller
-passes in, so that the crash harness (`compactlib.testing.crash`) can record each operation and cut after it.
-Reading is not part of the protocol: readers use file descriptors (`pread`) directly.
+The caller passes a `Files` object, through which the library creates, writes, renames, links and removes files. So the
+crash harness (`compactlib.testing.crash`) can record each operation and cut after it. Reading is not part of the
+protocol: readers use file descriptors (`pread`) directly.
 
-What is durable when, which every caller must respect:
+Rules of durability, for every caller:
 
-* bytes written are durable after `OutFile.sync`;
-* a name (created, renamed, linked, removed) is durable after `sync_folder` of the folder it is in;
-* nothing else is ordered: after a crash each un-synced change may be there or not, independently of the others;
-* a sync that failed promises nothing, and neither does a later one on the same file: write it anew.
+* written bytes are durable after `OutFile.sync`;
+* a name (created, renamed, linked, removed) is durable after `sync_folder` of its folder;
+* nothing else is ordered: a crash keeps or loses each change that was not synced, independently of the others;
+* a failed sync proves nothing, and neither does a later sync of the same file: write the file again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 StrPath: TypeAlias = str | os.PathLike[str]
-"""A path, as text or as an object that has one."""
+"""A path, as text or as an `os.PathLike`."""
 
 _IOV_MAX = 1024
 _NBYTES = attrgetter("nbytes")
 _SIZED_IN_BYTES = frozenset({bytes, bytearray})
 _COPY_CHUNK_BYTES = 1 << 20
-# `pathlib` makes one slash of two, so that `s3:/bucket` is no path either.
+# One slash is enough: `pathlib` turns `s3://bucket` into `s3:/bucket`.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -45,29 +45,29 @@ class OutFile(Protocol):
 
     @property
     def path(self) -> str:
-        """The name it was opened under."""
+        """The name under which it was opened."""
 
     def fileno(self) -> int:
         """The descriptor, for reading back with `os.pread`."""
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        """Write all `pieces` back to back from `offset` (bytes); returns how many bytes. Not durable before `sync`."""
+        """Write all `pieces` in a row from `offset`; return their size in bytes. Durable after `sync`."""
 
     def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
-        """Copy `length` bytes from descriptor `source` to `offset`, in the kernel where it can."""
+        """Copy `length` bytes from the descriptor `source` to `offset`, in the kernel if possible."""
 
     def truncate(self, size: int) -> None:
         """Cut or extend (with zeros) to `size` bytes."""
 
     def sync(self) -> None:
-        """Make all bytes written so far durable (fsync). If it raises, give the file up: trying again is no proof."""
+        """Make all bytes written so far durable (fsync). After an error write a new file: a retry proves nothing."""
 
     def close(self) -> None:
-        """Give up the descriptor; closing again does nothing. Does not sync. Use afterwards raises `Closed`."""
+        """Close the descriptor, without a sync; closing again does nothing. Later calls raise `Closed`."""
 
 
 class Files(Protocol):
-    """What the library may do to a disk. Every method raises `StorageError` (or a leaf) when the disk refuses."""
+    """The operations that change a disk. Methods raise `StorageError` (or a subclass) when the disk refuses."""
 
     def create(self, path: StrPath) -> OutFile:
         """Create `path`, which must not exist, and open it for reading and writing."""
@@ -76,16 +76,16 @@ class Files(Protocol):
         """Open the existing file `path` for reading and writing."""
 
     def rename(self, source: StrPath, target: StrPath) -> None:
-        """Give the file a new name in one step, replacing what `target` named.
+        """Rename a file in one step, and replace the file under `target`.
 
-        Does nothing at all, and keeps both names, if they are already links to one file (POSIX).
+        If both names are links to one file, both stay, and nothing changes (POSIX).
         """
 
     def link(self, source: StrPath, target: StrPath) -> None:
-        """Give the file a second name, which must not exist. A symbolic link is linked itself, not what it leads to."""
+        """Give a file a second name, which must not exist. For a symbolic link, link the link and not its target."""
 
     def symlink(self, text: str, path: StrPath) -> None:
-        """Create a symbolic link that holds `text`, at `path`, which must not exist."""
+        """Create a symbolic link with the target `text` at `path`, which must not exist."""
 
     def unlink(self, path: StrPath) -> None:
         """Remove a name."""
@@ -100,11 +100,11 @@ class Files(Protocol):
         """Make the names in a folder durable."""
 
     def available_bytes(self, path: StrPath) -> int | None:
-        """Room for new files in a folder, as this process may use it; `None` where it is unknown. Changes nothing."""
+        """Return the room for new files of this process in a folder; `None` if it is unknown."""
 
 
 class _Named:
-    """Has an error of the system say what was done to which file. No generator, which would cost more than a call."""
+    """Adds operation and path to an `OSError`. A class, because a generator costs more than a call."""
 
     __slots__ = ("_operation", "_path")
 
@@ -123,7 +123,7 @@ class _Named:
 def _size_of(pieces: Sequence[Buffer]) -> int:
     if len(pieces) == 1 and type(pieces[0]) is bytes:
         return len(pieces[0])
-    # Thousands of pieces a call: a sum in C where the types allow it, a view for each only where they do not.
+    # There may be thousands of pieces: a sum in C if the types allow it, else a view of each.
     kinds = set(map(type, pieces))
     if kinds <= _SIZED_IN_BYTES:
         return sum(map(len, pieces))  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ class LocalOutFile:
         return self._descriptors[0]
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        # No `_Named`: small appends make three of these each.
+        # Without `_Named`, for speed: a small append makes three of these calls.
         try:
             if len(pieces) <= _IOV_MAX:
                 return self._write_batch(offset, pieces)
@@ -168,7 +168,7 @@ class LocalOutFile:
         written = os.pwritev(self.fileno(), pieces, offset) if pieces else 0
         wanted = _size_of(pieces)
         if written < wanted:
-            # A short write is rare (a nearly full disk, more than 2 GiB at once): finish it piece by piece.
+            # A short write is rare (a nearly full disk, more than 2 GiB): finish it piece by piece.
             start = offset
             for piece in pieces:
                 view = memoryview(piece)
@@ -206,11 +206,11 @@ class LocalOutFile:
 
 
 class LocalFiles:
-    """The local disk. Holds no state; instances with the same setting are equal, and all are picklable.
+    """The local disk. Has no state; instances with the same setting are equal, and all are picklable.
 
     Args:
-        private: make files with the mode 0600 and folders with 0700, for this user alone; otherwise it is what the
-            process's umask leaves of 0644 and 0777. What is there already keeps its mode.
+        private: create files with the mode 0600 and folders with 0700, for this user alone; otherwise with 0644 and
+            0777, less the process's umask. Existing files keep their mode.
     """
 
     private: bool = False
@@ -259,7 +259,7 @@ class LocalFiles:
                     os.close(descriptor)
 
     def available_bytes(self, path: StrPath) -> int | None:
-        with _Named("look at the room in", path):
+        with _Named("read the free space of", path):
             room = os.statvfs(path)
         return room.f_bavail * room.f_frsize
 
@@ -274,17 +274,17 @@ class LocalFiles:
 
 
 def require_folder(path: StrPath, what: str, *, create: bool) -> None:
-    """Raise `NotFound` where there is no folder and none may be made; `what` is what was looked for in it."""
+    """Raise `NotFound` if a folder does not exist and may not be made; `what` names its content, for the message."""
     if not create and not os.path.isdir(path):
         raise NotFound(f"{os.fspath(path)} is not there, and {what} would be in it; check the path, or open it with "
                        f"create=True to make it")
 
 
 def make_missing_folder(files: Files, path: StrPath) -> bool:
-    """Make a folder if it is not there; whether it was not. Another process may make it at the same moment.
+    """Make a folder if it does not exist; return whether it did not. Another process may make it at the same time.
 
     Raises:
-        StorageError: the disk refused, or something else has the name.
+        StorageError: the disk refused, or the name is not a folder's.
     """
     if os.path.isdir(path):
         return False
@@ -297,11 +297,11 @@ def make_missing_folder(files: Files, path: StrPath) -> bool:
 
 
 def sync_names(files: Files, folder: StrPath) -> None:
-    """Make durable what an opening finds: the names in a folder, and the folder's own name in its parent.
+    """Make the names in a folder durable, and the folder's own name in its parent.
 
-    An earlier process may have been killed between a name and its sync; then the name is there, and is gone after a
-    power failure. Every opening for writing calls this once, before it acknowledges anything that rests on such names.
-    A parent that this process may not read is left out: it was not this user who made the folder there.
+    An earlier process may have been killed between a rename and its sync; then the name exists, and a power failure
+    would take it. Every opening for writing calls this once, before it acknowledges anything that depends on these
+    names. A parent that this process may not read is skipped: another user made the folder there.
 
     Raises:
         StorageError: the disk refused.
@@ -312,13 +312,13 @@ def sync_names(files: Files, folder: StrPath) -> None:
 
 
 def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temporary_suffix: str = ".tmp") -> None:
-    """Put a whole file in place so that after a crash `path` holds either all of the new bytes or what it held before.
+    """Replace a file as a whole: after a crash `path` has either all of the new bytes or its old content.
 
-    Writes a temporary name beside it, syncs, renames, syncs the folder. A temporary name left by an earlier crash
-    is replaced; so at most one caller at a time may write one `path`.
+    Writes a temporary file in the same folder, syncs it, renames it, syncs the folder. Replaces the temporary file of
+    an earlier crash; so only one caller at a time may write a `path`.
 
     Raises:
-        StorageError: the disk refused; `path` is as before and the temporary name is gone. Only if the sync of the
+        StorageError: the disk refused; `path` is unchanged and the temporary file removed. Only if the sync of the
             folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
     target = os.fspath(path)
@@ -336,10 +336,10 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
 
 
 def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_suffix: str = ".link") -> None:
-    """Make `path` a symbolic link to `text` in one step, replacing what it named. Not durable before `sync_folder`.
+    """Make `path` a symbolic link to `text` in one step, and replace the file of this name. Durable after `sync_folder`.
 
     Raises:
-        StorageError: the disk refused; `path` is as before and the temporary name is gone.
+        StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
     temporary = os.fspath(path) + temporary_suffix
     _remove_leftover(files, temporary)
@@ -349,18 +349,17 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
 
 
 def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary_suffix: str = ".swap") -> None:
-    """Make `path` a second (hard) name of `source` in one step, replacing what it named.
+    """Make `path` a second (hard) name of `source` in one step, and replace the file of this name.
 
-    Not durable before `sync_folder`. If `path` is one already, nothing changes, except that a temporary name left by
-    an earlier crash is removed.
+    Durable after `sync_folder`. If `path` is such a name already, only a temporary name of an earlier crash is removed.
 
     Raises:
-        StorageError: the disk refused; `path` is as before and the temporary name is gone.
+        StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
     temporary = os.fspath(path) + temporary_suffix
     _remove_leftover(files, temporary)
     if _same_file(source, path):
-        # Renaming one name of a file over another does nothing and would leave the temporary name as a third.
+        # A rename between two names of a file does nothing, and would keep the temporary name as a third.
         return
     files.link(source, temporary)
     with _removed_on_failure(files, temporary):
@@ -390,18 +389,18 @@ def _same_file(one: StrPath, other: StrPath) -> bool:
 
 
 def copy_range(source: int, target: int, source_offset: int, target_offset: int, length: int) -> None:
-    """Copy `length` bytes between two descriptors, in the kernel where the platform can, else by a plain loop.
+    """Copy `length` bytes between two descriptors, in the kernel if the platform can, else in a loop.
 
-    Within one file the two ranges must not overlap.
+    Ranges of one file must not overlap.
 
     Raises:
-        InvalidInput: the source ends before `length` bytes; what it had was copied.
+        InvalidInput: the source ends before `length` bytes; its bytes were copied.
         OSError: reading or writing failed.
     """
     copied = 0
     if hasattr(os, "copy_file_range"):
-        # Whatever the kernel's objection (other file system, old kernel, sandbox, append mode), the loop below
-        # takes over where it stopped; a disk that is really full or broken reports the same again.
+        # If the kernel refuses (other file system, old kernel, sandbox, append mode), the loop below continues. A full
+        # or broken disk gives the same error there.
         with contextlib.suppress(OSError):
             while copied < length:
                 step = os.copy_file_range(source, target, length - copied, source_offset + copied,
@@ -428,14 +427,14 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def local_path(path: StrPath, what: str = "the folder") -> str:
-    """Return a folder or a file that a caller named as an absolute path.
+    """Return the absolute path of a folder or a file.
 
     Args:
-        path: what was given.
-        what: which argument, for the message.
+        path: from the caller.
+        what: name of the argument, for the message.
 
     Raises:
-        InvalidInput: it is a URI, which would be taken for a relative path.
+        InvalidInput: the path is a URI, which the disk would take for a relative path.
     """
     text = os.fsdecode(path)
     if _URI.match(text):
@@ -445,7 +444,7 @@ def local_path(path: StrPath, what: str = "the folder") -> str:
 
 
 def list_folder(path: StrPath) -> list[str]:
-    """The names in a folder, sorted.
+    """Return the names in a folder, sorted.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -455,7 +454,7 @@ def list_folder(path: StrPath) -> list[str]:
 
 
 def look_at(path: StrPath) -> os.stat_result | None:
-    """What lies under a name, a link not followed; `None` for nothing.
+    """Return `os.lstat` of a path; `None` if nothing has this name.
 
     Raises:
         StorageError: the disk refused.
@@ -469,7 +468,7 @@ def look_at(path: StrPath) -> os.stat_result | None:
 
 
 def may_be_there(path: StrPath) -> bool:
-    """Whether something has a name, or the disk does not say."""
+    """Return whether the name is in use, also `True` if the disk cannot answer."""
     try:
         return look_at(path) is not None
     except StorageError:
@@ -477,7 +476,7 @@ def may_be_there(path: StrPath) -> bool:
 
 
 def open_into(descriptors: list[int], path: StrPath, flags: int, mode: int = 0o600) -> None:
-    """Open a file and put its descriptor into a list, in one step that no interrupt divides.
+    """Open a file, and append its descriptor to a list, in one step that no interrupt divides.
 
     Raises:
         OSError: it cannot be opened.
@@ -486,14 +485,14 @@ def open_into(descriptors: list[int], path: StrPath, flags: int, mode: int = 0o6
 
 
 def read_if_there(path: StrPath, most: int = -1) -> bytes | None:
-    """The first `most` bytes of a file, by default all; `None` if there is no such file.
+    """Return the first `most` bytes of a file, by default all; `None` if the file does not exist.
 
     Raises:
         StorageError: it cannot be read.
     """
     files: list[BinaryIO] = []
     try:
-        # One step, which no interrupt divides: what is open is in the list.
+        # One step, which no interrupt divides: an open file is in the list.
         files.extend(map(open, [path], ["rb"]))  # type: ignore[arg-type]
         return files[0].read(most)
     except FileNotFoundError:
@@ -506,7 +505,7 @@ def read_if_there(path: StrPath, most: int = -1) -> bytes | None:
 
 
 class ReadDescriptor(Closing):
-    """The descriptor of a file that is read. The last reference closes it, so that a reader in another thread ends."""
+    """A descriptor for reading. The last reference closes it, after the last reader in another thread."""
 
     __slots__ = ("__weakref__", "_descriptor")
 
@@ -514,7 +513,7 @@ class ReadDescriptor(Closing):
         self._descriptor = -1
 
     def close(self) -> None:
-        # Forgotten first: the system may give the number to another file at once.
+        # Reset first: the system may give the number to another file at once.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -524,7 +523,7 @@ class ReadDescriptor(Closing):
 
 
 def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
-    """Up to `length` bytes from `offset`; shorter only when the file ends. Loops over short reads.
+    """Return `length` bytes from `offset`; fewer only at the end of the file. Repeats short reads.
 
     Raises:
         OSError: reading failed.
@@ -544,7 +543,7 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def read_into(descriptor: int, memory: memoryview, offset: int) -> int:
-    """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends.
+    """Fill memory with the bytes from `offset` on; return their number, which is less only at the end of the file.
 
     Raises:
         OSError: reading failed.

@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class JsonRecord(Generic[T]):
-    """Writes and checks records of one type. Threads may share it.
+    """Writes and reads records of one type. Threads may share it.
 
     Args:
-        name: what a record is, for errors.
-        magic: what it begins with, 8 bytes.
-        version: the version that is written, and the only one that is read; at least 1.
-        kind: the type of the value: an attrs class, or a union of them.
+        name: of the format, for errors.
+        magic: the first 8 bytes of a record.
+        version: the only version that is written and read; at least 1.
+        kind: the type of the value: an attrs class, or a union of attrs classes.
     """
 
     def __init__(self, name: str, magic: bytes, version: int, kind: type[T]) -> None:
@@ -31,31 +31,31 @@ class JsonRecord(Generic[T]):
         """Return the record.
 
         Raises:
-            FieldError: the value holds something that does not fit.
+            FieldError: a field does not fit its type.
         """
         return self._frame.encode(body=self._codec.encode(value))
 
     def decode(self, data: bytes, place: str) -> T:
-        """Return the value; `place` is where the record was read, for errors.
+        """Return the value; `place` is the source of the record, for errors.
 
         Raises:
-            CorruptData: the record is damaged, or holds no such value; the message names the field.
+            CorruptData: the record is damaged, or is of another type; the message names the field.
             Unsupported: another release wrote it.
         """
         return self._codec.decode(self._frame.decode(data, place)[0], place)
 
 
 class DurableRecord(Generic[T]):
-    """A value in a file. After a crash the file holds the value before or the one that was being written, whole.
+    """A value in a file. After a crash the file has the old value or the new one.
 
-    One writer at a time. Of a writer that was killed the value may be there without being durable: an owner syncs its
-    folder when it opens (`sync_names`), before it answers anything on top of what it found.
+    One writer at a time. A killed writer may leave a value that is not durable: an owner syncs its folder when it opens
+    (`sync_names`), before it acknowledges anything that depends on the value.
 
     Args:
         files: the disk.
         path: the file.
-        record: the form of the value.
-        temporary_suffix: of the name beside it under which a new value is written first.
+        record: the format of the value.
+        temporary_suffix: of the temporary file, to which a new value is written first.
 
     Attributes:
         path: the file.
@@ -82,12 +82,12 @@ class DurableRecord(Generic[T]):
         """Replace the value, durably. Two syncs.
 
         Raises:
-            StorageError: the disk refused; the value before is there, or the new one, which a crash may take back.
+            StorageError: the disk refused; the file has the old value, or the new one, which a crash may take back.
         """
         write_durably(self._files, self.path, [self._record.encode(value)], temporary_suffix=self._suffix)
 
     def remove(self) -> None:
-        """Remove the file, durably; none that is there is no error.
+        """Remove the file, durably; also if it does not exist.
 
         Raises:
             StorageError: the disk refused; call again.
@@ -97,7 +97,7 @@ class DurableRecord(Generic[T]):
         self._files.sync_folder(os.path.dirname(self.path) or ".")
 
     def clear_leftover(self) -> None:
-        """Remove what a writer that was killed has left under the temporary name.
+        """Remove the temporary file of a killed writer.
 
         Raises:
             StorageError: the disk refused.

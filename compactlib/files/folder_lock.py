@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One writer per folder: advisory locks on the folder itself and on a file in it, held until released.
+"""`FolderLock`: one writer of a folder, by advisory locks on the folder and on a file in it.
 
-The folder is locked so that removing the file lets no other process in; the file names the holder, and is what a system
-locks that cannot lock folders (NFS).
+The lock on the folder holds even if the file is removed. The file names the holder, and is locked on file systems that
+cannot lock folders (NFS).
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ _FOLDERS_HAVE_NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, err
 class FolderLock(OfOneProcess):
     """Holds `<folder>` and `<folder>/LOCK` locked; a second holder, in this process or another, is refused with `Busy`.
 
-    The operating system releases the locks when the process ends, however it ends; the file stays and means nothing.
-    One that nobody refers to any more, as after an interrupt, is released as well. It belongs to the process that made
-    it: a fork of that process does not hold it, and cannot release it.
+    The operating system releases the locks when the process ends; the file stays and means nothing. A lock without
+    references, as after an interrupt, is released too. It belongs to the process that made it: a forked child neither
+    holds nor releases it.
 
     Args:
-        folder: the folder to be written by this process alone.
-        meanwhile: for the message of `Busy`: what the refused process can do as long, such as "read it with a
-            LogReader".
+        folder: only this process may write it.
+        meanwhile: advice in the message of `Busy` for the refused process, such as "read it with a LogReader".
 
     Raises:
-        Busy: another process holds it; the message names the process.
-        InvalidInput: `LOCK` is no ordinary file: a symbolic link, say, which is never followed.
+        Busy: another process or object holds it; the message names the process.
+        InvalidInput: `LOCK` is not an ordinary file, but for example a symbolic link, which is never followed.
         StorageError: the lock file cannot be created (`ReadOnly` in a read-only folder).
         Unsupported: the platform has no `flock`.
     """
@@ -50,12 +49,12 @@ class FolderLock(OfOneProcess):
         self._finally.atexit = False
         super().__init__()
         try:
-            # No fork comes between: a child closes the descriptors that it finds in the list.
+            # Without a fork in between: a child closes the descriptors in the list.
             with forking:
                 self._lock()
-            # Only for the message that others get: a full disk does not matter.
+            # Only for messages in other processes: a full disk does not matter.
             with contextlib.suppress(OSError):
-                # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
+                # Not through `Files`: the name means nothing after a crash.
                 os.pwrite(self._descriptors[-1], f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
         except Exception:
             self.release()
@@ -85,7 +84,7 @@ class FolderLock(OfOneProcess):
 
     def _open_file(self) -> None:
         try:
-            # Without waiting, in case the name is a pipe's.
+            # Non-blocking, in case the name is a pipe's.
             open_into(self._descriptors, self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
@@ -102,23 +101,23 @@ class FolderLock(OfOneProcess):
         return text or "a process"
 
     def require_mine(self) -> None:
-        """Return if it is held by this process; called before each write to the folder.
+        """Check that this process holds it; called before each write to the folder.
 
         Raises:
-            Closed: it was released, or this process is a fork of the one that holds it.
+            Closed: it was released, or this process is a fork of the holder.
         """
         if not self._descriptors:
             raise (self.refusal(self._folder) if self.is_inherited
                    else Closed(f"{self._folder} was closed; open it again"))
 
     def release(self) -> None:
-        """Release the lock; releasing again does nothing, or what an interrupt has left of it."""
+        """Release the lock. May be called twice, also after an interrupt in the first call."""
         if self._descriptors:
             _let_go(self._descriptors)
         self._finally.detach()
 
     def _inherit(self) -> None:
-        # The lock is the parent's for as long as any copy is open: the child closes its own, and unlocks nothing.
+        # The child closes its copies without an unlock, which would take the lock from the parent.
         super()._inherit()
         while self._descriptors:
             with contextlib.suppress(OSError):
@@ -140,11 +139,11 @@ def _let_go(descriptors: list[int]) -> None:
             if descriptors:
                 import fcntl
 
-                # Closing alone does not unlock while a child has a copy. The descriptor leaves the list last, so that
-                # after an interrupt the lock can be released again.
+                # Unlock first, because closing does not while a child has a copy. The descriptor leaves the list last,
+                # so that a second call completes an interrupted one.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
-                # One step, which no interrupt divides: what left the list is closed.
+                # One step, which no interrupt divides: a descriptor that left the list is closed.
                 list(map(os.close, map(descriptors.pop, [-1])))
 
 

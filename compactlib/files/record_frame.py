@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of stored records and of the headers of files: magic, version, fields, body, CRC-32.
 
-| place | what |
+| order | content |
 | --- | --- |
 | first | magic |
-| then | version |
-| then | the fields of the format |
-| then | the body; a header of a file has none |
-| last, 4 bytes | CRC-32 of everything before |
+| | version |
+| | the fields of the format |
+| | the body; empty in a header of a file |
+| last, 4 bytes | CRC-32 of all bytes before |
 
-Every version of a format keeps the places of magic, version and CRC, so that damage is never taken for another version.
+All versions of a format have magic, version and CRC at the same place, so that damage is never taken for another
+version.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from compactlib.files.checksum import crc32
 
 
 def other_version(place: str, name: str, found: int, known: int) -> str:
-    """What every error says of a format's version that is not the one that is read."""
+    """Return the message about a version of a format that this release does not read."""
     return (f"{place}: {name} version {found}; this release reads {known}: "
             f"{'upgrade' if found > known else 'use the release that wrote it'}")
 
@@ -36,16 +37,16 @@ class RecordFrame:
     """Writes and checks the records of one format.
 
     Args:
-        name: what a record is, for errors.
-        magic: what it begins with; may be empty.
-        version: the version that is written, and the only one that is read; at least 1.
-        layout: of version and fields, as `struct` writes it, with its byte order. Skipped bytes (`x`) have to be zeros.
-        damaged: makes the error for damage, given what `CorruptData` is given.
-        refused: makes the error for another version, given place, name, the version found and the one that is read.
+        name: of the format, for errors.
+        magic: the first bytes of a record; may be empty.
+        version: the only version that is written and read; at least 1.
+        layout: of version and fields, as a `struct` format with its byte order. Padding (`x`) has to be zeros.
+        damaged: makes the error for damage, from the arguments of `CorruptData`.
+        refused: makes the error for another version, from place, name, the version found and the version read.
 
     Attributes:
-        header_bytes: where the body begins.
-        size: how long a record without a body is.
+        header_bytes: the offset of the body.
+        size: the size of a record without a body.
     """
 
     def __init__(self, name: str, magic: bytes, version: int, layout: str, *,
@@ -64,28 +65,28 @@ class RecordFrame:
         self.size: int = self._header.size + self._crc.size
 
     def encode(self, *fields: Any, body: bytes = b"", salt: int = 0) -> bytes:
-        """A record. O(size).
+        """Return a record. O(size).
 
         Args:
-            fields: those of the layout, without the version.
-            body: what follows them.
-            salt: what its CRC starts from.
+            fields: of the layout, without the version.
+            body: the bytes after the fields.
+            salt: the start value of the CRC.
         """
         head = self._header.pack(self._magic, self._version, *fields)
         return b"".join((head, body, self._crc.pack(crc32(body, crc32(head, salt)))))
 
     def decode(self, data: bytes | memoryview, place: str, *, salt: int = 0, offset: int = 0) -> tuple[Any, ...]:
-        """The fields of a record, and its body as the last of them. O(size).
+        """Return the fields of a record, followed by its body. O(size).
 
         Args:
             data: the record.
-            place: where it was read, for errors.
-            salt: what its CRC starts from.
-            offset: where it begins, for errors.
+            place: the source of the record, for errors.
+            salt: the start value of the CRC.
+            offset: of the record in the source, for errors.
 
         Raises:
-            CorruptData: it is too short, has another magic, its checksum fails, or it has version 0 or other bytes
-                where zeros belong.
+            CorruptData: the record is too short, has another magic or version 0, its checksum fails, or its padding is
+                not zeros.
             Unsupported: another release wrote it.
         """
         end = len(data) - self._crc.size
@@ -111,7 +112,7 @@ class RecordFrame:
         return (*fields, data[self.header_bytes:end])
 
     def decode_header(self, data: bytes | memoryview, place: str, *, offset: int = 0) -> tuple[Any, ...]:
-        """The fields of a record without a body, with which `data` begins; see `decode`. O(1)."""
+        """Return the fields of a record without a body at the beginning of `data`; see `decode`. O(1)."""
         if len(data) < self.size:
             raise self._cut(data, place, offset)
         return self.decode(data[:self.size], place, offset=offset)[:-1]

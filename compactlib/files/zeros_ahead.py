@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zeros written ahead of the end of a file that grows by small pieces, each synced.
+"""`ZerosAhead`: zeros after the end of a file that grows by small appends, each synced.
 
-A sync of bytes that lie where the file had bytes before has nothing to write but them; one that makes the file longer
-waits for the file system's journal too, which takes as long again.
+A sync of overwritten zeros writes only the bytes. A sync of a longer file also waits for the file system's journal,
+which doubles its time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _ZEROS = memoryview(bytes(_MOST_BYTES))
 
 
 class ZerosAhead:
-    """The zeros behind the end of one file, or of one region of it, whose readers take zeros for nothing.
+    """Writes zeros after the end of a file, or of a region of it, for readers that take zeros for the end.
 
-    At most as much as the region holds, so that a small file stays small, and at most 1 MiB; nothing ahead of appends
-    so large that a few of them would use it up. Each byte is written twice, and the syncs more than make up for it.
+    At most as many zeros as the region has bytes, so that a small file stays small, and at most 1 MiB; none if a few
+    appends would use them up. Each byte is written twice; the faster syncs save more than that costs.
 
     Args:
-        start: where the region begins.
-        end: where its bytes end.
-        limit: where the region ends, `None` if it does not.
+        start: the offset of the region.
+        end: the offset of the end of its bytes.
+        limit: the offset of the end of the region; `None` if it is open.
     """
 
     __slots__ = ("_end", "_filled", "_limit", "_start")
@@ -41,11 +41,11 @@ class ZerosAhead:
 
     @property
     def filled(self) -> int:
-        """Up to here there are bytes or zeros."""
+        """The offset of the end of bytes and zeros."""
         return max(self._filled, self._end)
 
     def follow(self, out: OutFile, end: int) -> None:
-        """Call with the end of what was written, before it is synced. A disk without room for zeros gets none."""
+        """Write zeros if needed, after an append that ends at `end` and before its sync. A full disk gets none."""
         appended, self._end = end - self._end, end
         if end <= self._filled:
             return
