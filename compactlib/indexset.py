@@ -468,9 +468,9 @@ def _no_member(which: str) -> NoReturn:
 
 # --- algebra: canonical runs in, canonical runs out --------------------------------------------------------------
 #
-# Two sets are combined by a sweep over all their starts and all their ends, each sorted and no longer paired: the number
-# of runs that cover an index is the number of starts up to it less the number of ends below it. Sets are first cut to
-# their common range, by bisection.
+# Two sets are combined by a sweep over all their starts and all their ends, each sorted and no longer paired: the
+# number of runs that cover an index is the number of starts up to it less the number of ends below it. Sets are first
+# cut to their common range, by bisection.
 
 
 def _joined(starts: list[int], ends: list[int]) -> _Runs:

@@ -336,7 +336,9 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
 
 
 def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_suffix: str = ".link") -> None:
-    """Make `path` a symbolic link to `text` in one step, and replace the file of this name. Durable after `sync_folder`.
+    """Make `path` a symbolic link to `text` in one step, and replace the file of this name.
+
+    Durable after `sync_folder`.
 
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.

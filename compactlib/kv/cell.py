@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Cell`: one value in a key-value store, changed by compare-and-set; and `swap`, the same for several keys.
+"""`Cell`: a value in a key-value store that is changed by compare-and-set; and `swap`, the same for several keys.
 
-A change is read, decide, write if nothing moved; again, if another writer was first. What makes that hard is a write
-that got no answer: it may have happened, may still happen, or never will. One of four things is seen then:
+A change reads, decides, and writes if the key has not changed; if another writer was first, it retries. The hard case
+is a write without an answer: it may have happened, may still happen, or never will. A read then shows its fate:
 
-1. *It happened*: the key holds it, or a later value that names it among those it followed.
-2. *It is pending*: the key is as it was before. The write may still come, so the next one carries the same condition:
-   only one of the two can succeed.
-3. *It is lost*: the key has moved on from the state before without it, so its condition never holds again.
-4. *It is unknown*: the key has moved on, and what is there says neither. The caller gets `OutcomeUnknown`, unless the
-   change may be made twice.
+1. *Happened*: the key has the value of the write, or a later value that lists the write as an earlier one.
+2. *Pending*: the key is unchanged. The write may still arrive, so the next write has the same condition: only one of
+   the two can succeed.
+3. *Lost*: the key was changed by other writes since, so the condition of this write never holds again.
+4. *Unknown*: the key was changed, and its value does not show whether the write was among the changes. The call raises
+   `OutcomeUnknown`, unless the change is idempotent.
 
-A `Cell` keeps the ids of its last 16 writes beside its value, so that case 4 is rare. Whatever fails after an
-unanswered write, before its outcome is known, is `OutcomeUnknown`: only a read that came back may say that nothing was
-changed.
+A `Cell` stores the ids of its last 16 writes with its value, so that case 4 is rare. Any error after a write without an
+answer, before its outcome is known, becomes `OutcomeUnknown`: only a successful read proves that nothing was changed.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ _KEPT_IDS = 16
 
 @attrs.frozen
 class Retries:
-    """How often a change is tried while other writers are first, and how long it waits in between.
+    """Number and back-off of the tries of a change while other writers are first.
 
     Attributes:
-        tries: writes of one call, at most.
-        first_seconds: the first wait, varied between half and the whole; each is twice the one before.
-        longest_seconds: the longest.
+        tries: the most writes of one call.
+        first_seconds: the first wait, less a random part of up to a half; doubles with each further try.
+        longest_seconds: the longest wait.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -61,7 +60,7 @@ class Retries:
     longest_seconds: float = attrs.field(default=0.1, validator=is_seconds())
 
     def paced(self, clock: Clock, rng: random.Random) -> Iterator[int]:
-        """Yield the number of each try, from 1 on; waits before all but the first."""
+        """Yield the number of each try, from 1 on; wait before all but the first."""
         wait = self.first_seconds
         for number in range(1, self.tries + 1):
             if number > 1 and wait:
@@ -75,18 +74,16 @@ _SEEING = Retries(tries=8, first_seconds=0.02, longest_seconds=1.0)
 
 def look_until_seen(read: Callable[[], SeenT], unknown: Exception, *, clock: Clock | None = None,
                     rng: random.Random | None = None) -> SeenT:
-    """Return what a read shows after a write that got no answer; while it raises, read again, for about two seconds.
-
-    Whatever fails meanwhile (no answer, damage, a host's own error) leaves the outcome unknown.
+    """Read the outcome of a write without an answer; retry the read for about two seconds.
 
     Args:
         read: returns the outcome of the write, or raises.
-        unknown: what the write raised.
-        clock: for the pauses, of 20 ms at first, doubling to 1 s.
-        rng: varies the pauses, so that many who lost one answer do not read all at once.
+        unknown: the error of the write.
+        clock: for the waits, of 20 ms at first, doubling to 1 s.
+        rng: varies the waits, so that writers that lost an answer at the same time do not read at the same time.
 
     Raises:
-        Exception: `unknown`, with the last failure as its cause: no read came back.
+        Exception: `unknown`, with the last error of `read` as its cause: no read succeeded.
     """
     failed: Exception | None = None
     for _ in _SEEING.paced(clock or SystemClock(), rng or random.Random()):
@@ -101,18 +98,18 @@ def look_until_seen(read: Callable[[], SeenT], unknown: Exception, *, clock: Clo
 
 
 Found: TypeAlias = Mapping[Address, Versioned]
-"""The keys of a swap as they were read, each at some moment of one request; those that are absent are left out."""
+"""The keys of a swap as one request read them, without the absent ones."""
 
 
 @attrs.frozen
 class Swap(Generic[ResultT]):
-    """What a swap is to do.
+    """A decision of `swap`.
 
     Attributes:
-        result: what the call returns once it is done.
-        writes: the new value of each key, `None` to delete it; none at all: nothing is written. At least one of them is
-            among the keys that were read, so that a late write of an earlier try fails.
-        conditions: what must hold besides that no key that was read has changed.
+        result: the return value of the call.
+        writes: the new value of each key, `None` to delete it. Without writes nothing is sent. At least one of the keys
+            was read, so that a late write of an earlier try fails.
+        conditions: in addition to "no key that was read has changed".
     """
 
     result: ResultT
@@ -121,7 +118,7 @@ class Swap(Generic[ResultT]):
 
 
 class Fate(enum.Enum):
-    """What became of a write that got no answer."""
+    """The fate of a write without an answer; see the head of this module."""
 
     HAPPENED = enum.auto()
     PENDING = enum.auto()
@@ -131,12 +128,12 @@ class Fate(enum.Enum):
 
 @attrs.frozen
 class Attempt(Generic[ResultT]):
-    """A write that got no answer.
+    """A write without an answer.
 
     Attributes:
-        cells: what was read, and whose state the write was held against.
-        found: what was there.
-        swap: what was sent.
+        cells: the keys that were read, and are the write's condition.
+        found: their values.
+        swap: the decision that was sent.
     """
 
     cells: Sequence[Address]
@@ -145,34 +142,34 @@ class Attempt(Generic[ResultT]):
 
 
 Judge: TypeAlias = Callable[[Attempt[ResultT], Found], Fate]
-"""Says what became of an unanswered write, from what is there now."""
+"""Returns the fate of a write without an answer, from the present values."""
 
 
 def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swap[ResultT]], *, operation: str = "swap",
          may_repeat: bool = False, judge: Judge[ResultT] | None = None, retries: Retries | None = None,
          clock: Clock | None = None, rng: random.Random | None = None) -> ResultT:
-    """Read keys, decide, and write if none of them has changed since; again until that succeeds. Two requests a try.
+    """Read keys, decide, and write if none of them has changed; retry until that succeeds. Two requests a try.
 
     Args:
-        store: where.
-        cells: what is read; at least one.
-        decide: makes the swap of what was found. It may be called several times. What it raises ends the call, but for
-            `Busy`, an outcome that is unknown, and `PredicateFailed` of a key that was read: then it is asked again.
-        operation: what is done, for errors.
-        may_repeat: whether the change may be made twice, so that it is decided anew where the outcome of an unanswered
-            write cannot be known.
-        judge: says what became of an unanswered write. By default a write happened if all that it wrote is there, so
-            give each write bytes of its own, or let it repeat.
-        retries: how often, and how long to wait in between.
-        clock: waits.
+        store: of the keys.
+        cells: the keys to read; at least one.
+        decide: returns the swap for the values found. It may be called several times. An exception ends the call,
+            except `Busy`, an unknown outcome, and `PredicateFailed` of a key that was read, which are retried.
+        operation: name of the change, for errors.
+        may_repeat: whether the change is idempotent, so that it is decided again if the outcome of a write stays
+            unknown.
+        judge: returns the fate of a write without an answer. By default it happened if all its values are there, so
+            write bytes that no other write has, or set `may_repeat`.
+        retries: number and back-off of the tries.
+        clock: for the waits.
         rng: varies the waits.
 
     Raises:
-        OutcomeUnknown: a write got no answer, and its outcome could not be seen, or something failed before it was.
+        OutcomeUnknown: a write got no answer, and no read showed its outcome.
         PredicateFailed: one of the swap's own conditions does not hold.
-        Busy: other writers were first too many times.
-        SlowDown: the store refused some of so many tries.
-        CompactlibError: what `decide` or the store raises; nothing was changed.
+        Busy: other writers were first in all tries.
+        SlowDown: all tries were used up, and the store throttled some of them.
+        CompactlibError: of `decide` or the store; nothing was changed.
     """
     return _Swapping(store, tuple(cells), operation, may_repeat, judge or _by_values, retries or Retries(),
                      SystemClock() if clock is None else clock, random.Random() if rng is None else rng).run(decide)
@@ -219,7 +216,7 @@ class _Swapping(Generic[ResultT]):
                 continue
             if not wanted.writes:
                 if is_pending and self.unknown is not None:
-                    raise self.unknown  # it may still come, and nothing is written that would keep it from that
+                    raise self.unknown  # the write may still arrive, and no other write prevents it
                 return wanted.result
             try:
                 self._write(found, wanted)
@@ -243,7 +240,7 @@ class _Swapping(Generic[ResultT]):
                                            f"a row; wait and call again")
 
     def _read(self) -> Found:
-        # What an unanswered write wrote besides says whether it happened.
+        # Also the other keys of a write without an answer, which show whether it happened.
         addresses = dict.fromkeys(self.cells)
         for attempt in self.unanswered:
             addresses |= dict.fromkeys(attempt.swap.writes)
@@ -252,7 +249,7 @@ class _Swapping(Generic[ResultT]):
         return look_until_seen(lambda: get_many(self.store, addresses), self.unknown, clock=self.clock, rng=self.rng)
 
     def _settle(self, found: Found) -> tuple[Swap[ResultT] | None, bool]:
-        """Return the swap that happened, if one did, and whether one may still happen."""
+        """Return the swap that happened, if any, and whether another may still happen."""
         fates = [(attempt, self.judge(attempt, found)) for attempt in self.unanswered]
         for attempt, fate in fates:
             if fate is Fate.HAPPENED:
@@ -308,18 +305,18 @@ class Codec(Protocol[T]):
         """Return the value; `place` is for errors.
 
         Raises:
-            CorruptData: the bytes are no such value.
+            CorruptData: the bytes are damaged, or of another type.
             Unsupported: another release wrote them.
         """
 
 
 @attrs.frozen
 class CellState(Generic[T]):
-    """A cell as it was read.
+    """The state of a cell at a read.
 
     Attributes:
-        value: what it held; `None` if there was none.
-        condition: for a `transact`: that it has not changed since.
+        value: the value; `None` if the key was absent.
+        condition: for a `transact`: "the cell has not changed since".
     """
 
     value: T | None
@@ -328,11 +325,11 @@ class CellState(Generic[T]):
 
 @attrs.frozen
 class Updated(Generic[T]):
-    """A change that happened, or was not needed.
+    """The result of a change that happened, or was not needed.
 
     Attributes:
-        before: the value that was changed; `None` if there was none.
-        after: what it was changed to; `None` if it was deleted.
+        before: the old value; `None` if the key was absent.
+        after: the new value; `None` if it was deleted.
     """
 
     before: T | None
@@ -341,10 +338,10 @@ class Updated(Generic[T]):
 
 @attrs.frozen
 class _Record(Generic[T]):
-    """What is stored in a cell.
+    """The stored content of a cell.
 
     Attributes:
-        ids: of the last writes, this one's first; all since the cell was made, if fewer than 16.
+        ids: of the last 16 writes, the newest first; of all writes since the cell was created, if fewer.
         value: the value.
     """
 
@@ -353,19 +350,19 @@ class _Record(Generic[T]):
 
 
 class Cell(Generic[T]):
-    """One value in a key-value store. Any number of threads and processes may change it; no change is lost.
+    """A value in a key-value store that any number of threads and processes change; no change is lost.
 
-    The stored form is one frame with the ids of the last writes, the codec's bytes, and a checksum that covers the
-    cell's own name as well.
+    The stored form is a frame with the ids of the last writes, the codec's bytes, and a checksum that also covers the
+    cell's name.
 
     Args:
-        store: where.
+        store: of the key.
         partition: the key's partition.
         key: the key.
         codec: of the value.
-        retries: how often a change is tried, and how long it waits in between.
-        clock: waits.
-        rng: makes the ids of writes, and varies the waits; give each process its own seed.
+        retries: number and back-off of the tries of a change.
+        clock: for the waits.
+        rng: makes the ids of writes, and varies the waits; give each process another seed.
     """
 
     def __init__(self, store: KVStore, partition: bytes, key: bytes, codec: Codec[T], *, retries: Retries | None = None,
@@ -379,50 +376,49 @@ class Cell(Generic[T]):
         self._salt = crc32(key, crc32(partition))
 
     def read(self) -> T | None:
-        """Return the value; `None` if there is none. One request.
+        """Return the value; `None` if the key is absent. One request.
 
         Raises:
-            CorruptData: what is stored is damaged.
+            CorruptData: the stored value is damaged.
             Unsupported: another release wrote it.
-            CompactlibError: what the store raises.
+            CompactlibError: of the store.
         """
         return self.state().value
 
     def state(self) -> CellState[T]:
-        """Return the value, and the condition that it has not changed. One request; see `read`."""
+        """Return the value, and the condition "it has not changed". One request; see `read`."""
         found = get_many(self._store, [self._address])
         record = self._record(found)
         return CellState(None if record is None else record.value, _as_found(found, self._address))
 
     def value_of(self, stored: bytes) -> T:
-        """Return the value in what a scan found under this key; see `read`."""
+        """Return the value in the bytes that a scan found under this key; see `read`."""
         return self._decode(stored).value
 
     def update(self, change: Callable[[T | None], T | None], *,
                also: Callable[[T | None, T | None], Iterable[Condition | Put | Delete]] | None = None,
                operation: str = "", may_repeat: bool = False) -> Updated[T]:
-        """Replace the value by what `change` makes of it. Two requests if no other writer comes first.
+        """Replace the value by the result of `change`. Two requests if no other writer is first.
 
         Args:
-            change: given the value, `None` if there is none, returns the next one, `None` for none; an equal one is not
-                written. It may be called several times, and what it raises ends the call.
-            also: given the value before and after, returns what is done in the same step: writes of other keys, and
-                conditions.
-            operation: what is done, for errors.
-            may_repeat: whether the change may be made twice; see `swap`.
+            change: gets the value, or `None` for an absent key, and returns the new value, or `None` to delete the key.
+                An equal value is not written. It may be called several times; an exception ends the call.
+            also: gets the old and the new value, and returns writes of other keys and conditions for the same step.
+            operation: name of the change, for errors.
+            may_repeat: whether the change is idempotent; see `swap`.
 
         Raises:
-            OutcomeUnknown: a write got no answer, and its outcome could not be seen.
+            OutcomeUnknown: a write got no answer, and no read showed its outcome.
             PredicateFailed: a condition of `also` does not hold.
-            Busy, SlowDown: other writers were first, or the store refused, too many times.
-            CorruptData, Unsupported: what is stored cannot be read.
-            CompactlibError: what `change` or the store raises; nothing was changed.
+            Busy, SlowDown: in all tries other writers were first, or the store throttled.
+            CorruptData, Unsupported: the stored value cannot be read.
+            CompactlibError: of `change` or the store; nothing was changed.
         """
         sent: dict[bytes, Updated[T]] = {}
 
         def decide(found: Found) -> Swap[Updated[T]]:
             record = self._record(found)
-            # Also after an answer that said no: a service may have repeated a write of its own accord.
+            # Also after a refusal: a client library may have repeated a write that had succeeded.
             for write_id in () if record is None else record.ids:
                 if write_id in sent:
                     return Swap(sent[write_id])
@@ -450,15 +446,15 @@ class Cell(Generic[T]):
 
     def _fate(self, attempt: Attempt[Updated[T]], found: Found, *, may_repeat: bool) -> Fate:
         if _as_found(found, self._address) == _as_found(attempt.found, self._address):
-            # An absent cell may have been made and deleted in between, and then the change would be made twice.
+            # The absent cell may have been created and deleted since; a retry would then repeat the change.
             return Fate.PENDING if may_repeat or self._address in found else Fate.UNKNOWN
         written, before, now = attempt.swap.writes[self._address], self._record(attempt.found), self._record(found)
         if now is None:
-            # Gone: as a delete wanted it; or a later one has removed what would say.
+            # Absent: a delete has succeeded, or a later delete has removed the ids.
             return Fate.HAPPENED if written is None else Fate.UNKNOWN
         if written is not None and self._decode(written).ids[0] in now.ids:
             return Fate.HAPPENED
-        # One line of writes leads from the value before to this one, and the attempt's is not in it.
+        # The ids list all writes from the old value to this one, and the attempt is not among them.
         return Fate.LOST if before is not None and before.ids[0] in now.ids else Fate.UNKNOWN
 
     def _record(self, found: Found) -> _Record[T] | None:

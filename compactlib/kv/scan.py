@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Entries`: the scan that every store shares, over a function that loads one page.
+"""`Entries`: the scan of all stores, over a function that loads a page.
 
-A reader that wants one entry asks for a small first page; behind a run of deleted entries a small page would mean one
-request for every few of them, so pages double.
+A reader of one entry sets a small first page. Later pages double, so that a reader who skips many entries does not
+send a request for every few of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from compactlib.errors import Closed
 
 @attrs.frozen
 class KVEntry:
-    """One key of a scan.
+    """A key of a scan.
 
     Attributes:
         key: the key.
         value: its value.
-        predicate: as that of `Versioned`.
+        predicate: see `Versioned`.
     """
 
     key: bytes
@@ -35,29 +35,29 @@ class KVEntry:
 
 
 PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[KVEntry], bool]]
-"""`load(start, limit)`: the entries with a key >= `start`, at most `limit`, at least one if there is any; and whether
-they are the partition's last. A page may be short, so that large values do not fill the memory."""
+"""`load(start, limit)` returns the entries with a key >= `start`, at most `limit` and at least one if there is any, and
+whether they are the last of the partition. A page of large values may be short, to bound memory."""
 
 _KEY = attrgetter("key")
 
 
 class Entries(Closing):
-    """The entries of one partition, ascending by key byte by byte; for one thread at a time.
+    """The entries of a partition in ascending order of their keys; for one thread at a time.
 
-    Each page is one consistent read. Keys written or deleted while the scan goes on may be in it or not; all others
-    are, once each. Close it, or use it in a `with`.
+    Each page is one consistent read. The scan has all keys once, except that keys written or deleted during the scan
+    may be missing. Close it, or use it in a `with`.
 
     Args:
-        load: loads one page; may be asked for the same page again after it has raised.
-        start: as given to `KVStore.scan`, and so the next three.
-        prefix: the beginning that all keys have.
-        after: the key behind which it begins.
-        page_size: the most entries of the first page; `None`: of all.
+        load: loads a page; called again for the same page after an exception.
+        start: see `KVStore.scan`.
+        prefix: see `KVStore.scan`.
+        after: see `KVStore.scan`.
+        page_size: the most entries of the first page; `None`: `largest_page`.
         largest_page: the most entries of any page.
 
     Attributes:
         load: as given.
-        page_loads: how many pages were loaded so far. Making the scan loads none.
+        page_loads: the number of pages loaded so far; 0 at the start.
     """
 
     def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
@@ -69,7 +69,7 @@ class Entries(Closing):
         self._largest_page = largest_page
         self._first_page = self._page_size = min(page_size or largest_page, largest_page)
         self._closed = False
-        # The page at hand covers all keys from `_page_start` to its last one, or to the end if it is the last page.
+        # Invariant: the page has all keys from `_page_start` to its last key; the last page, all keys from there on.
         self._page: Sequence[KVEntry] = ()
         self._page_start: bytes | None = None
         self._is_last_page = False
@@ -81,11 +81,11 @@ class Entries(Closing):
         return self
 
     def __next__(self) -> KVEntry:
-        """Return the next entry. After `StopIteration` a `seek` starts anew.
+        """Return the next entry. After `StopIteration`, `seek` restarts the scan.
 
         Raises:
             Closed: the scan or the store was closed.
-            CompactlibError: as `KVStore.get`; the same call may be made again and goes on where the last one ended.
+            CompactlibError: as `KVStore.get`; a retry continues after the last entry.
         """
         self._require_open()
         if self._at >= len(self._page):
@@ -101,9 +101,9 @@ class Entries(Closing):
         return entry
 
     def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key` (within the prefix), forwards or backwards.
+        """Move to the first key >= `key` with the prefix, forwards or backwards.
 
-        No page is loaded here, and none later if the place lies inside the page at hand.
+        Loads no page; the next entry loads one if the key is outside of the present page.
 
         Raises:
             Closed: the scan was closed.
@@ -118,7 +118,7 @@ class Entries(Closing):
         self._position = wanted
 
     def close(self) -> None:
-        """Forget the page at hand; closing again does nothing."""
+        """Drop the present page; closing again does nothing."""
         self._closed = True
         self._page = ()
 

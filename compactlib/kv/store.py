@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KVStore`: the base class of a key-value store, so that hosts can bring their own.
+"""`KVStore`: the base class of a key-value store, for the library's stores and a host's.
 
-Partitions, keys and values are `bytes`: text would bring encodings, normal forms and collations into what must compare
-byte by byte and come back unchanged. A partition needs no making; it is the first half of a key.
+Partitions, keys and values are `bytes`, which compare byte by byte and are stored unchanged; text has encodings, normal
+forms and collations. A partition is the first half of a key, and is not created.
 
-Every store is read-after-write consistent: what a call acknowledged, every later call sees, from any thread and
-process. It orders keys byte by byte, and compares and sets several keys in one step. `compactlib.testing.kv` says all
-this as tests, and any implementation can inherit them. `MemoryStore` is the shortest complete one.
+Every store is read-after-write consistent: all later calls of all threads and processes see an acknowledged write. It
+orders keys byte by byte, and compares and sets several keys in one step. `compactlib.testing.kv` has tests of all this,
+for any implementation to inherit. `MemoryStore` is the shortest complete store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compactlib.kv.scan import Entries, KVEntry
 _MOST_ENTRIES = 1_000_000
 
 Predicate: TypeAlias = object
-"""The state of one key, as `KVStore.get` found it: opaque, compared by the store alone, good for one store only."""
+"""The state of a key at a `get`: opaque, compared by the store, valid for that store only."""
 
 Address: TypeAlias = tuple[bytes, bytes]
 """A partition and a key."""
@@ -42,17 +42,17 @@ class Exists(enum.Enum):
 
 
 EXISTS: Final = Exists.EXISTS
-"""The predicate that holds for a key with any value. Its opposite is `None`: the key must not exist."""
+"""The predicate of a key with any value. Its opposite is `None`: the key must not exist."""
 
 
 @attrs.frozen
 class Versioned:
-    """A value and the state it was found in.
+    """A value and the state of its key.
 
     Attributes:
         value: the bytes.
-        predicate: for `set_if` and `Condition`: it fails once the key was written or deleted. Only a store that
-            compares values lets it hold again when the very same bytes came back (ABA).
+        predicate: for `set_if` and `Condition`: it fails after any write or delete of the key. In a store that compares
+            values, it holds again when the same bytes are written again (ABA).
     """
 
     value: bytes
@@ -61,8 +61,8 @@ class Versioned:
 
 @attrs.frozen
 class Condition:
-    """Of a `transact`: the key must be in the state of the predicate: `None` for "must not exist", `EXISTS`, or one
-    from a `get` or a scan.
+    """A condition of `transact`: the key is in this state: `None` for "does not exist", `EXISTS`, or a predicate of a
+    `get` or a scan.
     """
 
     partition: bytes
@@ -72,7 +72,7 @@ class Condition:
 
 @attrs.frozen
 class Put:
-    """Of a `transact`: write this value."""
+    """A write of `transact`."""
 
     partition: bytes
     key: bytes
@@ -81,7 +81,7 @@ class Put:
 
 @attrs.frozen
 class Delete:
-    """Of a `transact`: remove this key, if it is there."""
+    """A delete of `transact`, also for an absent key."""
 
     partition: bytes
     key: bytes
@@ -89,7 +89,7 @@ class Delete:
 
 @attrs.frozen
 class KVLimits:
-    """How much a store takes; each at least 1.
+    """The limits of a store; each at least 1.
 
     Attributes:
         max_partition_bytes: the longest partition.
@@ -108,7 +108,7 @@ class KVLimits:
 
 @attrs.frozen
 class Transaction:
-    """A `transact` with checked arguments, as a back-end gets it.
+    """The checked arguments of a `transact`, for a back-end.
 
     Attributes:
         conditions: partition, key and predicate of each.
@@ -120,19 +120,19 @@ class Transaction:
 
 
 class KVStore:
-    """A key-value store with ordered scans and compare-and-set. Any thread may call any method.
+    """A key-value store with ordered scans and compare-and-set. Threads may share it.
 
-    A back-end writes `_get_many`, `_page`, `_transact` and `_close`, and may say `place`. They get checked arguments,
-    never after `close` and never in a child process of the one that opened the store: there every call is `Closed`.
+    A back-end implements `_get_many`, `_page`, `_transact` and `_close`, and may override `place`. They get checked
+    arguments, and are not called after `close` or in a forked child, where every call raises `Closed`.
 
-    A partition or a key that is empty is `InvalidInput`; an empty value is a value. Every method may raise `Closed`,
-    `TooLarge`, `SlowDown`, `StoreFailed` and `ConnectFailed`, and each one that writes `OutcomeUnknown`; whatever else
-    the database says is turned into one of them, never into "not found" or "predicate failed".
+    An empty partition or key is `InvalidInput`; an empty value is valid. Every method may raise `Closed`, `TooLarge`,
+    `SlowDown`, `StoreFailed` and `ConnectFailed`, and methods that write also `OutcomeUnknown`. A back-end converts all
+    other errors of its database into one of these, never into "not found" or "predicate failed".
 
     Args:
-        name: what it is, for errors: `"the store in /data"`.
-        limits: how much it takes.
-        page_size: how many entries one page of a scan holds, at most; a million is the most.
+        name: of the store, for errors: `"the store in /data"`.
+        limits: of the store.
+        page_size: the most entries of a page of a scan, at most a million.
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int = 1000) -> None:
@@ -141,13 +141,13 @@ class KVStore:
         self._page_size = min(page_size, _MOST_ENTRIES)
         self._state = OpenState(name)
 
-    # ---- what a back-end writes
+    # ---- for a back-end to implement
 
     def _get_many(self, cells: Sequence[Address]) -> Sequence[Versioned | None]:
         """Read cells; at least one, none twice.
 
         Returns:
-            What is there of each, in the order asked for; `None` for what is absent.
+            The value of each cell, in the order of the argument; `None` for an absent key.
         """
         raise NotImplementedError("a key-value store reads many cells")
 
@@ -155,32 +155,31 @@ class KVStore:
         """Read one page of a scan, in one consistent read.
 
         Args:
-            partition: whose keys.
-            start: the first key >= this one begins the page.
-            limit: at most so many entries; fewer so that large values do not fill the memory, but one if there is one.
-            keys_only: values may be left unread, and `b""` given.
+            partition: of the keys.
+            start: the page begins at the first key >= `start`.
+            limit: the most entries. A page of large values may have fewer, but at least one if there are any.
+            keys_only: the values may be `b""`.
 
         Returns:
-            The entries, and whether they are the partition's last.
+            The entries, and whether they are the last of the partition.
         """
         raise NotImplementedError("a key-value store reads pages of a partition")
 
     def _transact(self, transaction: Transaction) -> None:
-        """Carry out all changes if all conditions hold, in one step, or nothing; at least one of them is there.
+        """Carry out all changes in one step if all conditions hold, or none. There is at least one change or condition.
 
         Raises:
-            PredicateFailed: a condition does not hold; it names the first in the order given.
+            PredicateFailed: a condition does not hold; the error names the first of them.
         """
         raise NotImplementedError("a key-value store changes cells under conditions")
 
     def _close(self) -> None:
-        """Give up what the store holds; called once, in the process that opened it."""
+        """Release the store's resources; called once, in the process that opened it."""
 
     def place(self) -> str | None:
-        """Return words for the place of what is stored, by which a copy of it is distinguished from the original.
+        """Return the identity of the stored data, which differs for a copy of it.
 
-        They are the same from every process, after every restart, as long as it lives; others for a copy. `None` if the
-        store cannot tell.
+        It is the same in all processes and after all restarts. `None` if the store has no such identity.
 
         Raises:
             CompactlibError: as `get`.
@@ -188,11 +187,11 @@ class KVStore:
         return None
 
     def audit(self) -> None:
-        """Check what a database does not check by itself. May read everything.
+        """Check the invariants that the database does not check. May read everything.
 
         Raises:
-            AuditFailed: the store is wrong; the message has the numbers.
-            DamagedStore: what is stored is damaged.
+            AuditFailed: an invariant does not hold; the message has the numbers.
+            DamagedStore: the stored data is damaged.
         """
         self._state.require()
 
@@ -200,7 +199,7 @@ class KVStore:
 
     @property
     def limits(self) -> KVLimits:
-        """How much this store takes."""
+        """The limits of this store."""
         return self._limits
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
@@ -217,7 +216,7 @@ class KVStore:
         return found
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        """Write a value, whatever was there."""
+        """Write a value unconditionally."""
         self._perform(Transaction((), (_put(partition, key, value, self.limits),)))
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
@@ -227,23 +226,24 @@ class KVStore:
             partition: the key's partition.
             key: the key.
             value: the new value.
-            predicate: `None`: the key must not exist. `EXISTS`: it must. Otherwise one that came from `get` or a scan.
+            predicate: `None`: the key must not exist. `EXISTS`: it must. Otherwise a predicate of a `get` or a scan.
 
         Raises:
-            PredicateFailed: it is not; nothing was written. A key that is gone fails every predicate but `None`.
+            PredicateFailed: the key is in another state; nothing was written. An absent key fails all predicates but
+                `None`.
         """
         put = _put(partition, key, value, self.limits)
         self._perform(Transaction(((put[0], put[1], predicate),), (put,)))
 
     def delete(self, partition: bytes, key: bytes) -> None:
-        """Remove a key; one that is not there is no error."""
+        """Remove a key; an absent key is no error."""
         self._perform(Transaction((), ((*_cell(partition, key, self.limits), None),)))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """Remove a key if it is in the expected state, in one step.
 
         Raises:
-            PredicateFailed: it is not; nothing was removed.
+            PredicateFailed: the key is in another state; nothing was removed.
             InvalidInput: the predicate is `None`.
         """
         if predicate is None:
@@ -255,13 +255,13 @@ class KVStore:
     # ---- many keys
 
     def get_many(self, cells: Iterable[Address]) -> Sequence[Versioned | None]:
-        """Return what each cell holds, in the order asked for; `None` for those that are absent. One request.
+        """Return the value of each cell, in the order of the argument; `None` for an absent key. One request.
 
-        Each cell is read at some moment of the call, not all at the same one.
+        Each cell is read at some moment of the call; different cells at different moments.
 
         Raises:
-            TooLarge: there are more than `limits.max_get_many`.
-            InvalidInput: a cell is named twice.
+            TooLarge: there are more than `limits.max_get_many` cells.
+            InvalidInput: a cell occurs twice.
         """
         limits = self.limits
         checked = [_cell(partition, key, limits) for partition, key in cells]
@@ -279,11 +279,11 @@ class KVStore:
         Args:
             partition: the partition; one that does not exist has no entries.
             start: begin at the first key >= `start`, which need not exist.
-            prefix: only keys that begin so.
-            after: begin at the first key > `after`; of `start`, `prefix` and `after` the furthest counts.
-            page_size: how many entries the first page holds, a hint; pages double from there up to the store's own
-                size, which is also that of the first if none is given.
-            keys_only: the values are not needed, a hint: the store may leave them unread and give `b""`.
+            prefix: return only keys with this prefix.
+            after: begin at the first key > `after`; of `start`, `prefix` and `after` the highest counts.
+            page_size: a hint for the size of the first page in entries; later pages double up to the store's own page
+                size, which is the default.
+            keys_only: a hint that values are not needed: the store may return `b""`.
 
         Raises:
             InvalidInput: the partition is empty, or `page_size` is less than 1.
@@ -299,16 +299,15 @@ class KVStore:
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
-        """Carry out all puts and deletes, in any partitions, if all conditions hold; or nothing. In one step.
+        """Carry out all puts and deletes, in any partitions, in one step if all conditions hold; or none.
 
-        No reader ever sees one part without the others, after a crash neither. Conditions are held against the state
-        before. A key may be named by several conditions, but by one put or delete only.
+        No reader sees a part of them, also after a crash. Conditions are checked against the state before. A key may be
+        in several conditions, but only in one put or delete.
 
         Raises:
             PredicateFailed: a condition does not hold; nothing was written.
-            InvalidInput: a key is to be put or deleted twice.
-            TooLarge: there are more than `limits.max_transact`, or all of it together is more than the store takes in
-                one step.
+            InvalidInput: a key is put or deleted twice.
+            TooLarge: there are more than `limits.max_transact`, or more bytes than the store accepts in one step.
         """
         transaction = self.checked(conditions, puts, deletes)
         size = len(transaction.conditions) + len(transaction.changes)
@@ -317,7 +316,7 @@ class KVStore:
         self._perform(transaction)
 
     def _perform(self, transaction: Transaction) -> None:
-        # Before any lock: in a forked child a thread that is not there may hold it.
+        # Before any lock, which a thread of the parent may hold in a forked child.
         self._state.require()
         if transaction.conditions or transaction.changes:
             self._transact(transaction)
@@ -325,9 +324,9 @@ class KVStore:
     # ---- the handle
 
     def close(self) -> None:
-        """Give up what the store holds; closing again does nothing. Scans that are still open end with `Closed`.
+        """Release the store's resources; closing again does nothing. Open scans end with `Closed`.
 
-        In a child process it does nothing: what is open belongs to the parent.
+        In a forked child it does nothing: connections and files belong to the parent.
         """
         if not self._state.is_closed and not self._state.is_inherited:
             self._state.close()
@@ -337,7 +336,7 @@ class KVStore:
 
     def checked(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                 deletes: Iterable[Delete] = ()) -> Transaction:
-        """Return the arguments of a `transact`, each of them checked; how many they are is not.
+        """Check the arguments of a `transact`, but not their number.
 
         Raises:
             InvalidInput, TooLarge: as `transact`.
@@ -375,10 +374,10 @@ def _within(what: str, value: bytes, limit: int) -> bytes:
 
 
 def holds(predicate: Predicate | None, version: Predicate | None) -> bool:
-    """Whether a condition holds for a key of this version; a version of `None` is that of an absent key.
+    """Return whether a predicate holds for a key of this version; the version of an absent key is `None`.
 
-    For back-ends that compare versions themselves. By type too: `True` and `1.0` equal the version 1, and are no
-    predicates.
+    For back-ends that compare versions themselves. Types are compared too: `True` and `1.0` equal 1, and are no
+    versions.
     """
     if version is None or predicate is None:
         return version is predicate
