@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable order of commands for one state machine, so that a host can bring its own Raft.
+"""A durable log of commands for one state machine: the border at which a host brings its own Raft.
 
-`CommandLog` is the protocol, and `KVLog` keeps the commands in a key-value store. `compactlib.raftlog.LocalLog` keeps
-them in a folder.
+`CommandLog` is the protocol. `KVLog` stores the commands in a key-value store, `compactlib.raftlog.LocalLog` in a
+folder.
 
 >>> from compactlib.commandlog import Command, KVLog
 >>> from compactlib.kv import MemoryStore

@@ -7,12 +7,12 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput, Stale
 
 
 class OutOfStep(Stale):
-    """A state machine and a log do not fit together: the log does not hold the commands that follow.
+    """The log does not have the commands that follow the state of the machine.
 
     Attributes:
-        applied_index: where the state machine stands.
-        first_index: the first command that the log still holds.
-        last_index: the last one.
+        applied_index: the last command that the machine has applied.
+        first_index: the first command in the log.
+        last_index: the last command in the log.
     """
 
     def __init__(self, *, applied_index: int, first_index: int, last_index: int) -> None:
@@ -24,16 +24,16 @@ class OutOfStep(Stale):
 
 
 class NotStarted(InvalidInput):
-    """A command was given to a log that has no state machine yet. Call `start` first, once."""
+    """The log has no state machine yet. Call `start` first, once."""
 
 
 class TakenOver(Stale):
-    """Another process, or another object in this one, has opened the log since; this one carries nothing out any more.
+    """Another process, or another object of this process, has opened the log; this object carries out nothing more.
 
     Attributes:
-        place: where the log is.
-        term: of the owner that was replaced.
-        first_index: where the log of the present owner begins.
+        place: of the log.
+        term: of the replaced owner.
+        first_index: of the present owner's log.
     """
 
     def __init__(self, *, place: str, term: int, first_index: int = 0) -> None:
@@ -47,10 +47,10 @@ class TakenOver(Stale):
 
 
 class NotLeader(Busy):
-    """This node does not lead the group, so it takes no commands. Ask the leader, or wait until there is one.
+    """This node is not the leader, and takes no commands. Call the leader, or wait until there is one.
 
     Attributes:
-        leader: the leader's address; `""` if none is known.
+        leader: the leader's address; `""` if unknown.
     """
 
     def __init__(self, *, leader: str) -> None:
@@ -60,11 +60,11 @@ class NotLeader(Busy):
 
 
 class NoAnswer(CompactlibError):
-    """A command got no answer in time: it may be carried out, now or later, or never. Find out before trying again.
+    """A command got no answer in time: it may be carried out, now, later or never. Check the state before a retry.
 
     Attributes:
         waited_seconds: how long the caller waited.
-        reason: what the other side, or the Raft library, said.
+        reason: from the other side, or from the Raft library.
     """
 
     def __init__(self, *, waited_seconds: float, reason: str) -> None:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KVLog`: a command log of one owner in a key-value store.
 
-Each command is one key, `e/` and its index in hex. One cell, `owner`, has the term of the present owner, and is a
+Each command is one key, `e/` and its index in hex. The cell `owner` has the term of the present owner, and is a
 condition of every change of the log:
 
-1. *Opening* replaces the owner's cell under a new term, and then reads. A command that a former owner sends from then
-   on fails, and one that came before is read.
+1. *Opening* replaces the owner's cell under a new term, and then reads. Later commands of a former owner fail, and
+   earlier ones are read.
 2. *Appending* writes the key of the next index, if it is free and the owner's cell has not changed. A write without an
-   answer is sent again, with the same bytes to the same key, until that key is taken: no other command of this owner
-   can come before it.
-3. *Compacting* deletes keys, and in the same step replaces the owner's cell by one that says where the log begins now.
-   So a late append cannot take a key that was deleted.
+   answer is repeated, with the same bytes to the same key, until that key exists: no other command of this owner can
+   get ahead of it.
+3. *Compacting* deletes keys, and in the same step updates the first index in the owner's cell. So a late append cannot
+   write a key that was deleted.
 
 A command is carried out once it is durable. Keys and records: `docs/formats/command-log.md`.
 """
@@ -40,19 +40,19 @@ from compactlib.kv.store import Condition, Delete, KVStore, Put
 _ENTRIES = b"e/"
 _OWNER = b"owner"
 _FRAME = RecordFrame("command", b"CLCMD\0", 1, "<HQd")
-"""Term, time in seconds; then the command's own bytes."""
+"""Term, time in seconds; then the command's bytes."""
 _MAX_DELETES = 1000
 
 
 @attrs.frozen
 class Owner:
-    """Who may append.
+    """The owner of a log, who may append.
 
     Attributes:
-        term: how often the log was opened.
-        id: distinguishes two owners that open it at once.
-        began_at: where the log began.
-        first_index: the first command that it holds, or will hold.
+        term: the number of times that the log was opened.
+        id: distinguishes owners that open the log at the same time.
+        began_at: the first index when the log was created.
+        first_index: the first command in the log, also of an empty one.
     """
 
     term: int
@@ -63,7 +63,7 @@ class Owner:
 
 @attrs.frozen
 class _Unsure:
-    """A command that was sent and got no answer."""
+    """A command without an answer."""
 
     command: Command
     payload: bytes
@@ -71,24 +71,23 @@ class _Unsure:
 
 
 class KVLog(Closing):
-    """A `CommandLog` in one partition of a store, for one owner. Opening it takes it over from a former owner.
+    """A `CommandLog` in a partition of a store, with one owner. Opening it replaces a former owner.
 
-    An append is one transaction of two conditions and a put; a store without transactions is `Unsupported`. Commands
-    are carried out one after the other.
+    An append is a transaction of two conditions and a put; a store without transactions is `Unsupported`. Commands are
+    carried out one at a time.
 
     Args:
-        store: where the log is; stays open.
+        store: of the log; stays open.
         partition: for this log alone.
-        first_index: where a log begins that is new, >= 1. For a log whose predecessor was lost, beside fences that
-            remember its tokens: a number above them.
+        first_index: of a new log, >= 1. If a log was lost and its fences were not, pass an index above their tokens.
         clock: stamps the commands.
-        rng: distinguishes two owners that open the log at once; give each its own seed.
+        rng: makes the ids of owners; give each process another seed.
 
     Raises:
         Unsupported: the store has no transactions.
-        OutcomeUnknown: it is not known whether this owner has taken the log over; open it again.
+        OutcomeUnknown: this owner may or may not have replaced the former one; open the log again.
         CorruptData: the owner's cell is damaged.
-        CompactlibError: what the store raises.
+        CompactlibError: of the store.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"commands", *, first_index: int = 1,
@@ -119,7 +118,7 @@ class KVLog(Closing):
         self._last = self._owner.first_index - 1
 
     def _read_owner(self) -> tuple[Owner, Condition]:
-        """Return the owner's cell, and the condition that it has not changed; it must still be this owner's."""
+        """Return the owner's cell, and the condition "it has not changed"; raise `TakenOver` if it is another's."""
         state = self._owners.state()
         if state.value is None or state.value.id != self._id:
             raise self._replaced_by(state.value)
@@ -131,12 +130,12 @@ class KVLog(Closing):
         return self._taken_over
 
     def start(self, machine: CommandMachine) -> None:
-        """See `CommandLog.start`. Reads a page of commands with each request.
+        """See `CommandLog.start`. Reads a page of commands a request.
 
         Raises:
             CorruptData: a command is damaged or missing.
-            Unsupported: another release wrote one.
-            CompactlibError: what the store raises; the log was not started.
+            Unsupported: another release wrote a command.
+            CompactlibError: of the store; the log was not started.
         """
         require_outside_commands(self._guard)
         with self._guard.lock:
@@ -172,8 +171,8 @@ class KVLog(Closing):
 
         Raises:
             TakenOver: another owner has opened the log; nothing was changed.
-            OutcomeUnknown: the command may be durable; the next call finds out, and goes on from there.
-            CompactlibError: what the store raises; nothing was changed.
+            OutcomeUnknown: the command may be durable; the next call reads the outcome first.
+            CompactlibError: of the store; nothing was changed.
         """
         require_outside_commands(self._guard)
         with self._guard.lock:
@@ -187,34 +186,34 @@ class KVLog(Closing):
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                    f"{MAX_PAYLOAD_BYTES}; split it")
-            # Kept before it is sent: whatever interrupts this, the next command waits for the fate of this one.
+            # Stored before the write, so that after any exception the next command first reads the fate of this one.
             self._unsure = _Unsure(command, payload, self._encoded(command, payload))
             try:
                 return self._settle(machine, self._unsure)
             except (OutcomeUnknown, TakenOver):
                 raise
             except Exception:
-                # Refused, for sure: it was sent once.
+                # Certainly refused, since it was sent once.
                 self._unsure = None
                 raise
 
     def _settle(self, machine: CommandMachine, unsure: _Unsure) -> Any:
-        """Send a command until its key is taken, and carry it out."""
+        """Write a command until its key exists, and carry it out."""
         key = _key(unsure.command.index)
         while True:
             try:
-                # The key must be free, too: a client of the store that sends a refused write once more does no harm.
+                # The key must be free too, so that a client library that repeats the write does no harm.
                 self._store.transact([self._owned, Condition(self._partition, key, None)],
                                      [Put(self._partition, key, unsure.record)])
                 break
             except (PredicateFailed, OutcomeUnknown) as error:
-                # Refused, or sent twice by the store's own client; or it is not known what became of it.
+                # Refused, or repeated by the client library, or of unknown outcome.
                 owned = self._owned
                 if self._is_written(unsure, error):
                     break
                 if isinstance(error, OutcomeUnknown) or self._owned == owned:
                     raise
-                # The cell was changed by a compaction of this owner that got no answer: once more.
+                # A compaction of this owner without an answer has changed the cell: retry.
         command = unsure.command
         self._guard.begin(f"command {command.index}")
         result = machine.apply(command, unsure.payload)
@@ -224,11 +223,11 @@ class KVLog(Closing):
         return result
 
     def _is_written(self, unsure: _Unsure, error: Exception) -> bool:
-        """Whether a command has its key after a write that failed. If not, the owner's cell is read as well.
+        """Return whether a command has its key after a failed write. If not, read the owner's cell too.
 
         Raises:
             TakenOver: another owner has the log, and the command was not written.
-            OutcomeUnknown: they could not be read, or another owner may have deleted the command by now.
+            OutcomeUnknown: a read failed, or another owner may have deleted the command.
         """
         index = unsure.command.index
         try:
@@ -252,17 +251,17 @@ class KVLog(Closing):
 
         Raises:
             TakenOver: another owner has opened the log.
-            CompactlibError: what the store raises; call again.
+            CompactlibError: of the store; call again.
         """
         require_outside_commands(self._guard)
         at_once = min(self._store.limits.max_transact - 2, _MAX_DELETES)
         is_done = False
         while not is_done:
-            with self._guard.lock:  # commands may come between two requests
+            with self._guard.lock:  # released between two requests, for commands
                 is_done = self._forget(index, at_once)
 
     def _forget(self, index: int, at_once: int) -> bool:
-        """Delete the first commands up to `index`; return whether these were the last."""
+        """Delete the first commands up to `index`, at most `at_once`; return whether that was all."""
         self._require_started()
         if index > self._last:
             raise InvalidInput(f"the log is to forget commands up to {index}, durable are those up to {self._last}; "
@@ -283,7 +282,7 @@ class KVLog(Closing):
 
     @property
     def first_index(self) -> int:
-        """The first command that the log holds."""
+        """The index of the first command in the log."""
         return self._owner.first_index
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CommandLog`: a durable order of commands for one state machine.
 
-The log gives each command its place, its term and its time, and hands it to the state machine, in order and exactly
-once, on every node that has the log. A state machine that is restored from a snapshot gets what came after it.
+The log gives each command an index, a term and a time, and applies it to the state machine, in order and exactly once,
+on every node with the log. A state machine that was restored from a snapshot gets the commands after it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_PAYLOAD_BYTES = 64 << 20
 
 @attrs.frozen
 class Command:
-    """One entry of a log: the only clock and the only identity that a state machine knows.
+    """The header of a command: the only clock and the only identity for a state machine.
 
     Attributes:
-        index: its place in the log, >= 1; grows with every command, so that it serves as a fencing token.
-        term: the leader's term, or how often the log was opened.
+        index: the position in the log, >= 1; ascends, so that it serves as a fencing token.
+        term: the leader's term, or the number of times that the log was opened.
         appended_at: the leader's wall clock when it appended the entry, seconds. May go back.
     """
 
@@ -35,83 +35,83 @@ class Command:
 
 
 class CommandMachine(Protocol):
-    """What a log drives. The log calls it from one thread at a time."""
+    """The state machine of a log, called from one thread at a time."""
 
     @property
     def applied_index(self) -> int:
-        """The index of the last command that changed it; 0 if none did."""
+        """The index of the last command applied; 0 for none."""
 
     def apply(self, command: Command, payload: bytes) -> Any:
-        """Carry out a command: a function of the state, `command` and `payload` alone, the same on every node.
+        """Carry out a command: a function of the state, `command` and `payload` alone, equal on every node.
 
-        Must not raise, nor call the log. If it raises, the log closes itself.
+        Must neither raise nor call the log. If it raises, the log closes itself.
         """
 
 
 class CommandLog(Protocol):
-    """A durable order of commands. Any thread may call any method, once it is started."""
+    """A durable log of commands. Threads may share it after `start`."""
 
     def start(self, machine: CommandMachine) -> None:
-        """Hand the machine what the log holds beyond `machine.applied_index`, and whatever is proposed from now on.
+        """Apply the commands after `machine.applied_index` to the machine, and from now on every new command.
 
         Raises:
-            OutOfStep: the log does not hold the commands that come next.
-            InvalidInput: it was started before.
+            OutOfStep: the log does not have the next commands.
+            InvalidInput: the log was started before.
         """
 
     def propose(self, payload: bytes) -> Any:
-        """Have a command carried out; returns what the machine's `apply` returned, once the command is durable.
+        """Append a command; return the result of the machine's `apply` after the command is durable.
 
         Raises:
             NotLeader: this node takes no commands.
-            NoAnswer: whether it will be carried out is not known.
-            Closed: the log was closed, or closed itself; in that call, whether the command is durable is not known.
+            NoAnswer: the command may or may not be carried out.
+            Closed: the log was closed, or closed itself; if it did so in this call, the command may be durable.
             InvalidInput: the payload is too long.
         """
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """Propose what `make` returns: it sees the machine as it is at a place in the log, which it is given.
+        """Propose the command that `make` decides on, from the state of the machine at the next index.
 
-        A log of one node carries out the command at that very place. In a group of nodes its place comes later and
-        commands of others may lie between, which is why a command says what it is based on.
+        A log of one node carries out the command at that index. In a group of nodes its index may be higher, after
+        commands of other nodes, so a command includes the state that it is based on.
 
         Args:
             make: reads the machine and returns the payload, or `None` for no command; called once, in the log's order.
 
         Returns:
-            What `propose` would, or `None` if there was no command. Either way, everything that `make` saw is durable.
+            The result of `propose`, or `None` without a command. All that `make` has read is durable.
         """
 
     def compact(self, index: int) -> None:
-        """Forget the commands up to `index`: the machine's state after it is durable elsewhere.
+        """Delete the commands up to `index`, after the machine's state at `index` is durable elsewhere.
 
-        What it raises leaves the log longer, and nothing else.
+        After an error the log is longer than needed, and still correct.
 
         Raises:
-            InvalidInput: `index` lies beyond what is durable in the log.
+            InvalidInput: `index` is beyond the last durable command.
         """
 
     @property
     def last_index(self) -> int:
-        """The index of the last command; below the first one if there was none."""
+        """The index of the last command; `first_index - 1` in an empty log."""
 
     @property
     def term(self) -> int:
         """The present term; 0 before `start`."""
 
     def close(self) -> None:
-        """Let the log go; closing again does nothing.
+        """Close the log; closing again does nothing.
 
         Raises:
-            Busy: called from within a command: by the state machine, or by what decides.
+            Busy: called from within a command, by the state machine or by `make` of `decide`.
         """
 
 
 def require_outside_commands(guard: Guard) -> None:
-    """Return unless the calling thread carries out a command, which a log does with its guard's lock held.
+    """Check that the calling thread carries out no command, which it does with the guard's lock held.
 
     Raises:
-        Busy: it does.
+        Busy: it carries out a command.
     """
     if is_mine(guard.lock):
         raise Busy(f"{guard.name} is in the middle of a command, and was called from within it by the state machine or "

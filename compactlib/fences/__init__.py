@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences: what keeps a worker that comes too late from changing anything, where the data lies.
+"""Fences: reject a late worker in the storage that it would change.
 
 >>> from compactlib.fences import FencedOff, MemoryFence
 >>> fence = MemoryFence()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences in a store: for workers on any machine, and without locks (`fence.py` says what they promise).
+"""`KVFence` and `ObjectFence`: fences in a store, for workers on any machine, without locks (promises: `fence.py`).
 
 The highest token and the committed value of a resource are one cell, so that one compare-and-set both checks the token
-and commits. A token admitted in between has changed the cell, and the compare-and-set fails.
+and commits. If another token was admitted in between, the cell has changed, and the compare-and-set fails.
 
-The floor is a cell of its own: raised before records below it are removed, and read after the record in each change. A
-change of a record that was removed meanwhile fails. A record may be absent because the floor has risen, so whoever
-makes one reads the floor once more, and is refused if it lies above.
+The floor is another cell: it is raised before records below it are removed, and each change reads it after the record.
+A change of a record that was removed since fails. A record may be absent because the floor has risen, so a change that
+creates a record reads the floor again, and is refused below it.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ ValueT = TypeVar("ValueT", Admission, Floor)
 
 _MAX_ATTEMPTS = 100
 _FORGOTTEN = b""
-"""In an object store, the value of a record that was removed."""
+"""The value of a removed record in an object store."""
 
 
 class _CellFence(RuledFence):
-    """What both have in common, over cells of any kind, each with a place of its own."""
+    """The common part of both fences, over cells of a store."""
 
     _log: str
     _floor_place: Any
 
     @abstractmethod
     def _read(self, place: Any, kind: type[ValueT]) -> ValueT | None:
-        """Return what is at a place."""
+        """Return the value of a cell."""
 
     @abstractmethod
     def _update(self, place: Any, kind: type[ValueT], change: Callable[[ValueT | None], ValueT]) -> ValueT:
-        """Replace what is at a place by what `change` makes of it, unless that is the same; again if it has moved."""
+        """Replace the value of a cell by the result of `change`, unless it is equal; retry if it has changed."""
 
     @abstractmethod
     def _place(self, resource: str) -> Any:
-        """Return the place of a resource's record."""
+        """Return the key of a resource's record."""
 
     def _change(self, resource: str, token: int, rule: Rule) -> Admission:
         is_new: list[bool] = []
@@ -84,19 +84,18 @@ class _CellFence(RuledFence):
 
 
 class KVFence(_CellFence):
-    """A `Fence` whose records are cells of a `KVStore`; as durable and as shared as the store.
+    """A `Fence` with its records in a `KVStore`; as durable and as shared as the store.
 
-    An admission or commit costs three requests, the first one of a resource four, and three more for each time that
-    another writer was faster. Besides what `Fence` names, every method raises what the store raises, which then has
-    changed nothing; except for `OutcomeUnknown`, after which it is not known whether this call has admitted or
-    committed, and may be repeated.
+    An admission or commit costs three requests, the first of a resource four, and each retry after another writer three
+    more. Every method also raises the store's errors. After `OutcomeUnknown` the call may have admitted or committed;
+    it can be repeated. After other errors nothing was changed.
 
     Args:
-        store: where.
-        log: the id of the log whose tokens it admits, which it stores; those of another one are `OtherLog`.
+        store: of the records.
+        log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
         partition: of the store, for this fence alone.
         clock: for the waits between tries.
-        rng: varies them, and makes the ids of writes; give each process its own seed.
+        rng: varies the waits, and makes the ids of writes; give each process another seed.
     """
 
     def __init__(self, store: KVStore, *, log: str = "", partition: bytes = b"fences", clock: Clock | None = None,
@@ -128,7 +127,7 @@ class KVFence(_CellFence):
                 except (CorruptData, Unsupported) as error:
                     wrong.append(error)
                     continue
-                with suppress(PredicateFailed):  # a newer token came: that record is wanted again
+                with suppress(PredicateFailed):  # a newer token was admitted: the record stays
                     self._store.delete_if(self._partition, entry.key, entry.predicate)
                     forgotten += 1
         if wrong:
@@ -146,17 +145,17 @@ class KVFence(_CellFence):
 
 
 class ObjectFence(_CellFence):
-    """A `Fence` whose records are objects; as durable and as shared as the store.
+    """A `Fence` with its records in an object store; as durable and as shared as the store.
 
-    An admission or commit costs eight requests, and as many again for each time that another writer was faster.
-    Besides what `Fence` names, every method raises what the store raises; a call may be repeated.
+    An admission or commit costs eight requests, and each retry after another writer eight more. Every method also
+    raises the store's errors; a call can be repeated.
 
     Args:
-        objects: where.
-        log: the id of the log whose tokens it admits, which it stores; those of another one are `OtherLog`.
-        prefix: what the keys of its objects begin with, for this fence alone.
-        keep_seconds: how long `raise_floor` keeps what was replaced: more than any worker is ever paused.
-        clock: for the pauses between reads, and compared with the ages of objects.
+        objects: the store of the records.
+        log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
+        prefix: of the keys of its objects, for this fence alone.
+        keep_seconds: how long `raise_floor` keeps replaced objects: longer than any pause of a worker.
+        clock: for the waits, and for the ages of objects.
     """
 
     def __init__(self, objects: ObjectStore, *, log: str = "", prefix: str = "fences",
@@ -193,8 +192,9 @@ class ObjectFence(_CellFence):
         return sum(self._forget(place, floor) for place in places)
 
     def _forget(self, place: str, floor: int) -> int:
-        """Replace a record below the floor by an empty object, and remove what has long been replaced; 1 if it was such
-        a record."""
+        """Replace a record below the floor by an empty object, and remove old replaced objects; return 1 if it was
+        below.
+        """
         record, seen = self._seen(place, Admission)
         register, now = self._register(place), self._clock.now()
         if record is None:
@@ -205,7 +205,7 @@ class ObjectFence(_CellFence):
         elif record.token >= floor:
             register.forget(now=now, older_than_seconds=self._keep_seconds)
         else:
-            with suppress(Stale):  # a newer token came: that record is wanted again
+            with suppress(Stale):  # a newer token was admitted: the record stays
                 register.replace(_FORGOTTEN, seen)
                 return 1
         return 0

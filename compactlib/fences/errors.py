@@ -7,12 +7,12 @@ from compactlib.errors import Conflict, Stale
 
 
 class FencedOff(Stale):
-    """A token was given to storage that has seen a higher one: the job went to another worker. Stop working on it.
+    """The fence has admitted a higher token: the job went to another worker. Stop working on it.
 
     Attributes:
-        resource: what is fenced, usually the job's name.
-        token: the token given.
-        highest: the highest token seen, or the floor.
+        resource: the fenced resource, usually the job's name.
+        token: the refused token.
+        highest: the highest token admitted, or the floor.
     """
 
     def __init__(self, *, resource: str, token: int, highest: int) -> None:
@@ -24,10 +24,10 @@ class FencedOff(Stale):
 
 
 class CommittedOtherwise(Conflict):
-    """The same token has committed another value before; that one stays. A worker must not commit twice.
+    """The same token has committed another value before, which stays. A worker must not commit twice.
 
     Attributes:
-        resource: what is fenced.
+        resource: the fenced resource.
         token: the token.
     """
 
@@ -42,9 +42,9 @@ class OtherLog(Conflict):
     """A fence keeps the tokens of another log. Tokens of two logs cannot be compared: give each log a fence.
 
     Attributes:
-        place: where the fence is.
-        log: the log that was named.
-        kept: the log whose tokens are kept there.
+        place: of the fence.
+        log: the log in the call.
+        kept: the log of the stored tokens.
     """
 
     def __init__(self, *, place: str, log: str, kept: str) -> None:

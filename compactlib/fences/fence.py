@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences: a token is enforced where the data lies, so that a late worker cannot commit after its job went to another.
+"""Fences: storage checks a token, so that a late worker cannot commit after its job went to another worker.
 
-A scheduler's answer is old once it is read: between "the job is yours" and the rename that publishes a file, the job
-may have gone to another worker. A fence closes this gap at the storage side. It keeps, for each resource, the highest
-token it ever admitted, and refuses every lower one. What exactly is promised, for one resource:
+A scheduler's answer may be outdated when the worker reads it: between "the job is yours" and the rename that publishes
+a file, the job may go to another worker. A fence closes this gap in the storage. It stores the highest token admitted
+to each resource, and refuses lower tokens. Its promises, for one resource:
 
-1. `admit` records a token and checks it in one atomic step, durably where the fence is durable. Once it returned, no
-   lower token is admitted, and none commits.
-2. `commit` checks the token and publishes a value in one atomic step (a compare-and-set of the cell that also holds
-   the token). A higher token that is admitted in between wins: the commit is refused and nothing has changed. So the
-   committed values ascend by token, and the holder of the highest token knows that no other will commit.
-3. `guard` (fences that can lock) runs a step, such as a few renames, while admissions to the resource wait: a higher
-   token comes either before the step begins, which is then refused, or after it has ended. If the process dies within
-   the step, the lock goes with it and the next one is admitted: it must first finish or undo what it finds, which is
-   what a commit protocol's recovery does.
+1. `admit` checks and records a token in one atomic step, durably if the fence is durable. After it returns, no lower
+   token is admitted, and no lower token commits.
+2. `commit` checks the token and publishes a value in one atomic step (a compare-and-set of the cell that also has the
+   token). If a higher token is admitted in between, the commit is refused and nothing has changed. So committed values
+   ascend by token, and the holder of the highest token knows that no other worker will commit.
+3. `guard` (of a `LockingFence`) runs a step, such as a few renames, while admissions to the resource wait: a higher
+   token is admitted before the step, which is then refused, or after it. If the process dies within the step, the lock
+   is released and the next worker is admitted: it first rolls the step forward or back, as the recovery of a commit
+   protocol does.
 
-Use `commit` where the published thing is a value (the names of the new files, a manifest): write the files privately,
-then commit their names. Use `guard` where it is a change of files in place, on one machine.
+Use `commit` to publish a value (the names of new files, a manifest): write the files under private names, then commit
+their names. Use `guard` for a change of files in place, on one machine.
 
-Tokens are those of the scheduler: indexes of one log, so they ascend over all resources. That allows a floor: below
-`raise_floor(token)` nothing is admitted to any resource, and what was recorded below is forgotten. A fence that lasts
-keeps the id of its log beside the floor, and refuses every other one: a log that was begun anew counts from 1 again.
+Tokens are the scheduler's: indexes of one log, so they ascend over all resources. That allows a floor: no token below
+`raise_floor(token)` is admitted to any resource, and records below it are removed. A durable fence stores the id of its
+log with the floor, and refuses other logs, since a new log counts from 1 again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_VALUE_BYTES = 256 * 1024
 
 @attrs.frozen
 class Commitment:
-    """What was committed, and with which token."""
+    """A committed value and its token."""
 
     token: int
     value: bytes
@@ -56,14 +56,14 @@ class Commitment:
 
 @attrs.frozen
 class Admission:
-    """A token was admitted; none below it will be any more.
+    """An admitted token; no lower one will be admitted.
 
     Attributes:
-        resource: to what.
+        resource: of the token.
         token: the highest so far.
-        committed: what was committed last, by this token or a lower one; `None` if nothing was. Says how far the
-            resource itself has come. Blocks named here by a lower token must not be reported to the scheduler as a
-            job's outputs: it may have refused them before, and had them deleted.
+        committed: the last commit, by this token or a lower one; `None` if there is none: the present state of the
+            resource. Do not report blocks of a lower token's commit to the scheduler as a job's outputs: it may have
+            refused them, and had them deleted.
     """
 
     resource: str
@@ -72,57 +72,60 @@ class Admission:
 
 
 class Fence(Protocol):
-    """Admits ascending tokens to resources. Any thread may call any method; all methods raise `InvalidInput` for a
-    resource's name that is empty or longer than 1000 bytes, and for a token outside 0 .. 2**64 - 1."""
+    """Admits ascending tokens to resources. Threads may share it.
+
+    All methods raise `InvalidInput` for a resource's name that is empty or longer than 1000 bytes, and for a token
+    outside 0 .. 2**64 - 1.
+    """
 
     def admit(self, resource: str, token: int) -> Admission:
-        """Record the token, unless a higher one was seen. The same token may come again.
+        """Record the token, unless a higher token was admitted. Idempotent.
 
         Raises:
-            FencedOff: a higher token was admitted, or the floor lies above.
+            FencedOff: a higher token was admitted, or the token is below the floor.
             Busy: a guarded step takes longer than this fence waits.
         """
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        """Publish a value (at most 256 KiB), if the token is still the highest. The same value may come again.
+        """Publish a value (at most 256 KiB), if the token is still the highest. Idempotent.
 
         Raises:
-            FencedOff: a higher token was admitted meanwhile, or the floor lies above; this call has changed nothing.
-                Whether an earlier one without an answer counts, `committed` says: ask before outputs are removed.
-            CommittedOtherwise: this token has committed another value before; that one stays.
+            FencedOff: a higher token was admitted, or the token is below the floor; this call has changed nothing. An
+                earlier call without an answer may have committed: check `committed` before you remove outputs.
+            CommittedOtherwise: this token has committed another value before, which stays.
             InvalidInput: the token was never admitted, or the value is too long.
             Busy: as for `admit`.
         """
 
     def committed(self, resource: str) -> Commitment | None:
-        """What was committed last, by whatever token. Admits nothing."""
+        """Return the last commit of any token. Admits nothing."""
 
     def raise_floor(self, token: int) -> int:
-        """Refuse tokens below this one everywhere, for good, and forget resources whose last token lies below.
+        """Refuse lower tokens for all resources, for ever, and remove the records below the token.
 
-        Returns how many were forgotten. Give the lowest token that any live job has. Cost: one step a resource.
+        Returns the number of removed records. Pass the lowest token of all live jobs. Cost: a step for each resource.
         """
 
 
 class LockingFence(Fence, Protocol):
-    """A fence that can also keep newer tokens waiting while a step runs."""
+    """A fence that can also make newer tokens wait during a step."""
 
     def guard(self, resource: str, token: int) -> AbstractContextManager[Admission]:
-        """Admit the token and run the body; admissions to the resource wait until it ends. `commit` works within.
+        """Admit the token and run the body; admissions to the resource wait until it ends. The body may call `commit`.
 
-        To be left in the thread that entered it. Steps of one fence run one at a time, whatever their resources.
+        Enter and leave it in the same thread. A fence runs one step at a time, for all resources.
 
         Raises:
-            FencedOff: a higher token was admitted, or the floor lies above; the body did not run.
+            FencedOff: a higher token was admitted, or the token is below the floor; the body did not run.
             Busy: another guarded step takes longer than this fence waits.
         """
 
 
 @attrs.frozen
 class TokenFence:
-    """A `CommitFence` for one job: what it commits is let through while its token is the highest.
+    """A `CommitFence` for one job: commits pass while its token is the highest.
 
-    Give it to any store's `compact`: a holder that came too late gets `FencedOff`, and has committed nothing.
+    Pass it to any store's `compact`, which raises `FencedOff` for a late worker, and commits nothing.
 
     >>> from compactlib.fences import MemoryFence, TokenFence
     >>> fence = MemoryFence()
@@ -137,8 +140,8 @@ class TokenFence:
     ...
 
     Attributes:
-        fence: where tokens are kept.
-        resource: the fence's name for what is committed to.
+        fence: of the tokens.
+        resource: name of the store in the fence.
         token: the job's fencing token.
 
     Raises:
@@ -164,7 +167,7 @@ class TokenFence:
 
 
 def check_admission(resource: str, token: int, record: Admission | None, floor: int) -> Admission:
-    """The record after admitting `token`. Pure."""
+    """Return the record after `token` is admitted. Pure."""
     highest = max(floor, -1 if record is None else record.token)
     if token < highest:
         raise FencedOff(resource=resource, token=token, highest=highest)
@@ -172,7 +175,7 @@ def check_admission(resource: str, token: int, record: Admission | None, floor: 
 
 
 def check_commit(resource: str, token: int, value: bytes, record: Admission | None, floor: int) -> Admission:
-    """The record after committing `value`; the same object if it was committed before. Pure."""
+    """Return the record after `value` is committed; the same object if it was committed before. Pure."""
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(f"a value of {len(value)} bytes cannot be committed to {resource!r}; the limit is "
                            f"{MAX_VALUE_BYTES}: write it to a file, and commit the file's name")
@@ -189,10 +192,10 @@ def check_commit(resource: str, token: int, value: bytes, record: Admission | No
 
 
 def check_names(resource: str, token: int) -> None:
-    """Refuse what no fence keeps.
+    """Check the name of a resource and a token.
 
     Raises:
-        InvalidInput: the resource's name or the token is out of range.
+        InvalidInput: the name or the token is out of range.
     """
     try:
         size = len(resource.encode())
@@ -204,10 +207,10 @@ def check_names(resource: str, token: int) -> None:
 
 
 def check_token(token: int) -> None:
-    """Refuse a token that is none.
+    """Check a token.
 
     Raises:
-        InvalidInput: outside 0 .. 2**64 - 1.
+        InvalidInput: it is outside 0 .. 2**64 - 1.
     """
     if not 0 <= token <= MAX_TOKEN:
         raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {MAX_TOKEN}")
@@ -215,10 +218,10 @@ def check_token(token: int) -> None:
 
 @attrs.frozen
 class Floor:
-    """What is stored once for a whole fence.
+    """The stored floor of a fence.
 
     Attributes:
-        log: the id of the log whose tokens these are.
+        log: the id of the log of the tokens.
         token: the floor.
     """
 
@@ -231,10 +234,10 @@ FLOORS: JsonRecord[Floor] = JsonRecord("fence floor", b"CLFLOOR\0", 1, Floor)
 
 
 def check_log(floor: Floor | None, log: str, place: str) -> Floor:
-    """Return the floor of a fence for this log, the lowest if none is stored yet.
+    """Return the floor of a fence for this log, 0 if none is stored.
 
     Raises:
-        OtherLog: it is another log's.
+        OtherLog: the floor is another log's.
     """
     if floor is None:
         return Floor(log)
@@ -247,7 +250,7 @@ def check_log(floor: Floor | None, log: str, place: str) -> Floor:
 
 
 Rule: TypeAlias = Callable[[Admission | None, int], Admission]
-"""Makes the next record of a resource of its present one and the floor; see `check_admission`."""
+"""Returns the next record of a resource from its present record and the floor; see `check_admission`."""
 
 
 class RuledFence(ABC):
@@ -255,7 +258,7 @@ class RuledFence(ABC):
 
     @abstractmethod
     def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        """Replace a resource's record by what the rule makes of it, with the floor as it is at that moment."""
+        """Replace a resource's record by the rule's result, with the present floor."""
 
     @abstractmethod
     def _record(self, resource: str) -> Admission | None:
@@ -263,14 +266,14 @@ class RuledFence(ABC):
 
     @abstractmethod
     def _raise_floor(self, token: int) -> int:
-        """Raise the floor unless it is higher; returns it as it is then."""
+        """Raise the floor unless it is higher; return the new floor."""
 
     @abstractmethod
     def _forget_below(self, floor: int) -> int:
-        """Remove the records below the floor; returns how many."""
+        """Remove the records below the floor; return their number."""
 
     def admit(self, resource: str, token: int) -> Admission:
-        """Record the token, unless a higher one was seen; see `Fence.admit`."""
+        """Record the token, unless a higher token was admitted; see `Fence.admit`."""
         check_names(resource, token)
         return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
 
@@ -281,18 +284,18 @@ class RuledFence(ABC):
         return self._change(resource, token, lambda record, floor: check_commit(resource, token, wanted, record, floor))
 
     def committed(self, resource: str) -> Commitment | None:
-        """Return what was committed last, by whatever token. Admits nothing."""
+        """Return the last commit of any token. Admits nothing."""
         check_names(resource, 0)
         record = self._record(resource)
         return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
-        """Refuse tokens below this one everywhere, and forget what lies below; see `Fence.raise_floor`.
+        """Refuse lower tokens for all resources, and remove the records below; see `Fence.raise_floor`.
 
-        Reads every record. May be interrupted and called again.
+        Reads every record. Can be repeated after an interrupt.
 
         Raises:
-            CorruptData, Unsupported: a record cannot be read; but in an object store, the others are done with.
+            CorruptData, Unsupported: a record cannot be read. An object store has processed the others.
         """
         check_token(token)
         return self._forget_below(self._raise_floor(token))
@@ -302,10 +305,10 @@ class GuardingFence(RuledFence):
     """The methods of a `LockingFence` over a lock.
 
     Args:
-        wait_seconds: how long a call waits for guarded steps of others.
+        wait_seconds: how long a call waits for guarded steps of other threads and processes.
 
     Raises:
-        InvalidInput: that is negative, or no finite number.
+        InvalidInput: `wait_seconds` is negative, or too long.
     """
 
     def __init__(self, wait_seconds: float) -> None:
@@ -316,11 +319,11 @@ class GuardingFence(RuledFence):
     def _begin(self) -> None:
         """Begin unlocked."""
         self._lock = threading.RLock()
-        self._guarded: dict[str, int] = {}  # the token of each resource for which a guarded step runs
+        self._guarded: dict[str, int] = {}  # by resource: the token of its running guarded step
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Hold the fence's lock; by the thread that holds it already, once more."""
+        """Hold the fence's lock; re-entrant."""
         taken: list[bool] = []
         lock = self._lock
         try:
@@ -335,13 +338,13 @@ class GuardingFence(RuledFence):
 
     @abstractmethod
     def _replace(self, resource: str, rule: Rule) -> Admission:
-        """Carry out `_change`, with the lock held."""
+        """Do `_change`, with the lock held."""
 
     def _change(self, resource: str, token: int, rule: Rule) -> Admission:
         with self._held():
             inside = self._guarded.get(resource, token)
             if token > inside:
-                # A guarded step must not let a newer token in itself: every other caller has to wait for its end, too.
+                # A guarded step must not admit a newer token: all other callers wait for the end of the step too.
                 raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded "
                                    f"for token {inside}; leave the step first")
             return self._replace(resource, rule)
@@ -365,13 +368,13 @@ class GuardingFence(RuledFence):
 
 
 class MemoryFence(GuardingFence):
-    """A `LockingFence` for the threads of one process; remembers nothing after it.
+    """A `LockingFence` in memory, for the threads of one process.
 
     Args:
-        wait_seconds: how long a call waits for guarded steps of others.
+        wait_seconds: how long a call waits for guarded steps of other threads.
 
     Raises:
-        InvalidInput: that is negative, or no finite number.
+        InvalidInput: `wait_seconds` is negative, or too long.
     """
 
     def __init__(self, *, wait_seconds: float = 30.0) -> None:

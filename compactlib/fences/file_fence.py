@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fence in a folder: for the processes of one machine, and able to guard changes of files (`fence.py`).
+"""`FileFence`: a fence in a folder, for the processes of one machine, which can guard changes of files (`fence.py`).
 
-One file a resource, named by the SHA-256 of the resource's name; one for the floor; and `LOCK`, locked by the process
-that changes anything or runs a guarded step. The system gives the lock back when its holder dies. Records are replaced
-as a whole and durably, so that a crash at any point leaves the old one or the new one
-(`docs/formats/fence.md`). A record that another process wrote may not be durable yet: that process may have
-been killed before its sync. So whatever is found is synced before anything is answered on top of it.
+Each resource has a file, named by the SHA-256 of its name; the floor has a file; and `LOCK` is locked by a process that
+makes a change or runs a guarded step. The system releases the lock when its holder dies. Records are replaced as a
+whole and durably, so that a crash leaves the old record or the new one (`docs/formats/fence.md`). A record of another
+process may not be durable: that process may have been killed before its sync. So a record found on disk is synced
+before a call depends on it.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ _MAX_KNOWN = 10_000
 
 
 class FileFence(OfOneProcess, GuardingFence):
-    """A `LockingFence` whose records are files in a folder of their own, on a local disk.
+    """A `LockingFence` with its records in a folder on a local disk.
 
-    Not for network file systems, whose locks may end while their holder goes on. An admission or commit that changes
-    something costs two syncs, one that finds what another process wrote costs one. Beside what `Fence` names, the
-    methods raise `StorageError` when the disk refuses, after which the record is as before or as wanted: call again.
+    Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a
+    record costs two syncs; one that finds a record of another process costs one. The methods also raise `StorageError`
+    when the disk refuses; the record is then the old one or the new one: call again.
 
-    Any process may make one for a folder, and a fork may go on with that of its parent.
+    Several processes may open one folder, and a forked child may use its parent's object.
 
     Args:
-        folder: made if it is not there; for this fence alone.
-        log: the id of the log whose tokens it admits, which it stores; those of another one are `OtherLog`.
-        files: how the disk is changed.
-        clock: for the waiting.
-        wait_seconds: how long a call waits for others, in this process or another.
-        create: whether the folder may be made. A fence in another folder than before knows no token.
+        folder: for this fence alone; created if absent.
+        log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
+        files: the disk.
+        clock: for the waits.
+        wait_seconds: how long a call waits for other threads and processes.
+        create: whether the folder may be created. A fence in a new folder knows no token.
 
     Raises:
-        NotFound: the folder is not there, and `create` is not set.
-        InvalidInput: `wait_seconds` is negative, or no finite number.
+        NotFound: the folder does not exist, and `create` is not set.
+        InvalidInput: `wait_seconds` is negative, or too long.
         StorageError: the folder cannot be made.
     """
 
@@ -80,18 +80,18 @@ class FileFence(OfOneProcess, GuardingFence):
         self._files: Files = LocalFiles() if files is None else files
         self._log = log
         self._clock: Clock = SystemClock() if clock is None else clock
-        # What is known to be durable, and what may be half so because this process's own sync failed.
+        # Records that are durable, and paths that may not be because a sync of this process failed.
         self._durable: dict[str, Admission | Floor] = {}
         self._doubtful: set[str] = set()
         require_folder(self._folder, "the fence's tokens", create=create)
         OfOneProcess.__init__(self)
         make_missing_folder(self._files, self._folder)
-        # Also if it was there: its maker may have died before this.
+        # Also for an existing folder: its creator may have died before this sync.
         sync_names(self._files, self._folder)
         self._floors = DurableRecord(self._files, os.path.join(self._folder, FLOOR_NAME), FLOORS)
 
     def _inherit(self) -> None:
-        # A fork may use it: locks that its parent's threads hold are not its own, and are never released here.
+        # A forked child may use it, with new locks: the parent's threads never release theirs here.
         self._begin()
 
     def _begin(self) -> None:
@@ -114,7 +114,7 @@ class FileFence(OfOneProcess, GuardingFence):
             if record is not None and is_doubtful:
                 self._write(kept, record, record)
             elif record is not None:
-                # A disk that is mounted for reading keeps what it has.
+                # On a read-only disk the record cannot be lost.
                 with contextlib.suppress(ReadOnly):
                     self._make_durable(kept.path, record)
             return record
@@ -124,7 +124,7 @@ class FileFence(OfOneProcess, GuardingFence):
             before = self._floors.read()
             floor = check_log(before, self._log, self._folder)
             floor = Floor(floor.log, max(token, floor.token))
-            # Before any record goes: below a floor that a power failure takes back, they are wanted.
+            # Durable before any record is removed: if a power failure took the floor back, the records would be needed.
             if floor.token:
                 self._write(self._floors, floor, before)
             return floor.token
@@ -160,7 +160,7 @@ class FileFence(OfOneProcess, GuardingFence):
         self._note_durable(kept.path, record)
 
     def _make_durable(self, path: str, record: Admission | Floor) -> None:
-        """The record was found: its writer may have been killed before the name was durable."""
+        """Sync a record found on disk: its writer may have been killed before the sync of the name."""
         if self._durable.get(path) == record:
             return
         try:
@@ -168,7 +168,7 @@ class FileFence(OfOneProcess, GuardingFence):
         except ReadOnly:
             raise
         except StorageError:
-            # A later sync is no proof: it is to be written anew.
+            # A later sync proves nothing: the record has to be written again.
             self._doubtful.add(path)
             raise
         self._note_durable(path, record)
@@ -186,7 +186,7 @@ class FileFence(OfOneProcess, GuardingFence):
         return DurableRecord(self._files, os.path.join(self._folder, name), RECORDS)
 
     def _stored_floor(self) -> Floor:
-        """Return the floor. It names the log, and is stored before the first token of a log that has an id."""
+        """Return the floor. It has the log's id, and is stored before the first token of a log with an id."""
         before = self._floors.read()
         floor = check_log(before, self._log, self._folder)
         if self._log:
@@ -197,7 +197,7 @@ class FileFence(OfOneProcess, GuardingFence):
     def _held(self) -> Iterator[None]:
         deadline = self._clock.monotonic() + self._wait_seconds
         with super()._held():
-            # Within a guarded step, the thread that runs it holds the folder already.
+            # In a guarded step this thread has locked the folder already.
             if self._depth:
                 yield
                 return
@@ -212,7 +212,7 @@ class FileFence(OfOneProcess, GuardingFence):
                 try:
                     folder_lock.release()
                 except BaseException:
-                    # An interrupt at its beginning; who keeps the traceback keeps the lock from being collected.
+                    # After an interrupt here, a kept traceback would keep the lock.
                     folder_lock.release()
                     raise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many keys in few requests, over any `KVStore`: a batch above the store's limits becomes several requests.
+"""Batches over any `KVStore`: a batch above the store's limits becomes several requests.
 
 >>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()
@@ -18,14 +18,13 @@ from compactlib.kv.errors import OutcomeUnknown, TooLarge
 from compactlib.kv.store import Address, Delete, KVStore, Put, Versioned
 
 _PIECES = 15
-"""Pieces of larger things in one request: of 256 KiB each, together below the 4 MiB of a transaction of DynamoDB."""
+"""Pieces of 256 KiB in a request, together below the 4 MiB of a transaction of DynamoDB."""
 
 
 def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versioned]:
-    """Return what a store holds of these cells; those that are not there are left out.
+    """Return the values of cells, without the absent ones.
 
-    One request for each `limits.max_get_many` cells. Each cell is read at some moment of the call, not all at the same
-    one.
+    One request for each `limits.max_get_many` cells. Different cells are read at different moments of the call.
 
     Raises:
         CompactlibError: as `KVStore.get_many`.
@@ -41,13 +40,12 @@ def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versione
 
 
 def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes | None]) -> None:
-    """Put and delete keys of one partition, whatever was there.
+    """Put and delete keys of a partition, unconditionally. Idempotent.
 
-    One `transact` for each `limits.max_transact` keys, fewer where they are too large together. Each request is one
-    step, all of them are not. The same call may be made again.
+    One `transact` for each `limits.max_transact` keys, or for fewer if they are too large. Only each request is atomic.
 
     Args:
-        store: where.
+        store: of the keys.
         partition: the partition.
         changes: the new value of each key; `None` deletes it.
 
@@ -59,7 +57,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
     parts = [Delete(partition, key) if value is None else Put(partition, key, value) for key, value in changes.items()]
     most = store.limits.max_transact
     if len(parts) > most:
-        store.checked((), *_sorted_out(parts))  # what the last request would refuse, before the first one is sent
+        store.checked((), *_sorted_out(parts))  # raises before the first request what a later one would
     at, size = 0, most
     while at < len(parts):
         part = parts[at:at + size]
@@ -77,9 +75,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
 
 
 def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:
-    """Yield the values of the pieces of something larger, in order; `None` for one that is not there.
-
-    15 of them in one request.
+    """Yield the values of pieces, in order; `None` for an absent piece. 15 pieces a request.
 
     Raises:
         CompactlibError: as `get_many`.
@@ -91,10 +87,10 @@ def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Itera
 
 
 def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, bytes]]) -> None:
-    """Put the pieces of something larger, which nothing names yet; 15 of them in one request.
+    """Put pieces, to which nothing refers yet. 15 pieces a request.
 
     Raises:
-        CompactlibError: what the store raises; some pieces may be written.
+        CompactlibError: of the store; some pieces may be written.
     """
     waiting = iter(pieces)
     while part := dict(islice(waiting, _PIECES)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to one database for any number of threads: lent to one at a time, kept while idle."""
+"""`Connections`: a pool of connections to a database, for any number of threads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compactlib._forks import OpenState
 
 
 class Closable(Protocol):
-    """What all connections have in common."""
+    """A connection."""
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -24,14 +24,14 @@ _MAX_IDLE = 16
 
 
 class Connections(Generic[C]):
-    """Lends a connection to one thread at a time; opens another when all are lent. No threads, no waiting.
+    """A pool of connections, each used by one thread at a time; opens another if all are in use. Never waits.
 
-    A connection whose block raised is closed: a transaction may be open in it, or its other end be gone.
+    A connection is closed after an exception in its block: a transaction may be open, or the server be unreachable.
 
     Args:
-        state: whether the store is open; once it is not, nothing is lent.
-        connect: opens one more.
-        is_alive: whether one that was idle may still be lent; asks the other side nothing.
+        state: of the store; a closed store gets no connection.
+        connect: opens a connection.
+        is_alive: returns whether an idle connection can be used, without a request.
     """
 
     def __init__(self, state: OpenState, connect: Callable[[], C], is_alive: Callable[[C], bool] = lambda _: True
@@ -44,12 +44,12 @@ class Connections(Generic[C]):
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[C]:
-        """Lend a connection for the block.
+        """Provide a connection for the block.
 
         Raises:
-            Closed: after `close`, or in a child process of the one that made this object.
+            Closed: the store was closed, or this process is a forked child.
         """
-        # Before the lock: in a forked child a thread that is not there may hold it.
+        # Before the lock, which a thread of the parent may hold in a forked child.
         self._state.require()
         connection = self._taken() or self._connect()
         try:
@@ -64,7 +64,7 @@ class Connections(Generic[C]):
         connection.close()
 
     def forget(self) -> None:
-        """Close those that are idle; once the state is closed, the others as they come back."""
+        """Close the idle connections. Those in use are closed after use if the store is closed."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -15,13 +15,13 @@ def _shown(name: bytes) -> str:
 
 
 class TooLarge(InvalidInput):
-    """A partition, key, value or request is larger than this store takes, see its `limits`; nothing was written.
+    """A partition, key, value or request exceeds the store's `limits`; nothing was written.
 
     Attributes:
-        what: `"partition"`, `"key"`, `"value"` or `"transaction"`, measured in bytes; or `"request"`, of so many cells
-            to read, or conditions, puts and deletes together.
-        size: how large it is.
-        limit: how large it may be.
+        what: `"partition"`, `"key"`, `"value"` or `"transaction"`, in bytes; or `"request"`, in cells to read, or in
+            conditions, puts and deletes.
+        size: the size found.
+        limit: the limit.
     """
 
     def __init__(self, *, what: str, size: int, limit: int) -> None:
@@ -42,11 +42,11 @@ class NotAStore(InvalidInput):
 
 
 class KeyNotFound(NotFound):
-    """The partition holds no such key; a partition that does not exist answers the same.
+    """The key does not exist, or the partition does not.
 
     Attributes:
-        partition: where it was looked for.
-        key: what was looked for.
+        partition: of the key.
+        key: the absent key.
     """
 
     def __init__(self, *, partition: bytes, key: bytes) -> None:
@@ -56,11 +56,11 @@ class KeyNotFound(NotFound):
 
 
 class PredicateFailed(Conflict):
-    """A condition did not hold: another writer was first. Nothing was written; read again and decide anew.
+    """A condition did not hold: another writer was first. Nothing was written; re-read and decide again.
 
     Attributes:
-        partition: where.
-        key: the key whose state is not the expected one; of several, the first in the order given.
+        partition: of the key.
+        key: the first key in an unexpected state, in the order of the conditions.
     """
 
     def __init__(self, *, partition: bytes, key: bytes) -> None:
@@ -71,11 +71,11 @@ class PredicateFailed(Conflict):
 
 
 class SlowDown(Busy):
-    """The store does not take the request now: throttled, or locked for too long. Nothing was changed; wait, try again.
+    """The store throttles, or was locked for too long. Nothing was changed; wait and retry.
 
     Attributes:
-        operation: what was asked for.
-        detail: what the backend said.
+        operation: the refused operation.
+        detail: from the back-end.
     """
 
     def __init__(self, *, operation: str, detail: str) -> None:
@@ -85,13 +85,13 @@ class SlowDown(Busy):
 
 
 class StoreFailed(StorageError):
-    """The store answered with an error of its own; nothing was read. A write was not carried out.
+    """The back-end returned an error. Nothing was read or written.
 
     Attributes:
-        operation: what was asked for.
+        operation: the failed operation.
         path: the file or address of the store.
-        errno: the nearest number of the operating system; `EIO` where there is none.
-        detail: what the backend said.
+        errno: the nearest number of the operating system; by default `EIO`.
+        detail: from the back-end.
     """
 
     _advice = "see what the backend said"
@@ -107,7 +107,7 @@ class ConnectFailed(StoreFailed):
 
 
 class OutcomeUnknown(StoreFailed):
-    """A write was sent and no answer came: it may have happened, happen later, or never. Read to find out."""
+    """A write got no answer: it may have happened, happen later, or never. Read to find out."""
 
     _advice = "it may or may not have happened, read to find out"
 
@@ -116,8 +116,8 @@ class DamagedStore(CorruptData):
     """The store's file is damaged. Restore it from a copy; nothing was cut or hidden.
 
     Attributes:
-        detail: what the check found.
-        offset: -1, because the backend does not say where in the file.
+        detail: the finding of the check.
+        offset: -1, because the back-end does not report a place.
     """
 
     def __init__(self, *, path: str, detail: str) -> None:

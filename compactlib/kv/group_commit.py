@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GroupCommit`: many threads hand in work, one at a time carries out all that has gathered, so that they share a sync.
+"""`GroupCommit`: threads submit items, and one of them at a time commits all queued items, so that they share a sync.
 
-The first to come leads: it commits what is queued while the others wait; what gathers meanwhile is the next batch, led
-by one of the threads that wait. No thread waits longer than for the batch under way and its own.
+The first thread leads: it commits the queued items while their threads wait. Items that arrive during the commit are
+the next batch, led by a waiting thread. A thread waits at most for the present batch and its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ItemT = TypeVar("ItemT")
 
 
 class _Request(Generic[ItemT]):
-    """One item on its way.
+    """A submitted item.
 
     Attributes:
-        batch: the requests that this one leads.
-        failure: what ended that batch.
-        done: whether it was carried out, or failed with `error`.
+        batch: the requests of the batch that this one leads.
+        failure: the exception that ended that batch.
+        done: whether the item was carried out, or failed with `error`.
     """
 
     def __init__(self, item: ItemT) -> None:
@@ -38,12 +38,11 @@ class _Request(Generic[ItemT]):
 class GroupCommit(Generic[ItemT]):
     """Turns `commit(batch)` into `submit(item)` for any number of threads.
 
-    A thread that is interrupted while it leads is interrupted alone: the others of its batch get `OutcomeUnknown`, and
-    another thread leads.
+    If the leading thread is interrupted, the other threads of its batch get `OutcomeUnknown`, and another thread leads.
 
     Args:
-        commit: carries out a batch, in order, in one thread at a time; returns the error of each item that failed on
-            its own, `None` for the others. What it raises is the answer to every item of the batch.
+        commit: carries out a batch, in order, in one thread at a time; returns for each item its own error or `None`.
+            An exception is the error of every item of the batch.
     """
 
     def __init__(self, commit: Callable[[Sequence[ItemT]], Sequence[Exception | None]]) -> None:
@@ -53,11 +52,11 @@ class GroupCommit(Generic[ItemT]):
         self._changed = threading.Condition()
 
     def submit(self, item: ItemT) -> None:
-        """Return once the item was carried out.
+        """Return after the item was carried out.
 
         Raises:
             OutcomeUnknown: another thread's interrupt ended the batch.
-            Exception: the item's own error, or what ended the batch: one copy for each waiting thread.
+            Exception: the item's own error, or a copy of the exception that ended the batch.
         """
         mine = _Request(item)
         try:
@@ -67,7 +66,7 @@ class GroupCommit(Generic[ItemT]):
             finally:
                 self._end(mine)
         except BaseException:
-            self._end(mine)  # an interrupt may have come within the first one, and others wait for it
+            self._end(mine)  # again, after an interrupt of the first call, since other threads wait
             raise
         if mine.error is not None:
             raise mine.error
@@ -97,7 +96,7 @@ class GroupCommit(Generic[ItemT]):
             raise
 
     def _end(self, mine: _Request[ItemT]) -> None:
-        """Give each of the batch its outcome, and let another thread lead. May be called again."""
+        """Set the outcome of each item of the batch, and let another thread lead. Idempotent."""
         if self._leader is not mine and mine.done:
             return
         with self._changed:
@@ -113,7 +112,7 @@ class GroupCommit(Generic[ItemT]):
 
 
 def _for_another(error: BaseException | None) -> Exception:
-    """Return what the other threads of a batch raise: two cannot raise one exception, each adds its own traceback."""
+    """Return a copy of an error for another thread, since each `raise` adds a traceback."""
     if isinstance(error, CompactlibError):
         return copy.copy(error)
     return OutcomeUnknown(operation="write", path="the store", detail=f"the thread that carried it out together with "

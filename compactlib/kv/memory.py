@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryStore`: a key-value store in this process's memory, for tests and for hosts that keep nothing.
+"""`MemoryStore`: a key-value store in this process's memory, for tests.
 
 It is also the shortest complete example of a back-end.
 """
@@ -27,11 +27,11 @@ class MemoryStore(KVStore):
     """A `KVStore` in memory: sorted maps under one lock. A get takes two microseconds, a set four.
 
     Args:
-        page_size: how many entries one page of a scan holds, at most.
-        predicates: `"version"`: every write gives the key a state that it never had before. `"value"`: its state is
-            its value, as in stores that can compare nothing else; a predicate then holds again when the same bytes
-            come back (ABA). Code that works with both works with every store.
-        limits: how much it takes.
+        page_size: the most entries of a page of a scan.
+        predicates: `"version"`: every write changes the state of the key. `"value"`: the state is the value, as in
+            stores that compare only values; a predicate holds again when the same bytes are written again (ABA). Code
+            that works with both works with every store.
+        limits: of the store.
     """
 
     def __init__(self, *, page_size: int = 1000, predicates: Literal["version", "value"] = "version",

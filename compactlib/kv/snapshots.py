@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SnapshotStore`: the last snapshot of a state machine in a key-value store, whole or not at all.
+"""`SnapshotStore`: the last snapshot of a state machine in a key-value store, replaced as a whole.
 
-Saving a snapshot writes its chunks under names of their own, reads them back, moves the head to it by compare-and-set,
-and deletes what lies below. The head has the term of the log's owner and the index of the last command, and only
-rises: a former owner that wakes up late is refused. The keys of chunks begin with the same two numbers, so that each
-owner deletes only what no later head can name. A crash leaves the old snapshot in force, and chunks that the next
+Saving a snapshot writes its chunks under new keys, reads them back, moves the head to it by compare-and-set, and
+deletes the chunks of lower heads. The head has the term of the log's owner and the index of the last command, and only
+ascends: a late former owner is refused. The keys of chunks begin with the same two numbers, so that an owner deletes
+only chunks to which no later head can refer. A crash leaves the old snapshot in force, and chunks that the next
 snapshot deletes. Keys and records: `docs/formats/command-log.md`.
 """
 
@@ -31,11 +31,11 @@ _MAX_LOADS = 10
 
 @attrs.frozen
 class Snapshot:
-    """A snapshot that was read.
+    """A snapshot.
 
     Attributes:
         index: the last command that it covers.
-        data: the state machine's own bytes.
+        data: the state machine's bytes.
     """
 
     index: int
@@ -44,14 +44,14 @@ class Snapshot:
 
 @attrs.frozen
 class SnapshotHead:
-    """Which snapshot is in force, and what its chunks must add up to.
+    """The record of the snapshot in force.
 
     Attributes:
         term: of the log's owner that wrote it.
         index: the last command that it covers.
-        id: in the names of its chunks; two writes of the same term and index differ by it.
+        id: in the keys of its chunks; distinguishes two snapshots of the same term and index.
         size_bytes: of all chunks.
-        chunks: how many.
+        chunks: their number.
         checksum: CRC-32 of all chunks together.
     """
 
@@ -64,7 +64,7 @@ class SnapshotHead:
 
     @property
     def prefix(self) -> bytes:
-        """What the keys of its chunks begin with. Ordered by term and index."""
+        """The prefix of the keys of its chunks, ordered by term and index."""
         return b"%s%016x/%016x/%s/" % (_CHUNKS, self.term, self.index, self.id.encode())
 
     def keys(self) -> list[bytes]:
@@ -73,13 +73,13 @@ class SnapshotHead:
 
 
 class SnapshotStore:
-    """Keeps one snapshot in one partition of a store. Any thread may call any method.
+    """Stores the last snapshot in a partition of a store. Threads may share it.
 
     Args:
-        store: where; stays open.
-        partition: for this object's snapshots alone.
-        clock: for the pauses between reads after a write that got no answer.
-        rng: makes the names of chunks and the ids of writes; give each process its own seed.
+        store: of the snapshot; stays open.
+        partition: for this object alone.
+        clock: for the waits between reads after a write without an answer.
+        rng: makes the keys of chunks and the ids of writes; give each process another seed.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"snapshots", *, clock: Clock | None = None,
@@ -104,7 +104,7 @@ class SnapshotStore:
             try:
                 return Snapshot(head.index, self._read(head))
             except CorruptData:
-                # A later snapshot may have taken its place, and its chunks may be deleted.
+                # A later snapshot may have replaced it, and its chunks may be deleted.
                 before, head = head, self._cell.read()
                 if head == before:
                     raise
@@ -112,18 +112,18 @@ class SnapshotStore:
                    f"the process that writes them, or try again")
 
     def save(self, term: int, index: int, data: bytes) -> None:
-        """Put a snapshot in the place of the last one, once it has been read back. O(size).
+        """Replace the snapshot in force, after the new one was read back. O(size).
 
         Args:
             term: of the log's owner, which calls this.
             index: the last command that the snapshot covers.
-            data: the state machine's own bytes.
+            data: the state machine's bytes.
 
         Raises:
-            Stale: the snapshot in force is of a later term, or covers more; nothing was changed.
-            CorruptData: what was written reads otherwise; nothing was changed, call again.
-            OutcomeUnknown: it may be in force, now or later; call again.
-            CompactlibError: what the store raises; nothing was changed.
+            Stale: the snapshot in force is of a later term, or covers more commands; nothing was changed.
+            CorruptData: the bytes read back differ; nothing was changed, call again.
+            OutcomeUnknown: the snapshot may be in force, now or later; call again.
+            CompactlibError: of the store; nothing was changed.
         """
         step = min(_CHUNK_BYTES, self._store.limits.max_value_bytes)
         starts = range(0, len(data), step)
@@ -151,17 +151,17 @@ class SnapshotStore:
                         f"log again")
 
     def delete_leftovers(self) -> None:
-        """Delete the chunks of snapshots that were replaced, and of those that lost against the one in force.
+        """Delete the chunks of replaced snapshots, and of snapshots that never came into force.
 
         Raises:
-            CompactlibError: what the store raises; call again, or with the next snapshot.
+            CompactlibError: of the store; call again, or after the next snapshot.
         """
         head = self._cell.read()
         if head is not None:
             change_many(self._store, self._partition, dict.fromkeys(self._below(head)))
 
     def _below(self, head: SnapshotHead) -> Iterator[bytes]:
-        """Yield the keys of chunks that no later head names: of a lower term or index, or the same with another id."""
+        """Yield the keys of chunks without a head: of a lower term or index, or of the same with another id."""
         own = head.prefix
         same = own[:own.rindex(b"/", 0, -1) + 1]
         with self._store.scan(self._partition, prefix=_CHUNKS, keys_only=True) as entries:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SqliteStore`: a key-value store in one SQLite file, for many threads and many processes of one machine.
 
-The file is in WAL mode, so readers never wait. A write is durable when the call returns; threads that write at once
-share one transaction, and so one sync. Tables and checksums: `docs/formats/kv-sqlite.md`.
+The file is in WAL mode, so readers never wait. A write is durable when the call returns; threads that write at the same
+time share a transaction, and so a sync. Tables and checksums: `docs/formats/kv-sqlite.md`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _PAGE_BYTES = 4 << 20
 _FILE_HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
 _WAL_BYTES = 16 << 20
-"""Of the `-wal`, from which on a writer gives it back. SQLite folds 4 MB into the file, but only begins the `-wal`
-anew in a moment in which nobody reads it."""
+"""The size from which on a writer truncates the `-wal`. SQLite moves 4 MB at a time into the file, but reuses the
+`-wal` only in a moment without readers."""
 _FOLD_MILLISECONDS = 200
-"""How long writers wait for that: readers who never pause leave no moment by themselves."""
+"""How long writers wait for such a moment, since overlapping readers may leave none."""
 _FOLD_SECONDS = 60.0
-"""When it is tried again beside a reader that goes on."""
+"""The wait before the next try after a reader prevented it."""
 
 _APPLICATION_ID = 0x434C4B56
 """`CLKV` in the file's header: a key-value store of this library."""
@@ -83,44 +83,44 @@ _PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) 
 _DELETE = "DELETE FROM cells WHERE partition = ? AND key = ?"
 
 Synchronous: TypeAlias = Literal["full", "normal"]
-"""`"full"`: an acknowledged write survives a power failure. `"normal"`: it survives the end of the process; a power
-failure may take back the last writes, all or none of each, in order."""
+"""`"full"`: an acknowledged write survives a power failure. `"normal"`: it survives a kill of the process; a power
+failure may take back the last writes, each as a whole and in order."""
 
 _opened: Final[weakref.WeakValueDictionary[int, SqliteStore]] = weakref.WeakValueDictionary()
-"""All stores of this process, and in a fork those of its parent at first."""
+"""All stores of this process; in a forked child, also those of its parent."""
 
 
 class SqliteStore(KVStore):
     """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
 
-    A predicate is the number of the write that it came from, so it never holds again once the key was written. Every
-    row has a checksum, so a damaged value raises `DamagedStore` and is never given out; a row whose place in the file's
-    tree is damaged may be missed by a scan, and `audit` finds it. Once the file is removed, or another is put in its
-    place, each call is `StoreFailed`: what it wrote would be lost.
+    A predicate is the number of a write, so it never holds again after another write of the key. Every row has a
+    checksum, so a damaged value raises `DamagedStore` and is never returned. A scan may miss a row if its place in the
+    file's tree is damaged; `audit` finds that. After the file was removed or replaced, each call raises `StoreFailed`,
+    since its writes would be lost.
 
-    SQLite keeps the locks of a process in its memory, where a fork takes them for its own: a file that a process has
-    open when it forks cannot be opened in the fork. Spawn, or close it before; and let nothing but SQLite open it in a
-    process that has it open, since closing it again gives its locks up.
+    SQLite keeps the locks of a process in memory, where a forked child takes them for its own: a file that was open at
+    a fork cannot be opened in the child. Spawn the process, or close the store before the fork. Do not open the file
+    with anything but SQLite in a process that has it open, since closing it releases SQLite's locks.
 
     Args:
-        path: the file; made if there is none. SQLite keeps two more beside it, `-wal` and `-shm`, while it is open. It
-            must be on a disk of this machine: WAL does not work over a network.
-        synchronous: what a power failure may take back.
+        path: the file; created if absent. SQLite has two more files, `-wal` and `-shm`, while it is open. It must be on
+            a disk of this machine: WAL does not work over a network.
+        synchronous: the durability of an acknowledged write.
         busy_seconds: how long a write waits for another process before it raises `SlowDown`.
-        page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
-        create: whether a file that is absent or empty becomes a new store. Give `False` where there must be one.
-        read_only: change nothing, neither the file nor the names beside it, and raise `ReadOnly` for each write. Beside
-            an owner it sees what that one has committed; where there was none when it was opened, and one folds new
-            writes into the file since, a read raises `Busy`: open it again.
+        page_size: the most entries of a page of a scan; 4 MiB also end a page.
+        create: whether an absent or empty file becomes a new store. Pass `False` if the store must exist.
+        read_only: change neither the file nor its folder, and raise `ReadOnly` for each write. With an owner in another
+            process, reads see its commits. Without an owner at the opening, a read raises `Busy` after a later owner
+            has changed the file: open it again.
         files: creates the file, and syncs its folder at each opening.
-        clock: sleeps while another process sets the file up.
+        clock: for the wait while another process sets the file up.
 
     Raises:
-        NotAStore: the file holds something else, or nothing although `create` is `False`.
+        NotAStore: the file is not a store, or is absent or empty and `create` is `False`.
         Closed: this process was forked while the file was open.
-        Unsupported: it was written by a later release, or its disk cannot do WAL.
+        Unsupported: a later release wrote it, or its disk cannot do WAL.
         DamagedStore: it is damaged.
-        SlowDown: another process kept it locked while it was to be set up.
+        SlowDown: another process locked it during the opening.
         StorageError: the disk refused; `ConnectFailed` if the file cannot be opened.
     """
 
@@ -129,7 +129,7 @@ class SqliteStore(KVStore):
                  clock: Clock | None = None) -> None:
         require_seconds("busy_seconds", busy_seconds)
         require_one_of("synchronous", synchronous, Synchronous)
-        # SQLite follows a link, and keeps its other files beside what that names.
+        # SQLite follows a link, and puts its other files next to the target.
         self._path = os.path.realpath(local_path(path, "the file"))
         self._synchronous = synchronous
         self._read_only = read_only
@@ -142,7 +142,7 @@ class SqliteStore(KVStore):
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
-            # A file that was found may be one whose maker was killed before its name was durable.
+            # The creator of an existing file may have been killed before the name was durable.
             sync_names(disk, os.path.dirname(self._path))
         self._file = _identity_of(self._path)
         for reference in _opened.valuerefs():
@@ -151,18 +151,18 @@ class SqliteStore(KVStore):
                 raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
                              f"the store before the fork")
         _opened[id(self)] = self
-        # Without a `-wal` nobody has it open, and SQLite would make one, and leave it, unless the file cannot change.
+        # Without a `-wal` no process has the file open. `immutable` keeps SQLite from creating one.
         self._unchanging = _version_of(self._path) if read_only and not os.path.exists(f"{self._path}-wal") else None
         try:
             self._set_up(create=create and not read_only)
         except BaseException:
             self.close()
             raise
-        # A file system of layers may have made another one as it was opened for writing.
+        # An overlay file system may replace the file when it is opened for writing.
         self._file = _identity_of(self._path)
 
     def partitions(self) -> Iterator[bytes]:
-        """Yield the partitions that hold anything, ascending. One read for each."""
+        """Yield the partitions with keys, ascending. One read for each."""
         found: bytes | None = b""
         while found is not None:
             with self._reading("partitions") as connection:
@@ -171,17 +171,17 @@ class SqliteStore(KVStore):
                 yield found
 
     def place(self) -> str:
-        """Return the file's inode and, where the file system says it, when it was made.
+        """Return the file's inode and, if the file system has it, its time of creation.
 
-        A copy has others; a file that was renamed or mounted elsewhere has the same, and so has the snapshot of a whole
-        volume.
+        A copy has other values. A renamed file, a file mounted elsewhere, and a snapshot of a whole volume have equal
+        ones.
         """
         self._state.require()
         self._require_in_place("place")
         return _place_of(self._path)
 
     def _close(self) -> None:
-        # The last one to close the file folds SQLite's `-wal` into it.
+        # The last process that closes the file moves the `-wal` into it.
         _opened.pop(id(self), None)
         self._connections.forget()
 
@@ -193,7 +193,7 @@ class SqliteStore(KVStore):
             if findings != ["ok"]:
                 raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
             counter = self._counter(connection)
-            # Rows that are not closed hold the connection to what it reads, as long as an error is kept that names it.
+            # An open cursor, kept by the traceback of an error, would keep the read transaction open.
             with contextlib.closing(connection.execute(_ALL)) as rows:
                 for row in rows:
                     entry = self._sound(row)
@@ -219,7 +219,7 @@ class SqliteStore(KVStore):
                            f"again")
 
     def _require_in_place(self, operation: str) -> None:
-        """Return if the path names what was opened: SQLite goes on to read and write what was removed."""
+        """Check that the path is still the opened file: SQLite would continue on a removed file."""
         if _identity_of(self._path) != self._file:
             raise StoreFailed(operation=operation, path=self._path, detail="the file was removed, or another one was "
                               "put in its place; open it again")
@@ -227,7 +227,7 @@ class SqliteStore(KVStore):
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
         with self._reading("get") as connection:
             if len(cells) > 1:
-                # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
+                # One read transaction takes one lock; statements cost no round trips, since SQLite is in this process.
                 connection.execute("BEGIN")
             rows = [connection.execute(_GET, cell).fetchone() for cell in cells]
             if len(cells) > 1:
@@ -249,7 +249,7 @@ class SqliteStore(KVStore):
         return page, len(page) < limit
 
     def _sound(self, row: tuple[Any, ...]) -> KVEntry:
-        """Return what a row holds; raises `DamagedStore` if its bytes are not those that were written."""
+        """Return the entry of a row; raises `DamagedStore` if its checksum does not match."""
         partition, key, value, version, checksum = row
         # Damage to a row's header may change the types of its columns.
         if isinstance(partition, bytes) and isinstance(key, bytes) and isinstance(value, bytes) \
@@ -260,7 +260,7 @@ class SqliteStore(KVStore):
                                                    f"its checksum {checksum!r}")
 
     def _sound_name(self, partition: bytes, key: object, version: object) -> KVEntry:
-        """The same without the value, and so without the checksum that covers all three."""
+        """Return the entry of a row without its value, and so without a check of its checksum."""
         if isinstance(key, bytes) and isinstance(version, int):
             return KVEntry(key, b"", version)
         raise DamagedStore(path=self._path, detail=f"partition {partition!r} has a row of key {key!r} and version "
@@ -279,7 +279,7 @@ class SqliteStore(KVStore):
         self._writes.submit(transaction)
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
-        """Carry out what several threads asked for in one SQLite transaction; each may fail its own conditions."""
+        """Carry out a batch in one SQLite transaction; return for each item its failed condition or `None`."""
         if self._read_only:
             raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
         with self._connections.lent() as connection:
@@ -299,16 +299,16 @@ class SqliteStore(KVStore):
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 if _primary_code(error) == sqlite3.SQLITE_IOERR:
-                    # The sync may have failed after the bytes arrived: a crash now could bring the transaction back.
+                    # The sync may have failed after the write: after a crash the transaction may be there.
                     raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
                 raise _named(error, "commit", self._path) from error
             self._fold(connection)
         return answers
 
     def _fold(self, connection: sqlite3.Connection) -> None:
-        """Give a large `-wal` back, and wait for readers no longer than others can wait for this.
+        """Truncate a large `-wal`, after a short wait for readers.
 
-        Beside a reader that goes on it is tried again once the file has doubled, or a minute later.
+        If a reader prevents it, the next try is after the file has doubled, or a minute later.
         """
         try:
             size = os.path.getsize(f"{self._path}-wal")
@@ -324,7 +324,7 @@ class SqliteStore(KVStore):
             self._fold_bytes = 2 * size if is_busy else _WAL_BYTES
             self._fold_at = now + _FOLD_SECONDS
         except (OSError, sqlite3.Error):
-            # What was committed is durable all the same, and the next writer tries it again.
+            # All commits are durable anyway, and the next writer retries.
             return
 
     # -- opening
@@ -338,7 +338,7 @@ class SqliteStore(KVStore):
             try:
                 connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             except BaseException:
-                # It would keep the file open for as long as the exception lives.
+                # The exception would keep the file open.
                 connection.close()
                 raise
         return connection
@@ -346,7 +346,7 @@ class SqliteStore(KVStore):
     def _set_up(self, *, create: bool) -> None:
         try:
             with _named_errors("open", self._path), self._connections.lent() as connection:
-                # In one read transaction: another process may be setting the file up right now.
+                # In one read transaction, since another process may be setting the file up.
                 connection.execute("BEGIN")
                 ready = _is_ready(connection, self._path)
                 connection.execute("COMMIT")
@@ -377,7 +377,7 @@ class SqliteStore(KVStore):
                 mode, = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 break
             except sqlite3.OperationalError as error:
-                # SQLite does not wait by itself while another connection makes the same switch.
+                # SQLite does not wait while another connection makes the same switch.
                 if _primary_code(error) != sqlite3.SQLITE_BUSY or waited >= self._busy_seconds:
                     raise
                 self._clock.sleep(_WAL_WAIT_SECONDS)
@@ -394,13 +394,13 @@ _CHECKSUM_HEAD = struct.Struct("<QQQ")
 
 
 def _checksum_of(partition: bytes, key: bytes, value: bytes, version: int) -> int:
-    """SQLite keeps none, and a damaged value must not pass for a sound one."""
+    """Return the checksum of a row; SQLite has none."""
     head = crc32(_CHECKSUM_HEAD.pack(version, len(partition), len(key)))
     return crc32(value, crc32(key, crc32(partition, head)))
 
 
 def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether the database is a store; `False` if it is empty and may become one. Call it within a transaction."""
+    """Return whether the database is a store; `False` if it is empty. Call it within a transaction."""
     application, = connection.execute("PRAGMA application_id").fetchone()
     version, = connection.execute("PRAGMA user_version").fetchone()
     if application == _APPLICATION_ID:
@@ -424,7 +424,7 @@ def _failed_condition(connection: sqlite3.Connection, transaction: Transaction) 
 
 
 def _carry_out(connection: sqlite3.Connection, transaction: Transaction, version: int) -> int:
-    """Make the changes, in any order because none names a key twice. Returns the number of the last write."""
+    """Make the changes, in any order since each key occurs once; return the number of the last write."""
     rows = []
     for partition, key, value in transaction.changes:
         if value is not None:
@@ -439,25 +439,25 @@ def _carry_out(connection: sqlite3.Connection, transaction: Transaction, version
 
 
 def _require_file(path: str, files: Files | None) -> None:
-    """Make the file if it is absent; without `files` it must hold something."""
+    """Create the file if it is absent; without `files` it must exist and have a header."""
     try:
         if not os.path.exists(path) and files is not None:
             files.create(path).close()
     except StorageError:
-        # Another process was faster, or the folder is not there.
+        # Another process was faster, or the folder does not exist.
         if not os.path.exists(path):
             raise
     if os.path.isdir(path):
         return  # opening it fails; the size of a folder depends on the file system
     size = os.path.getsize(path) if os.path.exists(path) else 0
-    # SQLite takes a file shorter than its header for an empty one.
+    # SQLite takes a file that is shorter than its header for an empty database.
     if 0 < size < _FILE_HEADER_BYTES or (not size and files is None):
         raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
                         f"file from a copy, or open it with create=True to begin anew", path=path)
 
 
 def _identity_of(path: str) -> tuple[int, int] | None:
-    """Return what shows that a path names another file; `None` if it names none."""
+    """Return device and inode of a file; `None` if it is absent."""
     try:
         found = os.stat(path)
     except OSError:
@@ -475,10 +475,9 @@ def _version_of(path: str) -> tuple[int, int] | None:
 
 
 def _place_of(path: str) -> str:
-    """Inode and time of birth stay with a file that is written, renamed, or mounted elsewhere; a copy has others.
+    """Return inode and time of creation, which stay when a file is written, renamed, or mounted elsewhere.
 
-    An inode alone may be given out again, and fresh volumes of one kind give the same ones. Devices are left out: their
-    numbers change with each mount.
+    An inode alone may be reused, and is often the same on new volumes. The device changes with each mount.
     """
     born = str(getattr(os.stat(path), "st_birthtime", "")) if sys.platform != "linux" else _born_on_linux(path)
     return f"SQLite file of inode {os.stat(path).st_ino}" + (f", made at {born} s of the epoch" if born else "")
@@ -503,13 +502,13 @@ def _born_on_linux(path: str) -> str:
 
 @contextlib.contextmanager
 def _named_errors(operation: str, path: str) -> Iterator[None]:
-    """Turn what SQLite raises in the block into errors of the library."""
+    """Convert SQLite's exceptions in the block into errors of the library."""
     try:
         yield
     except sqlite3.Error as error:
         raise _named(error, operation, path) from error
     except UnicodeDecodeError as error:
-        # SQLite quotes damaged names in its own message, which Python then cannot read.
+        # SQLite's message quotes a damaged name, which Python cannot decode.
         raise DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})") from error
 
 
@@ -520,7 +519,7 @@ def _named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return DamagedStore(path=path, detail=str(error))
         case sqlite3.SQLITE_FULL:
-            # SQLite does not say which: the disk, or a bound on the file's pages.
+            # Either the disk is full, or a limit on the file's pages is reached.
             return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
                             advice="free some space, or raise max_page_count if one was set, and call again")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
@@ -531,5 +530,5 @@ def _named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's result code without its extension."""
+    """Return SQLite's primary result code."""
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
