@@ -51,8 +51,8 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
 
     Raises:
         InvalidInput: an argument is wrong; nothing was written.
-        OutcomeUnknown: it ended after the first of several requests; make the whole batch again.
-        CompactlibError: what the store raises for the first request.
+        OutcomeUnknown: a later request failed; repeat the whole batch.
+        CompactlibError: of the store, for the first request.
     """
     parts = [Delete(partition, key) if value is None else Put(partition, key, value) for key, value in changes.items()]
     most = store.limits.max_transact

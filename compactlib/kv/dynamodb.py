@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`DynamoStore`: a key-value store in one DynamoDB table, for many processes on many machines.
 
-An item is a cell: `p` the partition (hash key), `k` the key (range key), `v` the value, `n` the token: 16 bytes that
-distinguish this write from all others; all binary. All reads are consistent, all conditions are condition expressions
-on the token, and a `transact` is one TransactWriteItems; of a single cell it is one PutItem or DeleteItem, for half the
-price. Nothing is ever sent twice behind the caller's back, except what DynamoDB has refused for now: a write that is
-repeated after its answer was lost could fail its own condition, or bring a value back over a later one. So boto3's own
-retries are off.
+An item is a cell, with binary attributes: `p` the partition (hash key), `k` the key (range key), `v` the value, `n` the
+token, 16 bytes that are unique to a write. All reads are consistent, all conditions are condition expressions on the
+token, and a `transact` is a TransactWriteItems; of a single cell it is a PutItem or DeleteItem, for half the price.
+boto3's retries are off: a write that is repeated after a lost answer could fail its own condition, or overwrite a later
+value. Only requests that DynamoDB has throttled are repeated.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _KEY_SCHEMA = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k",
 _ATTRIBUTES = [{"AttributeName": "p", "AttributeType": "B"}, {"AttributeName": "k", "AttributeType": "B"}]
 _TOKEN_BYTES = 16
 _NO_TOKEN = b"\0"
-"""Shorter than any token, so no item has it."""
+"""No item has this token, since it is shorter than all."""
 _MAX_KEY_BYTES = 1024
 _ITEM_BYTES = 400_000
 _TRANSACTION_BYTES = 4 << 20
 _OVERHEAD_BYTES = 64
-"""Names of the attributes and the token, with something to spare."""
+"""For the names of the attributes and the token, with a margin."""
 _LIMITS = KVLimits(max_partition_bytes=2048, max_key_bytes=_MAX_KEY_BYTES,
                    max_value_bytes=_ITEM_BYTES - 2048 - _MAX_KEY_BYTES - _OVERHEAD_BYTES, max_transact=100,
                    max_get_many=100)
@@ -63,7 +62,7 @@ _TABLE_IN_USE = "ResourceInUseException"
 _THROTTLED = frozenset({
     "ProvisionedThroughputExceededException", "ThrottlingException", "Throttling", "ThrottledException",
     "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException", "TooManyRequestsException", "SlowDown",
-    # Another transaction has the item, or a replica elsewhere; it is over in a moment.
+    # Another transaction, or a replica in another region, has the item for a moment.
     "TransactionConflictException", "ReplicatedWriteConflictException",
 })
 _PASSING_REASONS = frozenset({"TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"})
@@ -72,28 +71,28 @@ _PASSING_REASONS = frozenset({"TransactionConflict", "ProvisionedThroughputExcee
 class DynamoStore(KVStore):
     """A `KVStore` in a table of Amazon DynamoDB (extra `compactlib[dynamodb]`).
 
-    A predicate is the token of the write that it came from, 16 bytes that no other write has, so it never holds again
-    once the key was written. Threads may share a store; other processes open their own.
+    A predicate is the token of a write, 16 bytes that no other write has, so it never holds again after another write
+    of the key. Threads may share a store; other processes open their own.
 
-    A `transact` that writes one key under conditions on it alone is a conditional PutItem. If DynamoDB's own front end
-    repeats that after it had counted, and another write came between, the answer is `PredicateFailed`.
+    A `transact` of one key with conditions on this key alone is a conditional PutItem. If DynamoDB's front end repeats
+    it after it had succeeded, and another write was in between, the call raises `PredicateFailed`.
 
     Args:
-        table: the table's name; made, paid by request, if there is none.
+        table: the table's name; created if absent, with payment by request.
         region: AWS region, unless the session or boto3's configuration has one.
-        endpoint_url: another address, for servers that speak DynamoDB's protocol.
-        session: boto3's, with the credentials; its default one if not given.
-        create: whether a table that is absent is made. Give `False` where there must be one.
-        timeout_seconds: how long a connection and an answer may take, each.
-        busy_seconds: how long a request that DynamoDB refuses for now (throttled, or in conflict with another
-            transaction) is tried again, with growing random waits, before it raises `SlowDown`.
-        page_size: how many entries one page of a scan holds, at most; DynamoDB also ends a page at 1 MB.
-        clock: waits between these tries.
+        endpoint_url: another address, for servers with DynamoDB's protocol.
+        session: of boto3, with the credentials; default boto3's default session.
+        create: whether an absent table is created. Pass `False` if it must exist.
+        timeout_seconds: limit of a connection, and of an answer.
+        busy_seconds: how long a request that DynamoDB throttles, or that conflicts with another transaction, is
+            repeated, with growing random waits, before it raises `SlowDown`.
+        page_size: the most entries of a page of a scan; DynamoDB also ends a page at 1 MB.
+        clock: for these waits.
 
     Raises:
         ConnectFailed: DynamoDB cannot be reached.
-        InvalidInput: the table's name is none.
-        NotAStore: the table holds something else, or is absent although `create` is `False`.
+        InvalidInput: the table's name is invalid.
+        NotAStore: the table is not a store, or is absent and `create` is `False`.
         SlowDown: the table is not ready after two minutes.
         StoreFailed: DynamoDB refused: credentials, rights.
         MissingDependency: boto3 is not installed.
@@ -131,7 +130,7 @@ class DynamoStore(KVStore):
         except BaseException:
             self.close()
             raise
-        # A table that is deleted and made again, or restored, has the same ARN.
+        # With its id, since a deleted and created, or a restored, table has the same ARN.
         names = ("DynamoDB table", "TableArn"), ("id", "TableId")
         self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))
 
@@ -141,7 +140,7 @@ class DynamoStore(KVStore):
         return self._table
 
     def place(self) -> str | None:
-        """Return the table's ARN and id, from when it was opened. No request."""
+        """Return the table's ARN and id, as of the opening. No request."""
         self._state.require()
         return self._place or None
 
@@ -154,7 +153,7 @@ class DynamoStore(KVStore):
     # -- reading
 
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
-        """One BatchGetItem, another for what passes 16 MB, or DynamoDB leaves for later; for one cell one GetItem."""
+        # A BatchGetItem, and more for the rest above 16 MB or for throttled keys; for one cell a GetItem.
         if len(cells) == 1:
             reply = self._ask("get", "get_item", Key=_key_of(*cells[0]), ConsistentRead=True)
             return [self._versioned(reply["Item"]) if "Item" in reply else None]
@@ -177,7 +176,7 @@ class DynamoStore(KVStore):
             page = [self._entry({"v": {"B": b""}, **item} if keys_only else item) for item in reply["Items"]]
             if page or "LastEvaluatedKey" not in reply:
                 return page, "LastEvaluatedKey" not in reply
-            # Nothing found so far is not the end.
+            # An empty page need not be the last.
             request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
     def _entry(self, item: Mapping[str, Any]) -> KVEntry:
@@ -204,12 +203,12 @@ class DynamoStore(KVStore):
             if kind == "Put":
                 self._put(cell, request)
                 return
-            # What is gone does not say who took it away: only a transaction's token distinguishes a conditional delete
-            # that DynamoDB's front end has repeated from one that came too late.
+            # As a transaction, whose token distinguishes a conditional delete that DynamoDB's front end has repeated
+            # from a late one. The absent item cannot show that.
             if not transaction.conditions:
                 self._ask("delete", "delete_item", writes=True, **request)
                 return
-        # The token makes what DynamoDB's front end repeats one transaction.
+        # With the token, repetitions by DynamoDB's front end are one transaction.
         reply = self._ask("transact", "transact_write_items", writes=bool(transaction.changes), of_table=False,
                           TransactItems=[{kind: {"TableName": self._table, **request}}
                                          for kind, request in requests.values()],
@@ -219,13 +218,13 @@ class DynamoStore(KVStore):
 
     def _put(self, cell: Address, request: Mapping[str, Any]) -> None:
         reply = self._ask("set", "put_item", writes=True, **request)
-        # DynamoDB's front end may itself have repeated a write that was carried out: then it is ours that is there.
+        # DynamoDB's front end may have repeated a successful write: then the item has the token of this one.
         if _code_of(reply) == _CONDITION_FAILED and reply.get("Item", {}).get("n") != request["Item"]["n"]:
             raise PredicateFailed(partition=cell[0], key=cell[1])
 
     def _failed(self, transaction: Transaction, cells: Sequence[Address],
                 reasons: Sequence[Mapping[str, Any]]) -> PredicateFailed:
-        """Name the first condition that did not hold, by the reasons that DynamoDB gives, one for each cell."""
+        """Return the error of the first failed condition, by DynamoDB's reasons, one for each cell."""
         failed = {cell: reason.get("Item", {}).get("n", {}).get("B")
                   for cell, reason in zip(cells, reasons, strict=True)
                   if reason.get("Code") == "ConditionalCheckFailed"}
@@ -238,7 +237,7 @@ class DynamoStore(KVStore):
     # -- the service
 
     def _set_up(self, create: bool) -> dict[str, Any]:
-        """Make the table if need be; returns what DynamoDB says of it."""
+        """Create the table if it is absent; return DynamoDB's description of it."""
         reply = self._ask("set up", "describe_table")
         if _code_of(reply) == _NO_TABLE:
             if not create:
@@ -247,7 +246,7 @@ class DynamoStore(KVStore):
             self._ask("set up", "create_table", KeySchema=_KEY_SCHEMA, AttributeDefinitions=_ATTRIBUTES,
                       BillingMode="PAY_PER_REQUEST")
             reply = self._ask("set up", "describe_table")
-        # While it is being updated it can be used as well.
+        # The state UPDATING allows reads and writes too.
         if reply.get("Table", {}).get("TableStatus") not in ("ACTIVE", "UPDATING"):
             try:
                 self._client.get_waiter("table_exists").wait(TableName=self._table,
@@ -263,7 +262,7 @@ class DynamoStore(KVStore):
 
     def _ask(self, operation: str, method: str, *, writes: bool = False, of_table: bool = True,
              **arguments: Any) -> dict[str, Any]:
-        """Return the answer; that a condition failed or a table is not there is one, and its error code is in it."""
+        """Return the answer; a failed condition and an absent table are answers with an error code."""
         if of_table:
             arguments["TableName"] = self._table
         waited, longest = 0.0, _FIRST_WAIT_SECONDS
@@ -278,7 +277,7 @@ class DynamoStore(KVStore):
             waited, longest = waited + wait, min(2 * longest, _LONGEST_WAIT_SECONDS)
 
     def _require_whole(self, response_dict: dict[str, Any] | None, **_: object) -> None:
-        """Check an answer: botocore takes one that is cut for one that is empty, and so a key in it for absent."""
+        """Check an answer: botocore takes a cut answer for an empty one, in which all keys are absent."""
         if response_dict is not None and response_dict["status_code"] < 300 \
                 and not _is_whole(response_dict["headers"], response_dict["body"]):
             raise self._garbled("the answer is cut or garbled")
@@ -304,11 +303,11 @@ class DynamoStore(KVStore):
             kind = OutcomeUnknown if writes else StoreFailed
             raise kind(operation=operation, path=self._table, detail=str(error)) from error
         except exceptions.BotoCoreError as error:
-            # Credentials, region: nothing was sent.
+            # Wrong credentials or region: nothing was sent.
             raise StoreFailed(operation=operation, path=self._table, detail=str(error)) from error
         left = self._keys_in(reply.get("UnprocessedKeys"))
         if left and len(left) == len(self._keys_in(arguments["RequestItems"])):
-            # Throttled, in an answer of its own kind.
+            # BatchGetItem reports throttling in this way.
             raise SlowDown(operation=operation, detail=f"DynamoDB has left all {len(left)} keys for later")
         return reply
 
@@ -318,8 +317,7 @@ class DynamoStore(KVStore):
 
 
 def _is_whole(headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether an answer came as it was sent: by its checksum, or as JSON if something else than DynamoDB has answered.
-    """
+    """Return whether an answer is complete: by its checksum, or, from a server without checksums, as JSON."""
     stated = headers.get("x-amz-crc32")
     if stated is not None:
         return stated == str(crc32(body))
@@ -334,19 +332,18 @@ def _key_of(partition: bytes, key: bytes) -> dict[str, Any]:
 
 
 def _from_position(partition: bytes, position: bytes) -> dict[str, Any]:
-    """Return the part of a query that names the keys of a partition from `position` on, which may be longer than any.
-    """
+    """Return the condition of a query for the keys from `position` on, which may be longer than any key."""
     values = {":p": {"B": partition}}
     if not position:
         return {"KeyConditionExpression": "p = :p", "ExpressionAttributeValues": values}
-    # What no key is long enough to be lies right behind its own beginning.
+    # A position longer than any key comes directly after its longest prefix that is a key.
     compared = ">=" if len(position) <= _MAX_KEY_BYTES else ">"
     return {"KeyConditionExpression": f"p = :p AND k {compared} :k",
             "ExpressionAttributeValues": {**values, ":k": {"B": position[:_MAX_KEY_BYTES]}}}
 
 
 def _requests_of(transaction: Transaction) -> dict[Address, tuple[str, dict[str, Any]]]:
-    """Return kind and content of the request for each cell, which a transaction may name only once."""
+    """Return kind and content of the request for each cell, which may be in a transaction only once."""
     held: dict[Address, list[Predicate | None]] = {}
     for partition, key, predicate in transaction.conditions:
         held.setdefault((partition, key), []).append(predicate)
@@ -363,7 +360,7 @@ def _requests_of(transaction: Transaction) -> dict[Address, tuple[str, dict[str,
 
 
 def _demand(predicates: Sequence[Predicate | None]) -> dict[str, Any]:
-    """Return the part of a request that demands all these states of its item; with none of them, nothing."""
+    """Return the condition expression for these predicates; empty without predicates."""
     texts: list[str] = []
     values: dict[str, Any] = {}
     for number, predicate in enumerate(predicates):
@@ -387,7 +384,7 @@ def _code_of(response: Mapping[str, Any]) -> str:
 
 
 def _refused(operation: str, table: str, response: Mapping[str, Any], *, writes: bool) -> StoreFailed | SlowDown:
-    """Return the library's error for an answer of DynamoDB that is not a result, nor a condition that failed."""
+    """Return the library's error for an error code of DynamoDB."""
     code = _code_of(response)
     detail = f"{code}: {response.get('Error', {}).get('Message', 'no message')}"
     reasons = {str(reason.get("Code")) for reason in response.get("CancellationReasons", ())} - {"None"}
@@ -395,6 +392,6 @@ def _refused(operation: str, table: str, response: Mapping[str, Any], *, writes:
         return SlowDown(operation=operation, detail=detail)
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if writes and code != _CANCELED and (not 400 <= status < 500 or code == "TransactionInProgressException"):
-        # What failed inside of DynamoDB may have failed after the item was written.
+        # An internal error may have come after the write of the item.
         return OutcomeUnknown(operation=operation, path=table, detail=detail)
     return StoreFailed(operation=operation, path=table, detail=detail)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`PostgresStore`: a key-value store in one table of a PostgreSQL database, for many processes on many machines.
 
-All writes are serializable transactions: PostgreSQL finds out when two that run at once could not have run one after
-the other, ends one of them, and it is tried again. Threads of one process that write at once share a transaction.
+All writes are serializable transactions: PostgreSQL aborts one of two transactions that conflict, and it is retried.
+Threads of a process that write at the same time share a transaction.
 
-A session keeps no state between transactions, so that PgBouncer may give each transaction another server connection:
-isolation and the bound on locks are set within each, and statements are prepared only if the host wants that. When a
-connection turns out to be broken before its commit, or its server to be a replica now, all idle ones are given up and
-the work is carried out once more on a new one. What breaks during the commit is of unknown outcome.
+A session has no state between transactions, so that PgBouncer may give each transaction another server connection:
+isolation and lock timeout are set within each, and statements are prepared only on request. If a connection is broken
+before its commit, or its server has become a replica, all idle connections are closed and the work is repeated on a new
+one. A failure during the commit has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000,
                    max_get_many=10_000)
-"""An entry of PostgreSQL's B-tree holds 2,704 bytes."""
+"""The limit of an entry of PostgreSQL's B-tree is 2,704 bytes."""
 _PAGE_BYTES = 4 << 20
 _TRANSACTION_BYTES = 1 << 29
-"""Of one `transact`, whose values are sent in one statement; PostgreSQL takes 1 GiB for one."""
+"""Of a `transact`, which sends its values in one statement; PostgreSQL's limit is 1 GiB."""
 _SCHEMA_VERSION = b"1"
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
 _TRIES = 100
-"""A transaction that lost against another waits for it to end, so tries come at the speed of the database."""
+"""Without waits in between, since a transaction that lost has waited for the end of the other."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -46,23 +46,23 @@ AnswerT = TypeVar("AnswerT")
 class PostgresStore(KVStore):
     """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
 
-    A predicate is the number of the write that it came from, taken from a sequence, so it never holds again once the
-    key was written. Keys compare byte by byte whatever the database's collation, because they are `bytea`.
+    A predicate is the number of a write, from a sequence, so it never holds again after another write of the key. Keys
+    are `bytea`, which compares byte by byte in every collation.
 
     Args:
-        conninfo: where the database is, as libpq takes it: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
-        table: the table's name, lower case, with a schema before it if need be; made if there is none, for which alone
-            the role needs the right to create.
-        busy_seconds: how long a write waits for another's lock before it raises `SlowDown`.
-        page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
-        prepare_threshold: after so many uses a statement is prepared on its connection. `None`: never, as behind
+        conninfo: of the database, for libpq: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
+        table: the table's name, lower case, optionally with a schema; created if absent, which needs the right to
+            create.
+        busy_seconds: how long a write waits for a lock before it raises `SlowDown`.
+        page_size: the most entries of a page of a scan; 4 MiB also end a page.
+        prepare_threshold: the number of uses after which a connection prepares a statement. `None`: never, for
             PgBouncer in transaction mode without `max_prepared_statements`.
 
     Raises:
-        ConnectFailed: the server cannot be reached, or refuses these credentials.
-        InvalidInput: the table's name is none.
-        Unsupported: the table was written by a later release.
-        StoreFailed: the database refused; a table of this name holds something else, for example.
+        ConnectFailed: the server cannot be reached, or refuses the credentials.
+        InvalidInput: the table's name is invalid.
+        Unsupported: a later release wrote the table.
+        StoreFailed: the database refused, for example because the table has other columns.
         MissingDependency: psycopg is not installed.
     """
 
@@ -99,8 +99,8 @@ class PostgresStore(KVStore):
     def place(self) -> str | None:
         """Return the server's system identifier, and the numbers of the database and the table in it.
 
-        A replica, and a server that was restored from a base backup, has the same. `None` if the role may not ask, or
-        the server is another one that speaks PostgreSQL's protocol and does not know.
+        A replica, and a server that was restored from a base backup, has the same. `None` if the role has no right to
+        read them, or the server is another product with PostgreSQL's protocol.
         """
         errors = self._psycopg.errors
         try:
@@ -120,7 +120,7 @@ class PostgresStore(KVStore):
     # -- reading
 
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
-        # A simple statement for one cell costs a third of the other.
+        # A simple statement for one cell costs a third of the general one.
         rows = self._rows("get", cells[0]) or [(None, None)] if len(cells) == 1 else \
             self._rows("get_many", _columns(cells))
         return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
@@ -131,11 +131,11 @@ class PostgresStore(KVStore):
             return [KVEntry(bytes(key), b"", version) for key, version in names], len(names) < limit
         rows = self._rows("scan", (partition, start, limit, _PAGE_BYTES))
         page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
-        # The last column counts the rows that the limit allowed, those beyond the page's bytes included.
+        # The last column counts the rows within the limit, also those beyond the page's bytes.
         return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
 
     def _rows(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Read outside of any transaction: each statement sees what was committed before it."""
+        """Read without a transaction: each statement sees all commits before it."""
         def read(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
             with self._named(statement, connection):
                 return connection.execute(self._sql[statement], arguments, binary=True).fetchall()
@@ -143,7 +143,7 @@ class PostgresStore(KVStore):
         return self._carried_out(read)
 
     def _carried_out(self, work: Callable[[psycopg.Connection[Any]], AnswerT]) -> AnswerT:
-        """Carry out work, once more on a new connection if `ConnectFailed` says that this one is of no use."""
+        """Carry out work; after `ConnectFailed` once more, on a new connection."""
         with self._connections.lent() as connection:
             try:
                 return work(connection)
@@ -162,7 +162,7 @@ class PostgresStore(KVStore):
         self._writes.submit(transaction)
 
     def _commit(self, batch: Sequence[Transaction]) -> Sequence[Exception | None]:
-        """Carry out what several threads asked for in one transaction; each may fail its own conditions."""
+        """Carry out a batch in one transaction; return for each item its failed condition or `None`."""
         for _ in range(_TRIES):
             answers = self._carried_out(lambda connection: self._try_commit(connection, batch))
             if answers is not None:
@@ -171,7 +171,7 @@ class PostgresStore(KVStore):
 
     def _try_commit(self, connection: psycopg.Connection[Any],
                     batch: Sequence[Transaction]) -> Sequence[Exception | None] | None:
-        """Return the answers, or `None` if another transaction was in the way."""
+        """Return the results, or `None` after a conflict with another transaction."""
         errors = self._psycopg.errors
         overtaken = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
         with self._named("write", connection):
@@ -197,9 +197,9 @@ class PostgresStore(KVStore):
             states = connection.execute(self._sql["states"], _columns(cells), binary=True).fetchall()
             for (partition, key, predicate), (version,) in zip(transaction.conditions, states, strict=True):
                 if not holds(predicate, version):
-                    # Nothing of it was written yet, so there is nothing to take back.
+                    # Checked before its writes, so there is nothing to roll back.
                     return PredicateFailed(partition=partition, key=key)
-        # No key is named twice, so the order of the changes does not matter.
+        # In any order, since each key occurs once.
         puts = [change for change in transaction.changes if change[2] is not None]
         deletes = [change[:2] for change in transaction.changes if change[2] is None]
         if puts:
@@ -217,7 +217,7 @@ class PostgresStore(KVStore):
             raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
 
     def _is_alive(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether the server has not hung up while the connection was idle, as far as its last words have arrived."""
+        """Return whether no end of the connection has arrived from the server while it was idle."""
         try:
             with selectors.DefaultSelector() as readable:
                 readable.register(connection.pgconn.socket, selectors.EVENT_READ)
@@ -228,13 +228,13 @@ class PostgresStore(KVStore):
         return not connection.broken
 
     def _set_up(self) -> None:
-        """Make the table in one transaction, so that a pooler may give each transaction another server connection."""
+        """Create the table in one transaction, since a pooler may give each another server connection."""
         with self._connections.lent() as connection, self._named("set up", connection):
-            # Each statement sees what was committed before it, while this one waited for the lock.
+            # Each statement sees all commits before it, also those during the wait for the lock.
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
-            # One at a time: "if not exists" alone lets two concurrent sessions collide.
+            # With a lock, since two concurrent sessions with "if not exists" collide.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table,))
-            # What is there needs no right to make it.
+            # Checked first, so that an existing table needs no right to create.
             there = connection.execute(self._sql["there"]).fetchone()
             if there is None or None in there:
                 connection.execute(self._sql["create_sequence"])
@@ -250,7 +250,7 @@ class PostgresStore(KVStore):
 
     @contextlib.contextmanager
     def _named(self, operation: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Turn what psycopg raises in the block into errors of the library."""
+        """Convert psycopg's exceptions in the block into errors of the library."""
         errors = self._psycopg.errors
         try:
             yield
@@ -264,11 +264,11 @@ class PostgresStore(KVStore):
 
 
 def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
-    """Return the SQL for one table. The empty partition, which no user can name, holds the schema's version."""
+    """Return the SQL for a table. The empty partition, which is invalid for users, has the schema's version."""
     versions = f"{table}_versions"
-    patience = max(1, int(busy_seconds * 1000))  # PostgreSQL takes 0 ms for no bound at all
+    patience = max(1, int(busy_seconds * 1000))  # for PostgreSQL, 0 ms is no limit
     where = f"FROM {table} WHERE partition = %s AND key"
-    # With a limit the planner looks each cell up by itself: a join might read, and so lock, the whole table.
+    # With a limit the planner reads each cell by its index; a join might read, and so lock, the whole table.
     wanted = "FROM unnest(%b::bytea[], %b::bytea[]) WITH ORDINALITY AS wanted (p, k, place) LEFT JOIN LATERAL"
     cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
     return {name: text.encode() for name, text in {
@@ -296,5 +296,5 @@ def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Return rows as the arrays that a statement takes apart again."""
+    """Return the columns of rows, as arrays for `unnest`."""
     return [list(column) for column in zip(*rows, strict=True)]

@@ -466,7 +466,7 @@ def _identity_of(path: str) -> tuple[int, int] | None:
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
-    """Return what shows that a file changed; `None` if there is none."""
+    """Return size and time of change of a file; `None` if it is absent."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

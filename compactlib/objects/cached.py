@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CachedObjects`: an object store in front of a remote one, which keeps what was read, so that a restart fetches less.
+"""`CachedObjects`: a durable cache in front of a remote object store.
 
-Objects never change, so a copy cannot be outdated; one that was deleted behind is still read here until it is evicted
-or `forget` is called. Copies lie in an object store of the process's own, a folder say, under `cached/`, each behind
-its digest. Nothing depends on them: what cannot be kept or read there is fetched, and what is damaged is deleted and
-fetched.
+Objects never change, so a copy cannot be outdated; a deleted object can be read until its copy is evicted or `forget`
+is called. Copies are objects of another store, for example a folder, under `cached/`, each with its digest. They may be
+lost: a copy that cannot be written or read is fetched again, and a damaged copy is deleted and fetched again.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ _CACHED = "cached/"
 
 
 class CachedObjects(Closing):
-    """An `ObjectStore`: reads of whole objects go through a cache; all else goes to the store behind. Threads share it.
+    """An `ObjectStore` that caches reads of whole objects, and passes all other calls on. Threads may share it.
 
     Args:
-        store: where the objects are; closed with this one.
-        near: where copies are kept, most often `LocalObjects`; listed once. It stays open.
-        max_bytes: how much the copies may take together; the least recently used ones are deleted.
+        store: of the objects; closed with this one.
+        near: of the copies, usually `LocalObjects`; listed once. It stays open.
+        max_bytes: of all copies; the least recently used ones are deleted.
 
     Attributes:
-        failures: how often `near` refused something, or had a damaged copy.
-        last_error: the last of these.
+        failures: the number of errors of `near`, and of damaged copies.
+        last_error: the last of them.
 
     Raises:
         InvalidInput: `max_bytes` is below 0.
@@ -73,7 +72,7 @@ class CachedObjects(Closing):
         return data
 
     def forget(self, key: str) -> None:
-        """Read an object from the store behind when it is asked for next."""
+        """Delete the copy of an object."""
         with self._lock:
             size_bytes = self._sizes.pop(key, None)
             self._total -= size_bytes or 0
@@ -90,7 +89,7 @@ class CachedObjects(Closing):
             self._sizes.move_to_end(key)
         try:
             stored = self._near.get(_CACHED + key)
-        except CompactlibError as error:  # Another process has made room, say.
+        except CompactlibError as error:  # for example evicted by another process
             self._note(error)
         else:
             data = stored[DIGEST_BYTES:]
@@ -124,7 +123,7 @@ class CachedObjects(Closing):
             _LOGGER.warning("copies of objects in %r: %r (failure %d); they are fetched", self._near, error,
                             self.failures)
 
-    # --- the store behind
+    # --- passed on
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         return self._store.create(key, data)

@@ -7,10 +7,10 @@ from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInp
 
 
 class BadKey(InvalidInput):
-    """The key is none that every store can hold. See `check_key` of `compactlib.objects.store`.
+    """The key is not valid in every store. See `check_key` of `compactlib.objects.store`.
 
     Attributes:
-        key: what was given.
+        key: the invalid key.
     """
 
     def __init__(self, message: str, *, key: str) -> None:
@@ -19,10 +19,10 @@ class BadKey(InvalidInput):
 
 
 class ObjectNotFound(NotFound):
-    """There is no object of this key: it was never created, or it was deleted.
+    """There is no object of this key: it was never created, or was deleted.
 
     Attributes:
-        key: what was looked for.
+        key: of the object.
     """
 
     def __init__(self, *, key: str) -> None:
@@ -31,10 +31,10 @@ class ObjectNotFound(NotFound):
 
 
 class ObjectExists(Conflict):
-    """An object of this key is there already, and objects never change. Read it, or choose another key.
+    """An object of this key exists, and objects never change. Read it, or choose another key.
 
     Attributes:
-        key: what was to be created.
+        key: of the object.
     """
 
     def __init__(self, *, key: str) -> None:
@@ -43,14 +43,14 @@ class ObjectExists(Conflict):
 
 
 class BadDigest(CorruptData):
-    """An object's bytes are not those that were created. Restore it from a copy; nothing was returned."""
+    """The digest of an object's bytes does not match. Restore it from a copy; nothing was returned."""
 
 
 class ConditionsIgnored(Unsupported):
-    """The store overwrites objects that it was asked to create only. Use one that honours conditional writes.
+    """The store ignores the condition of a create, and overwrites. Use a store with conditional writes.
 
     Attributes:
-        store: which store.
+        store: its name.
     """
 
     def __init__(self, *, store: str) -> None:
@@ -61,12 +61,12 @@ class ConditionsIgnored(Unsupported):
 
 
 class ObjectStoreFailed(CompactlibError):
-    """The store could not be asked, or refused; whether a change was made is not known. Ask again.
+    """The store cannot be reached, or refused; a change may have been made. Call again.
 
     Attributes:
-        operation: what was tried.
-        key: for which key, or prefix.
-        detail: what the client said.
+        operation: the failed operation.
+        key: of the object, or a prefix.
+        detail: from the client library.
     """
 
     def __init__(self, *, operation: str, key: str, detail: str) -> None:
@@ -77,4 +77,4 @@ class ObjectStoreFailed(CompactlibError):
 
 
 class AccessDenied(ObjectStoreFailed):
-    """The store does not let these credentials do that. Check them, and the rights they have."""
+    """The credentials have no right to the operation. Check them and their rights."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as files of a local folder, which any tool can open under the very key."""
+"""`LocalObjects`: objects as files of a local folder, with the keys as names."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ from compactlib.objects.store import (
 
 _INCOMING = ".incoming"
 _LOST_AND_FOUND = "lost+found/"
-"""In the root of many file systems, for the administrator alone."""
+"""A folder in the root of many file systems, for the administrator alone."""
 _MAX_REMEMBERED = 10_000
 
 
 def is_local_objects(folder: StrPath) -> bool:
-    """Whether a folder is one of `LocalObjects`; makes nothing."""
+    """Return whether a folder is a store of `LocalObjects`; creates nothing."""
     return os.path.isdir(os.path.join(os.fspath(folder), _INCOMING))
 
 
 class LocalObjects(Closing):
     """An `ObjectStore` in a folder: the object `a/b` is the file `a/b`.
 
-    An object is written and synced under a private name in `.incoming`, then linked to its own, which fails if that
-    is taken. A crash leaves at most private names; `sweep` removes those.
+    An object is written and synced under a private name in `.incoming`, then linked to its key, which fails if the key
+    exists. A crash leaves at most private names, which `sweep` removes.
 
-    Names that are found may have been made by a process that was killed before it synced them, or that has yet to.
-    So each folder is synced when this store first reads it, and before a create raises `ObjectExists`.
+    An existing name may not be durable: its process may have been killed before the sync, or may not have synced yet.
+    So this store syncs each folder when it first reads it, and before a create raises `ObjectExists`.
 
-    The folder is the store's own: links, pipes and devices have no place in it.
+    The folder is the store's alone: it must not contain links, pipes or devices.
 
     Args:
-        folder: made if there is none.
+        folder: created if absent.
         files: the disk.
-        new_name: gives each private file its name; for tests that need names to repeat. Threads may call it at once.
-        create: whether the store may be made. If not, a folder without one (without an `.incoming`) stays as it is.
+        new_name: names each private file, for tests that need equal names. Threads may call it at once.
+        create: whether the store may be created. If not, a folder without an `.incoming` does not change.
 
     Raises:
         NotFound: there is no store in the folder, and `create` is not set.
-        StorageError: the folder cannot be made.
+        StorageError: the folder cannot be created.
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
@@ -73,7 +73,7 @@ class LocalObjects(Closing):
         self._files: Files = LocalFiles() if files is None else files
         self._new_name = new_name
         self._closed = False
-        # Folders whose own names are durable, and those that were synced as a whole since this store was opened.
+        # Folders with durable names, and folders that were synced since the opening.
         self._lasting: set[str] = set()
         self._settled: set[str] = set()
         if not create and not is_local_objects(self._folder):
@@ -84,15 +84,15 @@ class LocalObjects(Closing):
 
     @property
     def folder(self) -> str:
-        """Where the objects lie."""
+        """The folder of the objects."""
         return self._folder
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`. One fsync of the file, and one of its folder.
 
         Raises:
-            StorageError: the disk refused; `DiskFull` if it is full. There is no object then, except if only the last
-                sync was refused: the same create is `ObjectExists` then, once that has succeeded.
+            StorageError: the disk refused; `DiskFull` if it is full. The object does not exist, unless only the last
+                sync was refused: then the same create raises `ObjectExists` after its sync has succeeded.
         """
         path = self._path(key)
         if os.path.lexists(path):
@@ -112,14 +112,14 @@ class LocalObjects(Closing):
                 raise
             raise self._taken(key, path) from error
         finally:
-            # What the disk refuses to remove here is swept later.
+            # If the disk refuses, `sweep` removes it later.
             with contextlib.suppress(StorageError):
                 self._files.unlink(private)
         self._sync(os.path.dirname(path))
         return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
 
     def _taken(self, key: str, path: str) -> ObjectExists | BadKey:
-        """Return the error for a name that is taken, once its creator no longer has to sync it."""
+        """Return the error for an existing name, after a sync of it."""
         if os.path.isdir(path):
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
         self._make_lasting(key)
@@ -129,13 +129,13 @@ class LocalObjects(Closing):
     # --- folders
 
     def _make_store(self) -> None:
-        """Make the store's folder, and whatever is missing above it; each name durable before the next is made."""
+        """Create the store's folder and its missing parents, each name durable before the next."""
         missing, path = [], self._folder
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
         with contextlib.suppress(ReadOnly):
-            # The one that is there may have been made by a process that was killed before it synced the name.
+            # The creator of an existing folder may have been killed before the sync of its name.
             sync_names(self._files, path)
         for folder in reversed(missing):
             make_missing_folder(self._files, folder)
@@ -148,7 +148,7 @@ class LocalObjects(Closing):
         return path
 
     def _make_lasting(self, key: str) -> None:
-        """Make sure of the folders above an object: that they are there, and that their names are durable."""
+        """Create the missing folders above an object, and make all their names durable."""
         path = self._folder
         for part in key.split("/")[:-1]:
             above, path = path, os.path.join(path, part)
@@ -166,20 +166,19 @@ class LocalObjects(Closing):
         try:
             self._files.sync_folder(folder)
         except BaseException:
-            # What has changed in it is there to be read, and is not durable.
+            # The changes in it are readable, and not durable.
             self._settled.discard(folder)
             raise
         _remember(self._settled, folder)
 
     def _settle(self, key: str) -> None:
-        """Make durable what lies in the folder of an object, before what was found there is relied on.
+        """Sync the folder of an object before a call depends on a name in it.
 
-        Once for each folder: what an earlier process left. Of one that still runs, the names become durable when its
-        `create` returns.
+        Once for each folder, for names of killed processes. A running process syncs its names before `create` returns.
         """
         folder = os.path.dirname(os.path.join(self._folder, key))
         if folder not in self._settled:
-            # What this process may not sync it has not made either.
+            # A folder without the right to sync it has no names of this process.
             with contextlib.suppress(ReadOnly):
                 self._make_lasting(key)
                 self._files.sync_folder(folder)
@@ -207,7 +206,7 @@ class LocalObjects(Closing):
             if stat.S_ISDIR(status.st_mode):
                 raise ObjectNotFound(key=key)
             self._settle(key)
-            # Room for all that is asked for is taken before it is read.
+            # `read` allocates all the bytes of its argument first.
             left = status.st_size - start
             length = left if length is None else min(length, left)
             return read_exactly(descriptor, length, start) if length > 0 else b""
@@ -242,7 +241,7 @@ class LocalObjects(Closing):
                 return
             raise StorageError.from_os(error, "list", folder) from error
         self._settle(above)
-        # With the slash that its keys go on with, a folder sorts where they do.
+        # With a slash at its end, a folder sorts where its keys do.
         named = sorted((entry.name + "/" * entry.is_dir(follow_symlinks=False), entry)
                        for entry in entries if entry.name[0] != ".")
         for name, entry in named:
@@ -279,12 +278,10 @@ class LocalObjects(Closing):
                     raise
 
     def sweep(self, older_than: float) -> int:
-        """Remove private files that crashed writers left, if they were written before `older_than`.
+        """Remove private files of crashed writers that were written before `older_than`; return their number.
 
         Args:
-            older_than: seconds since the epoch; must lie before the start of every writer that still runs.
-
-        Returns how many were removed.
+            older_than: seconds since the epoch; before the start of every running writer.
 
         Raises:
             StorageError: the disk refused.
@@ -300,7 +297,7 @@ class LocalObjects(Closing):
                     self._files.unlink(path)
                     removed += 1
             except OSError as error:
-                if error.errno != errno.ENOENT:  # Another sweep, or its writer.
+                if error.errno != errno.ENOENT:  # removed by another sweep, or by its writer
                     raise StorageError.from_os(error, "sweep", path) from error
         return removed
 

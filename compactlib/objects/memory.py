@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in memory: the reference for the others, and for tests of hosts."""
+"""`MemoryObjects`: objects in memory, the reference of all stores, and for tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from compactlib.objects.store import (
 
 
 class MemoryObjects(Closing):
-    """An `ObjectStore` that keeps everything in memory, with an age by the given clock; closing it forgets all."""
+    """An `ObjectStore` in memory, with ages by the given clock; closing it drops all objects."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = SystemClock() if clock is None else clock
@@ -54,11 +54,11 @@ class MemoryObjects(Closing):
         return ObjectInfo(key, len(data), modified_at)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. What is there when it is called."""
+        """See `ObjectStore.list`. Lists the objects at the call."""
         self._require_open()
         check_prefix(prefix)
         with self._lock:
-            # After its keys sorts whatever begins with the prefix and one more of the highest character.
+            # The prefix with the highest character sorts after all keys with the prefix.
             keys = self._objects.irange(max(prefix, after), prefix + "\U0010ffff")
             found = [ObjectInfo(key, len(self._objects[key][0]), self._objects[key][1])
                      for key in keys if key > after]

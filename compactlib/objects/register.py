@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value that is replaced by compare-and-set, over any object store: each version is an object of its own.
+"""`ObjectRegister`: a value over any object store that is replaced by compare-and-set; each version is an object.
 
-Version n is created on the condition that there is no object of its name (`If-None-Match: *`), so of all who replace
-version n - 1 one succeeds. Names count down, so that a listing begins with the newest. Each version names the one it
-follows: whoever was so slow that its name had been forgotten meanwhile finds newer ones that do not follow it.
+Version n is created on the condition that its name does not exist (`If-None-Match: *`), so one of all writers that
+replace version n - 1 succeeds. Names count down, so that a listing begins with the newest. Each version has the id of
+its predecessor: a writer that was so slow that its name had been deleted finds newer versions that do not follow it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from compactlib.objects.store import ObjectStore, check_key
 _FRAME = RecordFrame("version of a register", b"CLREGSTR", 1, "<HQ16s16s")
 _ID_BYTES = 16
 NO_ID = bytes(_ID_BYTES)
-"""What the first version follows."""
+"""The predecessor of the first version."""
 _LAST = 10 ** 20 - 1
 _LOOKS = 20
 
@@ -37,11 +37,11 @@ SeenT = TypeVar("SeenT")
 
 @attrs.frozen
 class Version:
-    """What a register held at one moment.
+    """A version of a register.
 
     Attributes:
-        number: 1 for the first, and one more for each that follows.
-        id: of whoever wrote it, unique.
+        number: from 1 on.
+        id: unique to the write.
         follows: the id of the version before.
         value: the bytes.
     """
@@ -53,14 +53,14 @@ class Version:
 
 
 class ObjectRegister:
-    """A value over an object store. Any number of processes may read and replace it.
+    """A value over an object store, which any number of processes read and replace.
 
     Args:
-        store: where.
-        prefix: what the keys of its versions begin with; for them alone.
-        new_id: gives each version its id: 16 bytes, never the same.
-        clock: for the pauses between looks for a write without an answer.
-        rng: varies them.
+        store: of the versions.
+        prefix: of the keys of its versions, for them alone.
+        new_id: makes the id of a version: 16 unique bytes.
+        clock: for the waits between reads after a write without an answer.
+        rng: varies the waits.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, *, new_id: Callable[[], bytes] = lambda: os.urandom(_ID_BYTES),
@@ -73,12 +73,12 @@ class ObjectRegister:
         self._rng = rng
 
     def read(self) -> Version | None:
-        """The newest version, `None` if nothing was ever written. Two requests.
+        """Return the newest version, `None` if nothing was written. Two requests.
 
         Raises:
-            CorruptData, Unsupported: it is damaged, or a later release wrote it.
-            ObjectStoreFailed: the store cannot be asked.
-            Busy: newer versions come, and older ones go, faster than they can be read.
+            CorruptData, Unsupported: the version is damaged, or a later release wrote it.
+            ObjectStoreFailed: the store cannot be reached.
+            Busy: versions are replaced and deleted faster than they can be read.
         """
         for _ in range(_LOOKS):
             newest = self._newest()
@@ -89,15 +89,15 @@ class ObjectRegister:
         raise Busy(f"the versions of {self._prefix!r} went {_LOOKS} times before they could be read; ask again")
 
     def replace(self, value: bytes, seen: Version | None) -> Version:
-        """Put a value in the place of the version that was seen. Four requests where all goes well.
+        """Replace the version `seen`. Four requests without errors.
 
-        A write without an answer is tried again until its outcome is seen.
+        A write without an answer is repeated until its outcome is known.
 
         Raises:
-            Stale: there is another version by now; this one does not count, and never will.
-            AccessDenied: the store does not let these credentials write; nothing was changed.
-            StorageError: a disk that the store is on refused; nothing was changed.
-            ObjectStoreFailed: the store is away. If that is said of the operation `create`, the outcome is unknown.
+            Stale: there is a newer version; this write has no effect, and never will.
+            AccessDenied: the credentials have no right to write; nothing was changed.
+            StorageError: the store's disk refused; nothing was changed.
+            ObjectStoreFailed: the store cannot be reached. If its operation is `create`, the outcome is unknown.
         """
         number, follows = (1, NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
@@ -115,23 +115,23 @@ class ObjectRegister:
                 unknown = error
             elif (self._seen(self._newest, unknown) or 0) < number:
                 raise
-            # A disk that refuses the last sync alone has the name, for all to see.
+            # If the disk refuses only the last sync, the name exists and is visible.
             self._seen(lambda: self._create(number, data), unknown)
         if not self._seen(lambda: self._counts(version), unknown):
             raise self._lost(number)
         return version
 
     def _create(self, number: int, data: bytes) -> None:
-        # What exists is another's, or what an earlier request of this call has left: that is seen next.
+        # The object is another writer's, or of an earlier request of this call: the next read shows which.
         with contextlib.suppress(ObjectExists):
             self._store.create(self._key(number), data)
 
     def _counts(self, version: Version) -> bool:
-        """Whether this version, whose name is there, is the one of its number."""
+        """Return whether an existing version is in the chain of versions."""
         newest = self._newest()
         if newest is None or newest <= version.number:
             return self._at(version.number).id == version.id
-        # A name that was forgotten can be had again; what follows says whom it follows.
+        # A deleted name can be created again; the next version shows which version it follows.
         return self._at(version.number + 1).follows == version.id
 
     def _seen(self, look: Callable[[], SeenT], unknown: ObjectStoreFailed) -> SeenT:
@@ -142,14 +142,14 @@ class ObjectRegister:
                      f"anew")
 
     def forget(self, *, now: float, older_than_seconds: float) -> int:
-        """Delete versions that were followed so long ago; returns how many. The newest stays, and the one before it.
+        """Delete versions that were replaced long ago, but not the last two; return their number.
 
         Args:
             now: seconds since the epoch by the store's clock.
-            older_than_seconds: more than any reader or writer of an old version takes.
+            older_than_seconds: since the replacement; longer than any reader or writer takes.
 
         Raises:
-            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
+            InvalidInput: `now` is not a number, or `older_than_seconds` is negative.
             ObjectStoreFailed: the store refused; call again.
         """
         require_age(now, older_than_seconds)
@@ -160,11 +160,11 @@ class ObjectRegister:
         return len(old)
 
     def versions(self) -> list[Version]:
-        """All that are kept, the newest first.
+        """Return all stored versions, the newest first.
 
         Raises:
             CorruptData, Unsupported: as for `read`.
-            ObjectStoreFailed: the store cannot be asked.
+            ObjectStoreFailed: the store cannot be reached.
         """
         found: list[Version] = []
         for info in self._store.list(f"{self._prefix}/"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in S3, GCS, Azure, or whatever else obstore reaches."""
+"""`RemoteObjects`: objects in S3, GCS, Azure, or another store of obstore."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import obstore.store
 
 Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
-"""Whether a create may rely on the store: `"probe"` finds out on opening, `"trusted"` takes its word, `"unchecked"`
-reads before each create instead, which is safe for a single writer only."""
+"""Whether the store has conditional writes: `"probe"` tests it on opening, `"trusted"` assumes it, `"unchecked"` reads
+before each create instead, which is safe only with a single writer."""
 
 _PROBE = "compactlib-probe"
-_MAX_DELETES = 1000  # what S3 removes in one request
+_MAX_DELETES = 1000  # S3's limit of a request
 _PAGE = 1000
 _FARTHEST = 1 << 62
-"""No object reaches as far."""
+"""Beyond the end of any object."""
 
 
 class RemoteObjects(Closing):
@@ -43,18 +43,18 @@ class RemoteObjects(Closing):
 
     Not over `obstore.store.LocalStore`, which does not sync; use `LocalObjects`.
 
-    Opening probes whether the store honours conditional writes: some that speak S3 overwrite without a word. The
-    probe creates one object twice under a name of its own and deletes it.
+    Opening tests whether the store has conditional writes: some servers with S3's protocol ignore the condition and
+    overwrite. The test creates an object twice under a new name, and deletes it.
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
         conditions: see `Conditions`.
-        new_name: gives the probe its name.
+        new_name: names the object of the test.
 
     Raises:
-        ConditionsIgnored: the store overwrites what it was asked to create only.
-        AccessDenied: the credentials may not write there.
-        ObjectStoreFailed: the store cannot be asked.
+        ConditionsIgnored: the store ignores the condition of a create.
+        AccessDenied: the credentials have no right to write.
+        ObjectStoreFailed: the store cannot be reached.
         MissingDependency: obstore is not installed.
     """
 
@@ -77,7 +77,7 @@ class RemoteObjects(Closing):
     def _probe(self, key: str) -> None:
         honoured = False
         try:
-            # The name is new: what is there is this very probe, if the client below has asked again for a lost answer.
+            # The name is new, so the object is of this test, if the client library repeated a request.
             with contextlib.suppress(ObjectExists):
                 self.create(key, b"first")
             try:
@@ -85,18 +85,18 @@ class RemoteObjects(Closing):
             except ObjectExists:
                 honoured = True
         finally:
-            # What is wrong with the store says more than that the probe could not be removed from it.
+            # The first error says more than a failure to delete the object.
             with contextlib.nullcontext() if honoured else contextlib.suppress(ObjectStoreFailed):
                 self.delete([key])
         if not honoured:
             raise ConditionsIgnored(store=repr(self._store))
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`. One request, so at most what the store takes in one (5 GB in S3).
+        """See `ObjectStore.create`. One request, so at most the store's limit of a request (5 GB in S3).
 
-        A create whose answer was lost (`ObjectStoreFailed`) may have happened: `info` shows it. If the client below
-        tries again by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request
-        has seen the object: what such a store shows is durable.
+        A create without an answer (`ObjectStoreFailed`) may have happened: `info` shows it. If the client library
+        repeats it, the result may also be `ObjectExists`. Before `ObjectExists`, a second request has read the object's
+        size: a visible object of such a store is durable.
         """
         self._check(key)
         if self._conditions == "unchecked":
@@ -105,7 +105,7 @@ class RemoteObjects(Closing):
                 raise ObjectExists(key=key)
         try:
             with self._named("create", key):
-                # Parts cannot be put on a condition everywhere, so one request it is.
+                # One request, since not all stores have conditions for uploads in parts.
                 self._client.put(self._store, key, data, use_multipart=False,
                                  mode="overwrite" if self._conditions == "unchecked" else "create")
         except ObjectExists:
@@ -114,10 +114,10 @@ class RemoteObjects(Closing):
         return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
 
     def _require_seen(self, key: str) -> None:
-        """Read the object's size: a store refuses as well while another create or delete is under way.
+        """Read the object's size, since a store also refuses during another create or delete.
 
         Raises:
-            ObjectStoreFailed: none is to be seen; the outcome of the other request is not known yet.
+            ObjectStoreFailed: there is no object; the outcome of the other request is not known yet.
         """
         try:
             self.info(key)
@@ -132,8 +132,8 @@ class RemoteObjects(Closing):
             return bytes(self._client.get(self._store, key).bytes())
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`. One request; two or three where it begins beyond the end, or the server does not
-        answer a range of everything as a range.
+        """See `ObjectStore.get_range`. One request; two or three if the range begins beyond the end, or the server does
+        not treat a range of all bytes as a range.
         """
         check_range(start, length)
         self._check(key)
@@ -157,13 +157,13 @@ class RemoteObjects(Closing):
         return ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. Pages of a thousand, asked for as they are needed."""
+        """See `ObjectStore.list`. Requests pages of a thousand as needed."""
         self._state.require()
         check_prefix(prefix)
         return self._pages(prefix, after)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        # obstore takes a prefix as whole segments, so what is left of the last segment is compared here.
+        # obstore takes whole segments as a prefix; the rest of the prefix is compared here.
         folder = prefix[:prefix.rfind("/") + 1]
         before = ""
         with self._named("list", prefix):
@@ -181,14 +181,14 @@ class RemoteObjects(Closing):
                 before = key
                 if not key.startswith(prefix):
                     if key > prefix:
-                        # Behind all that begin with it.
+                        # After all keys with the prefix.
                         return
                 elif key > after and not key.startswith(_PROBE + "/"):
                     yield ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`. S3 removes a thousand in one request; for other stores the client below asks for
-        each, several at once.
+        """See `ObjectStore.delete`. S3 deletes a thousand a request; for other stores the client library sends a
+        request for each, several at a time.
         """
         self._state.require()
         waiting = iter(checked_keys(keys))
@@ -197,21 +197,21 @@ class RemoteObjects(Closing):
                 with contextlib.suppress(ObjectNotFound), self._named("delete", ", ".join(part[:3])):
                     self._client.delete(self._store, part)
                     continue
-            # A store that minds that one is absent may have left others.
+            # A store for which an absent object is an error may have skipped others.
             for key in part:
                 with contextlib.suppress(ObjectNotFound), self._named("delete", key):
                     self._client.delete(self._store, key)
 
     @contextlib.contextmanager
     def _named(self, operation: str, key: str) -> Iterator[None]:
-        """Give what obstore raises a name of ours."""
+        """Convert obstore's exceptions in the block into errors of the library."""
         exceptions = self._exceptions
         try:
             yield
         except FileNotFoundError:
             raise ObjectNotFound(key=key) from None
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-            # Of what is not put on a condition a store says so for reasons of its own: a lease, another request.
+            # For a request without a condition, a store uses these errors for other reasons: a lease, another request.
             if operation != "create":
                 raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
             raise ObjectExists(key=key) from None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `ObjectStore` protocol: immutable files under keys, created once, read in ranges, listed in order.
 
-An object never changes: it is created whole or not at all, and stays until it is deleted. So a reader that has seen one
-may cache it for ever, and two writers that create the same key cannot destroy each other's bytes.
+An object never changes: it is created as a whole, and stays until it is deleted. So a reader may cache it for ever, and
+two writers of the same key cannot overwrite each other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadDigest, BadKey
 
 MAX_KEY_CHARS = 512
-"""Longest key; S3 and Azure take 1024 bytes, of which a host's own prefix may need some."""
+"""The longest key; the limit of S3 and Azure is 1024 bytes, from which a host's prefix is taken."""
 MAX_SEGMENT_CHARS = 200
-"""Longest part between two slashes; file systems take 255 bytes."""
+"""The longest part between two slashes; the limit of file systems is 255 bytes."""
 DIGEST_BYTES = 20
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
@@ -30,7 +30,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 @attrs.frozen
 class Digest:
-    """BLAKE2b of 160 bits over an object's bytes: short enough for a key, long enough that no two alike are found.
+    """BLAKE2b of 160 bits over an object's bytes: short enough for a key, long enough to be free of collisions.
 
     Attributes:
         value: the 20 bytes.
@@ -45,12 +45,12 @@ class Digest:
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> Self:
-        """The digest of these bytes. About 1 GB/s."""
+        """Return the digest of these bytes. About 1 GB/s."""
         return cls(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest())
 
     @classmethod
     def of_parts(cls, parts: Iterable[bytes]) -> Self:
-        """The digest of bytes that come one part after the other."""
+        """Return the digest of the joined parts."""
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for part in parts:
             digest.update(part)
@@ -61,7 +61,7 @@ class Digest:
         """The inverse of `hex`.
 
         Raises:
-            InvalidInput: this is no digest.
+            InvalidInput: the text is not a digest.
         """
         try:
             return cls(bytes.fromhex(text))
@@ -79,12 +79,12 @@ class Digest:
 
 @attrs.frozen
 class ObjectInfo:
-    """One object of a listing.
+    """An object of a listing.
 
     Attributes:
         key: its key.
         size_bytes: its length.
-        modified_at: when it was created, in seconds since the epoch by the store's clock.
+        modified_at: the time of its creation, in seconds since the epoch by the store's clock.
     """
 
     key: str
@@ -94,7 +94,7 @@ class ObjectInfo:
 
 @attrs.frozen
 class ObjectRef:
-    """An object by key, size and digest: what to keep of an object in order to know it again.
+    """The key, the size and the digest of an object, for `read_checked`.
 
     Attributes:
         key: its key.
@@ -108,64 +108,63 @@ class ObjectRef:
 
 
 class ObjectStore(Protocol):
-    """Immutable objects under keys. Threads may share one; several processes may use one store at once.
+    """Immutable objects with keys. Threads may share one; several processes may use a store at the same time.
 
-    Keys are what `check_key` passes. A key that continues another one's with a slash (`a` and `a/b`) may be
-    refused with `BadKey`: a folder on a disk cannot hold both. Every method raises `ObjectStoreFailed` when the store
-    cannot be asked, and `Closed` after `close`.
+    `check_key` defines valid keys. A key that is another key's prefix up to a slash (`a` and `a/b`) may be refused with
+    `BadKey`, since a folder on a disk cannot have both. Every method raises `ObjectStoreFailed` if the store cannot be
+    reached, and `Closed` after `close`.
 
-    What reading shows is durable, except where its creator is still at work: a caller about to rely on an object that
-    another is making creates it as well, and goes on when that has returned or raised `ObjectExists`.
+    A readable object is durable, unless its `create` has not returned: a caller that depends on an object of another
+    writer calls `create` too, and continues when that has returned or raised `ObjectExists`.
     """
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """Create an object, durable and visible as a whole when this returns.
+        """Create an object, durable and visible as a whole on return.
 
         Raises:
-            ObjectExists: there is one, and it is as durable as if this call had created it; it stays as it is.
-            BadKey: the key cannot be stored.
+            ObjectExists: an object of this key exists and is durable; it does not change.
+            BadKey: the key is invalid.
         """
 
     def get(self, key: str) -> bytes:
-        """Return all bytes of an object. Nothing checks them; `read_checked` does.
+        """Return all bytes of an object, without a check; see `read_checked`.
 
         Raises:
-            ObjectNotFound: there is none.
+            ObjectNotFound: there is no object.
         """
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start`; fewer only where the object ends.
+        """Return `length` bytes from `start`; fewer only at the end of the object.
 
         Raises:
-            ObjectNotFound: there is none.
+            ObjectNotFound: there is no object.
             InvalidInput: `start` or `length` is negative.
         """
 
     def info(self, key: str) -> ObjectInfo:
-        """Return size and age.
+        """Return size and time of creation.
 
         Raises:
-            ObjectNotFound: there is none.
+            ObjectNotFound: there is no object.
         """
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects whose key begins with `prefix` and lies above `after`, ascending by key.
+        """Yield the objects with this prefix and a key above `after`, ascending by key.
 
-        Objects that are created or deleted meanwhile may or may not be seen; all others are, once.
+        Each object once, except that objects created or deleted during the listing may be missing.
         """
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects, any number of them and not in one step; no error for one that is not there.
-
-        Nothing is removed if one of the keys is none.
+        """Remove any number of objects, not in one step; an absent object is no error.
 
         Raises:
-            ObjectStoreFailed: some may be gone; the same call may be made again.
+            ObjectStoreFailed: some may be removed; call again.
+            BadKey: a key is invalid; nothing was removed.
             InvalidInput: `keys` is one text.
         """
 
     def available_bytes(self) -> int | None:
-        """Return how much room there is for more objects now; `None` where it is unknown, as in a remote store."""
+        """Return the room for more objects in bytes; `None` if it is unknown, as in a remote store."""
 
     def close(self) -> None:
         """Release connections and files; closing again does nothing."""
@@ -177,11 +176,11 @@ class ObjectStore(Protocol):
 
 
 def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:
-    """Return all bytes of an object, if they are the ones that were created.
+    """Return all bytes of an object after a check of its size and digest.
 
     Raises:
-        BadDigest: they are not; nothing is returned.
-        ObjectNotFound: there is no such object.
+        BadDigest: size or digest do not match; nothing is returned.
+        ObjectNotFound: there is no object.
     """
     data = store.get(ref.key)
     found = Digest.of(data)
@@ -194,10 +193,10 @@ def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:
 def check_key(key: str) -> None:
     """Validate a key: segments of letters, digits and `._=+@,-`, joined by `/`; none is empty or begins with a dot.
 
-    Local folders, S3, GCS and Azure all take such keys as they are.
+    Local folders, S3, GCS and Azure all store such keys unchanged.
 
     Raises:
-        BadKey: it is something else, or too long; says what.
+        BadKey: the key has other characters, or is too long.
     """
     if not 1 <= len(key) <= MAX_KEY_CHARS:
         raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, found {len(key)}: {key[:100]!r}", key=key)
@@ -211,8 +210,8 @@ def checked_keys(keys: Iterable[str]) -> list[str]:
     """Return the keys of one `delete`.
 
     Raises:
-        BadKey: one is no key.
-        InvalidInput: `keys` is one text, which would be read as a key for each of its letters.
+        BadKey: a key is invalid.
+        InvalidInput: `keys` is one text, whose letters would be taken for keys.
     """
     if isinstance(keys, str):
         raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
@@ -226,13 +225,13 @@ def check_prefix(prefix: str) -> None:
     """Validate a prefix of a key, the empty one included.
 
     Raises:
-        BadKey: no key can begin with it.
+        BadKey: no valid key has this prefix.
     """
     if prefix:
         check_key(prefix + "x" if prefix.endswith("/") else prefix)
 
 
 def check_range(start: int, length: int) -> None:
-    """Validate a range of an object: `InvalidInput` if a number is negative."""
+    """Raise `InvalidInput` if a number of a range is negative."""
     require_whole("start", start)
     require_whole("length", length)
