@@ -59,8 +59,7 @@ from compactlib.staging import CommittedRanges, ParquetFormat
 from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.names import repository_partition, token_partition
 from compactlib.staging.policy import StagingToken
-from compactlib.staging.staged import Staged, encode_staged
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.tokens import Staged, StagingTokens, encode_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,16 +11,17 @@ from typing import Final
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData
 from compactlib.kv import KeyNotFound, KVStore
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.ranges.merge import CrossedBase, MergeBase
-from compactlib.staging.stored import Fields, frame_of, pack, unpack
+from compactlib.staging.stored import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
 
-_FRAME: Final = frame_of(b"CLCOMMIT")
+_CACHED: Final = 1000
+"""Commits in memory; they never change."""
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -60,25 +61,29 @@ def copied(commit: Commit) -> Commit:
     return attrs.evolve(commit, metadata=dict(commit.metadata))
 
 
+@attrs.frozen(kw_only=True)
+class _Stored:
+    metarange_id: MetaRangeId
+    parents: tuple[CommitId, ...]
+    generation: int
+    message: str
+    metadata: Mapping[str, str]
+    created_at_ms: int
+    nonce: str
+
+
+_FORM: Final = StoredForm(b"CLCOMMIT", _Stored)
+
+
 def encode_commit(commit: Commit) -> bytes:
     """The stored form of a commit: equal commits give equal bytes.
 
     Raises:
         InvalidInput: message or metadata are not text.
     """
-    if type(commit.message) is not str or not all(type(text) is str for pair in commit.metadata.items()
-                                                      for text in pair):
-        raise InvalidInput(f"a commit's message and its metadata are text, found {commit.message!r:.100} and "
-                           f"{commit.metadata!r:.100}")
-    return pack(_FRAME, {
-        "metarange_id": commit.metarange_id,
-        "parents": list(commit.parents),
-        "generation": commit.generation,
-        "message": commit.message,
-        "metadata": dict(commit.metadata),
-        "created_at_ms": round(commit.created_at * 1000),
-        "nonce": commit.nonce,
-    })
+    fields = attrs.asdict(commit, recurse=False)
+    created_at = fields.pop("created_at")
+    return _FORM.encode(_Stored(**fields, created_at_ms=round(created_at * 1000)))
 
 
 def decode_commit(data: bytes, place: str) -> Commit:
@@ -88,20 +93,10 @@ def decode_commit(data: bytes, place: str) -> Commit:
         CorruptData: the bytes are not those of a commit.
         Unsupported: they were written by another release.
     """
-    fields = Fields(unpack(_FRAME, data, place), place)
-    commit = Commit(
-        metarange_id=fields.take("metarange_id", str),
-        parents=tuple(map(CommitId, fields.take_texts("parents"))),
-        generation=fields.take("generation", int),
-        message=fields.take("message", str),
-        metadata=fields.take("metadata", dict),
-        created_at=fields.take("created_at_ms", int) / 1000,
-        nonce=fields.take("nonce", str),
-    )
-    fields.end()
-    fields.require(commit.generation >= 1, "a generation of at least 1")
-    fields.require(all(map(is_commit_id, commit.parents)), "parents that are commit ids")
-    fields.require(all(type(value) is str for value in commit.metadata.values()), "metadata of texts")
+    fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
+    commit = Commit(created_at=fields.pop("created_at_ms") / 1000, **fields)
+    if commit.generation < 1 or not all(map(is_commit_id, commit.parents)):
+        raise damaged(place, "a generation of at least 1, and parents that are commit ids", commit)
     return commit
 
 
@@ -112,14 +107,13 @@ class CommitStore:
         store: where.
         partition: the repository's.
         random: draws nonces.
-        cache_size: how many commits it keeps in memory; they never change.
     """
 
-    def __init__(self, store: KVStore, partition: bytes, random: random.Random, *, cache_size: int = 1000) -> None:
+    def __init__(self, store: KVStore, partition: bytes, random: random.Random) -> None:
         self._store = store
         self._partition = partition
         self._random = random
-        self._cache: Lru[CommitId, Commit] = Lru(max_entries=cache_size)
+        self._cache: Lru[CommitId, Commit] = Lru(max_entries=_CACHED)
 
     def make(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
              metadata: Mapping[str, str] | None, created_at: float) -> Commit:

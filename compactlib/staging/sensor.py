@@ -20,8 +20,8 @@ from compactlib.errors import InvalidInput
 from compactlib.lru import Lru
 from compactlib.report import Printed
 from compactlib.staging.names import StagingToken
+from compactlib.staging.policies import BranchPressure, PressurePolicy, SensePolicy
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.sense_policies import BranchPressure, PressurePolicy, SensePolicy
 
 
 @attrs.frozen

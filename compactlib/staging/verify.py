@@ -22,7 +22,7 @@ from compactlib.staging.names import (
     token_partition,
 )
 from compactlib.staging.record import BranchRecord, decode_branch_record
-from compactlib.staging.staged import decode_staged
+from compactlib.staging.tokens import decode_staged
 from compactlib.staging.values import LiveMetaRanges, MetaRangeId
 
 T = TypeVar("T")
@@ -185,7 +185,6 @@ def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
 
 
 def _problem(context: StagingContext, marked: Set[StagingToken], record: BranchRecord) -> str | None:
-    record.audit()
     gone = [token for token in record.tokens if token in marked]
     if gone:
         return f"tokens that were dropped: {gone}"

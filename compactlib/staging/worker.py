@@ -23,10 +23,10 @@ from compactlib.observer import Observer, Observers
 from compactlib.report import Table
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
-from compactlib.staging.compaction.rewrite import RewriteStores
+from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.options import StagingOptions
-from compactlib.staging.plan_policies import StagingPolicy
+from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
 from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
@@ -118,7 +118,7 @@ class StagingWorker:
 
     def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
              policy: StagingPolicy | None = None, options: StagingOptions | None = None,
-             stores: RewriteStores | None = None, rng: Random | None = None) -> Repository:
+             stores: OpenStores | None = None, rng: Random | None = None) -> Repository:
         """Make a repository whose branches the sensor counts, and that this worker compacts. Close it yourself.
 
         Arguments and errors are those of `Repository`; its clock and observer are the worker's.

@@ -25,7 +25,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.names import CommitId
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.staged import Staged
+from compactlib.staging.tokens import Staged
 from compactlib.staging.values import Change, Difference, MetaRangeId
 from tests.harness.faulty_store import FaultyStore
 

@@ -26,7 +26,7 @@ from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
+from compactlib.staging.compaction.rewrite import CompactTokens, OpenStores
 from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.changes import ChangeReader
 from compactlib.staging.ranges.committed import CommittedRanges
@@ -134,12 +134,12 @@ class MergeInParts:
 class _InParts:
     """The stores of a task, in whose committed layer changes are applied in parts."""
 
-    stores: RewriteStores
+    stores: OpenStores
     committed: Any
 
     @contextmanager
-    def open(self) -> Iterator[tuple[StagingTokens, Any]]:
-        with self.stores.open() as (tokens, _):
+    def __call__(self) -> Iterator[tuple[StagingTokens, Any]]:
+        with self.stores() as (tokens, _):
             yield tokens, self.committed
 
 

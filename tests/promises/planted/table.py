@@ -406,15 +406,15 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
-        "staging-collected-commit-kept", "compactlib/staging/commit.py",
+        "staging-collected-commit-kept", "compactlib/staging/head.py",
         "            self.context.committed.claim(built.applied.metarange_id)\n",
         "            pass\n",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/commit.py",
-        "else record.sealed_with(context.tokens.draw())\n",
-        "else attrs.evolve(record, staging_token=context.tokens.draw())\n",
+        "staging-seal-loses-the-token", "compactlib/staging/head.py",
+        "else record.sealed_with(tokens.draw())\n",
+        "else attrs.evolve(record, staging_token=tokens.draw())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
