@@ -147,7 +147,8 @@ class RangeOwner:
         why, owner, identity = seen.objection, seen.owner, seen.identity
         if why is not None:
             refusal = RangesNotOwned(
-                why, owner="" if owner is None else _shown(owner.repository, owner.id, owner.place),
+                why=why,
+                owner="nobody who is known" if owner is None else _shown(owner.repository, owner.id, owner.place),
                 own=_shown(self._repository, "" if identity is None else identity.id, seen.place))
             self.refused = str(refusal)
             raise refusal

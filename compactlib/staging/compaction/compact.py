@@ -329,4 +329,4 @@ class Compactor:
 
 
 def _lost(branch: str, why: str, *, step: str = "swap") -> LostRace:
-    return LostRace(why, branch=branch, step=step)
+    return LostRace(why=why, branch=branch, step=step)
