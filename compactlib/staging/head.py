@@ -44,7 +44,7 @@ from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.ranges.merge import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import CommitReport, ResetReport
-from compactlib.staging.tokens import DropMark, Staged, changes_of
+from compactlib.staging.tokens import DropMark, MergedTokens, Staged
 from compactlib.staging.values import Applied, MergeStrategy, MetaRangeId
 from compactlib.staging.view import BranchView
 
@@ -184,7 +184,7 @@ class _Commit:
         committed, commits = self.context.committed, self.context.commits
         head = commits.metarange_of(record.commit_id)
         base = record.base(head)
-        applied = committed.apply(base, changes_of(self.context.tokens, record.sealed_tokens), budget=self.budget)
+        applied = committed.apply(base, MergedTokens(self.context.tokens, record.sealed_tokens), budget=self.budget)
         # Its tokens go, once it is in force.
         committed.check(applied.metarange_id, base)
         counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head

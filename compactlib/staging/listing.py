@@ -8,7 +8,7 @@ key below it was found to be there.
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import attrs
 
@@ -151,45 +151,7 @@ def upper_bound(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-class OverlaidScan:
-    """Staged entries over the records of a metarange: of equal keys the staged one counts. For one thread."""
-
-    def __init__(self, staged: MergedTokens, base: RangeScan) -> None:
-        self._staged = staged
-        self._base = base
-        self._is_loaded = False
-
-    @property
-    def scanned(self) -> int:
-        """How many entries were read so far."""
-        return self._staged.scanned + self._base.scanned
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> tuple[bytes, Record | None]:
-        if not self._is_loaded:
-            self._next_staged, self._next_base = next(self._staged, None), next(self._base, None)
-            self._is_loaded = True
-        staged, base = self._next_staged, self._next_base
-        if staged is not None and (base is None or staged[0] <= base[0]):
-            self._next_staged = next(self._staged, None)
-            if base is not None and base[0] == staged[0]:
-                self._next_base = next(self._base, None)
-            return staged[0], staged[1].record
-        if base is None:
-            raise StopIteration
-        self._next_base = next(self._base, None)
-        return base
-
-    def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key`."""
-        self._staged.seek(key)
-        self._base.seek(key)
-        self._is_loaded = False
-
-
-def page_of(source: OverlaidScan | RangeScan, request: ListRequest) -> ListPage:
+def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
     """One page of a scan that begins at `request.start()`."""
     entries: list[Listed] = []
     tombstones = 0

@@ -166,12 +166,8 @@ def _report_tokens(context: StagingContext, counts: Counter[str]) -> None:
 def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
     """Return the metaranges that branches need (of HEADs and compactions), and those of HEADs' ancestors.
 
-    Reads all branch records, and the commits that are not in memory: see `CommitStore.reachable`.
-
-    Args:
-        context: the stores.
-        fenced: invalidate updates in flight: a commit that was suspended for longer than any grace period cannot bring
-            in a metarange that is not among these.
+    With `fenced`, updates in flight are invalidated: a commit that was suspended for longer than any grace period
+    cannot bring in a metarange that is not among these.
     """
     needed: set[MetaRangeId] = set()
     heads: set[CommitId] = set()

@@ -140,7 +140,7 @@ class Repository(Closing):
             for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
                 if number % _ENTRIES_BETWEEN_CHECKS == 0:
                     given.check()
-                counts[token] += entry.is_tombstone
+                counts[token] += entry is None
             return record, counts
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,

@@ -21,7 +21,7 @@ import heapq
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 import attrs
 
@@ -34,6 +34,9 @@ from compactlib.kv.store import Predicate
 from compactlib.staging.names import DROPPED, StagingToken, token_partition
 from compactlib.staging.stored import StoredForm
 from compactlib.staging.values import Change, Record
+
+if TYPE_CHECKING:
+    from compactlib.staging.ranges.cursor import RangeScan
 
 WRITE_ID_BYTES: Final = 8
 _ENTRY: Final = RecordFrame("staged entry", b"", 1, "<BB8sI")
@@ -93,6 +96,7 @@ class _StoredMark:
 
 
 _MARK: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
+decode_mark = _MARK.decode
 
 
 @attrs.frozen
@@ -227,7 +231,7 @@ class StagingTokens:
 
 
 class MergedTokens:
-    """The newest entry of every key of some tokens, in order of the keys; can seek. For one thread.
+    """The newest record or tombstone of every key of some tokens, in order of the keys; can seek. For one thread.
 
     O(log tokens) for an entry. What a store raises goes through, and never ends the stream early: the next call goes on
     with the same entry.
@@ -236,61 +240,64 @@ class MergedTokens:
         tokens: where the entries are.
         newest_first: which tokens.
         start: begin at the first key >= `start`.
-        prefix: only keys that begin so.
+        prefix: only staged keys that begin so.
         page_size: how many entries to ask each token for at first.
+        base: the oldest layer, already at `start`; it goes on behind the prefix.
 
     Attributes:
         scanned: how many entries were read so far, those that a newer one hides included.
     """
 
     def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
-                 prefix: bytes = b"", page_size: int | None = None) -> None:
+                 prefix: bytes = b"", page_size: int | None = None, base: RangeScan | None = None) -> None:
         self.scanned: int = 0
         self._tokens = newest_first
-        self._scans = [tokens.store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
-                       for token in newest_first]
-        self._heap: list[tuple[bytes, int, Staged]] = []
-        self._filled = 0  # how many tokens are in the heap, if they hold anything more
+        self._staged = [tokens.store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
+                        for token in newest_first]
+        self._base = base
+        self._heap: list[tuple[bytes, int, Change]] = []
+        self._filled = 0  # how many layers are in the heap, if they hold anything more
         self._given: bytes | None = None  # the last key: its entries are passed over first
 
-    def __iter__(self) -> Iterator[tuple[bytes, Staged]]:
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> tuple[bytes, Staged]:
-        while self._filled < len(self._scans):
+    def __next__(self) -> tuple[bytes, Change]:
+        heap = self._heap
+        while self._filled <= len(self._staged):
             entry = self._read(self._filled)
             if entry is not None:
-                heapq.heappush(self._heap, entry)
+                heapq.heappush(heap, entry)
             self._filled += 1
-        while self._heap and self._heap[0][0] == self._given:
-            entry = self._read(self._heap[0][1])
+        while heap and heap[0][0] == self._given:
+            entry = self._read(heap[0][1])
             if entry is None:
-                heapq.heappop(self._heap)
+                heapq.heappop(heap)
             else:
-                heapq.heapreplace(self._heap, entry)
-        if not self._heap:
+                heapq.heapreplace(heap, entry)
+        if not heap:
             raise StopIteration
-        self._given, _, staged = self._heap[0]
-        return self._given, staged
+        self._given, _, record = heap[0]
+        return self._given, record
 
     def seek(self, key: bytes) -> None:
         """Go on with the first key >= `key`."""
-        for scan in self._scans:
+        for scan in self._staged:
             scan.seek(key)
+        if self._base is not None:
+            self._base.seek(key)
         self._heap, self._filled, self._given = [], 0, None
 
-    def _read(self, layer: int) -> tuple[bytes, int, Staged] | None:
-        entry = next(self._scans[layer], None)
-        if entry is None:
-            return None
-        self.scanned += 1
-        return entry.key, layer, decode_staged(entry.value, _place(self._tokens[layer], entry.key))
-
-
-def changes_of(tokens: StagingTokens, newest_first: Sequence[StagingToken]) -> Iterator[tuple[bytes, Change]]:
-    """Return what some tokens together change, as `CommittedRanges.apply` takes it: one change per key, in order."""
-    for key, staged in MergedTokens(tokens, newest_first):
-        yield key, staged.record
+    def _read(self, layer: int) -> tuple[bytes, int, Change] | None:
+        if layer < len(self._staged):
+            entry = next(self._staged[layer], None)
+            found = None if entry is None else (
+                entry.key, layer, decode_staged(entry.value, _place(self._tokens[layer], entry.key)).record)
+        else:
+            committed = None if self._base is None else next(self._base, None)
+            found = None if committed is None else (committed[0], layer, committed[1])
+        self.scanned += found is not None
+        return found
 
 
 def _place(token: StagingToken, key: bytes) -> str:

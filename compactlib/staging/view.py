@@ -23,7 +23,7 @@ import attrs
 
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyKeys, TooManyTries
-from compactlib.staging.listing import DiffPage, ListPage, ListRequest, OverlaidScan, page_of, upper_bound
+from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.record import BranchRecord
@@ -113,9 +113,9 @@ class BranchView:
         start = request.start()
         if start is None:
             return ListPage()
-        staged = MergedTokens(self.context.tokens, self.record.tokens, start, prefix=request.prefix,
-                              page_size=request.limit + 1)
-        return page_of(OverlaidScan(staged, self.context.committed.scan(self.base, start)), request)
+        return page_of(MergedTokens(self.context.tokens, self.record.tokens, start, prefix=request.prefix,
+                                    page_size=request.limit + 1, base=self.context.committed.scan(self.base, start)),
+                       request)
 
     # --- what is uncommitted
 
@@ -163,7 +163,7 @@ class BranchView:
                 yield difference.key, difference
                 difference = next(compacted, None)
                 continue
-            key, record = entry[0], entry[1].record
+            key, record = entry
             if difference is not None and difference.key == key:
                 yield key, Difference.between(key, difference.left, record)
                 difference = next(compacted, None)

@@ -104,14 +104,14 @@ class Compactor:
         puts = tombstones = staged_bytes = run = longest_run = 0
         last = b""  # the last tombstone
         following: bytes | None = b""  # a key of the base; the first behind `last`, if it lies behind it
-        for number, (key, staged) in enumerate(islice(MergedTokens(context.tokens, view.record.tokens), limit)):
+        for number, (key, record) in enumerate(islice(MergedTokens(context.tokens, view.record.tokens), limit)):
             if number % _ENTRIES_BETWEEN_CHECKS == 0:
                 budget.check()
             if ranges:
                 touched.add(min(bisect_left(last_keys, key), len(ranges) - 1))
-            if staged.record is not None:
+            if record is not None:
                 puts += 1
-                staged_bytes += record_bytes(key, staged.record)
+                staged_bytes += record_bytes(key, record)
                 run = 0
                 continue
             tombstones += 1

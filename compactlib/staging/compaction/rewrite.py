@@ -19,7 +19,7 @@ from compactlib.kv import KVStore
 from compactlib.rewrite import Attempt, RewriteResult
 from compactlib.staging.names import StagingToken, repository_partition
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.tokens import StagingTokens, changes_of
+from compactlib.staging.tokens import MergedTokens, StagingTokens
 from compactlib.staging.values import Applied, MetaRangeId
 
 OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[StagingTokens, CommittedRanges]]]
@@ -85,7 +85,7 @@ class CompactTokens:
         """Run; a token or a range that cannot be read is never left out."""
         began = attempt.clock.monotonic()
         with self.stores() as (tokens, committed):
-            applied = committed.apply(self.base, changes_of(tokens, self.newest_first), budget=attempt.budget,
+            applied = committed.apply(self.base, MergedTokens(tokens, self.newest_first), budget=attempt.budget,
                                       observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,

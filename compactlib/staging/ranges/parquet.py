@@ -58,11 +58,6 @@ class ArrowRows:
         lengths: int = LENGTHS_BYTES * len(self) + sum(_Bytes(column).size_bytes for column in self.columns)
         return lengths
 
-    @property
-    def memory_bytes(self) -> int:
-        """See `Rows.memory_bytes`. Arrow's offsets take what the lengths count for."""
-        return self.size_bytes
-
     def key(self, index: int) -> bytes:
         return self._indexed()[index]
 

@@ -117,10 +117,6 @@ class Rows(Protocol):
     def size_bytes(self) -> int:
         """Logical size: the sum of `record_bytes`."""
 
-    @property
-    def memory_bytes(self) -> int:
-        """About what they take in memory."""
-
     def key(self, index: int) -> bytes:
         """The key of the record at a position."""
 

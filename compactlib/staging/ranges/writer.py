@@ -20,10 +20,8 @@ from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-MAX_IN_FLIGHT: Final = 8
+MAX_IN_FLIGHT: Final = 4
 """Ranges that are written in the background at once; each is held in memory until then."""
-MAX_IN_FLIGHT_BYTES: Final = 48 << 20
-"""How much memory they may take together, if it is more than one."""
 
 
 @attrs.frozen
@@ -66,8 +64,7 @@ class RangeWriter:
         self._open: Rows = files.range_format.empty
         self._last_key: bytes = b""
         self._closed: list[ClosedRange | Future[ClosedRange]] = []
-        # Each with the memory that its records take.
-        self._in_flight: deque[tuple[Future[ClosedRange], int]] = deque()
+        self._in_flight: deque[Future[ClosedRange]] = deque()
         self.ranges_written: int = 0
         self.bytes_written: int = 0
 
@@ -136,9 +133,9 @@ class RangeWriter:
 
     def abandon(self) -> None:
         """Wait until nothing is written in the background any more, however that ends."""
-        for pending, _ in self._in_flight:
+        for pending in self._in_flight:
             pending.cancel()
-        for pending, _ in self._in_flight:
+        for pending in self._in_flight:
             if not pending.cancelled():
                 pending.exception()
 
@@ -151,12 +148,10 @@ class RangeWriter:
         if self._background is None:
             self._closed.append(self._write(rows))
             return
-        size = rows.memory_bytes
-        while self._in_flight and (len(self._in_flight) >= MAX_IN_FLIGHT or size + sum(
-                taken for _, taken in self._in_flight) > MAX_IN_FLIGHT_BYTES):
-            self._in_flight.popleft()[0].result()
+        if len(self._in_flight) == MAX_IN_FLIGHT:
+            self._in_flight.popleft().result()
         pending = self._background.submit(self._write, rows)
-        self._in_flight.append((pending, size))
+        self._in_flight.append(pending)
         self._closed.append(pending)
 
     def _write(self, rows: Rows) -> ClosedRange:
