@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _RECLAIM = "reclaim"
 _ENTRIES_BETWEEN_CHECKS = 1000
-_LONG_SECONDS = 10.0
-"""What making a branch may take before its commit is looked at once more."""
 
 
 class Repository(Closing):
@@ -300,8 +298,8 @@ class Repository(Closing):
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """Make a branch at the HEAD of another one, or at a commit; without a source it is empty.
 
-        What is uncommitted on the source stays there. Costs a write, a read of the source, and three requests to the
-        object store, whatever the size.
+        What is uncommitted on the source stays there. Costs two reads, a write, and six requests to the object store,
+        whatever the size.
 
         Raises:
             BranchExists: there is a branch of this name.
@@ -310,27 +308,19 @@ class Repository(Closing):
             BeingCollected: they are being collected at this moment.
             InvalidInput: it is no name of a branch.
         """
-        branch = self.branch(name)
-        context = self._context
-        began, began_at = context.clock.monotonic(), context.clock.now()
+        branch, context = self.branch(name), self._context
         commit_id = None if source is None else context.resolve_present(source)
         record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
         context.branches.create(name, record)
-        # By both clocks: the steady one may stand still with a suspended machine, and the other one may be set back.
-        if max(context.clock.monotonic() - began, context.clock.now() - began_at) > _LONG_SECONDS:
-            self._look_again(record, name)
-        return branch
-
-    def _look_again(self, record: BranchRecord, name: str) -> None:
-        """After standing still for long while a branch was made: its commit may be gone meanwhile."""
-        context = self._context
-        metarange_id = context.commits.metarange_of(record.commit_id)
-        try:
-            if metarange_id is not None:
+        metarange_id = context.commits.metarange_of(commit_id)
+        if metarange_id is not None:
+            # The call may have stood still for longer than any grace period before the branch named the commit.
+            try:
                 context.committed.claim(metarange_id)
-        except (MetaRangeNotFound, BeingCollected):
-            context.branches.delete(name, _expecting(name, record))
-            raise
+            except (MetaRangeNotFound, BeingCollected):
+                context.branches.delete(name, _expecting(name, record))
+                raise
+        return branch
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
         """Delete a branch and everything uncommitted on it. Its commits stay.

@@ -14,7 +14,7 @@ from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.apply import Apply, batches_of
-from compactlib.staging.ranges.collect import RangeCollector
+from compactlib.staging.ranges.collect import RangeCollector, claim
 from compactlib.staging.ranges.cursor import RangeDiff, RangeLookup, RangeScan
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.merge import MergeBase, merge_metaranges
@@ -152,7 +152,7 @@ class CommittedRanges:
             MetaRangeNotFound: it was collected.
             BeingCollected: it is being collected at this moment.
         """
-        self._files.claim(metarange_id)
+        claim(self._files, metarange_id)
 
     def check(self, metarange_id: MetaRangeId, base: MetaRangeId | None) -> None:
         """Read a metarange that was made of `base`, and its ranges that are not `base`'s, from the store itself.
@@ -184,7 +184,7 @@ class CommittedRanges:
                 require_owner: Callable[[], object] = lambda: None) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
 
-        The protocol against racing writers is in `range_collect`.
+        The protocol against racing writers is in `collect`.
 
         Args:
             live: gives every metarange that a commit or a branch record names, as it is at the time of the call. It
@@ -197,7 +197,7 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """
-        return RangeCollector(self._files, self._clock, live, grace_seconds, budget, require_owner).run()
+        return RangeCollector(self._files, self._clock, live, grace_seconds, budget or Budget(), require_owner).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
         """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.

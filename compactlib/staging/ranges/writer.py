@@ -11,6 +11,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.staging.errors import UnsortedKeys
+from compactlib.staging.ranges.collect import confirm
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import Rows
@@ -31,12 +32,12 @@ class ClosedRange:
     Attributes:
         entry: the range.
         is_new: whether it had to be written.
-        was_there: whether its file was there before, and no base keeps it.
+        is_elsewhere: whether another metarange has it, which no base keeps.
     """
 
     entry: RangeEntry
     is_new: bool = False
-    was_there: bool = False
+    is_elsewhere: bool = False
 
 
 class RangeWriter:
@@ -55,8 +56,6 @@ class RangeWriter:
                  background: Executor | None = None, *, elsewhere: Set[RangeId] = frozenset()) -> None:
         self._elsewhere = elsewhere
         self._files = files
-        # Of ranges that others have written, `adopt` cannot say what had been collected by then.
-        self._collections = files.collections
         self._rule = rule
         self._known = known
         self._budget = budget
@@ -101,8 +100,6 @@ class RangeWriter:
             UnsortedKeys: it does not lie above all before.
         """
         self._go_on(closed.entry.min_key, closed.entry.max_key)
-        if closed.is_new:
-            self._collections = None
         self._closed.append(closed)
 
     def end(self) -> list[ClosedRange]:
@@ -124,11 +121,9 @@ class RangeWriter:
         self.bytes_written = sum(each.entry.size_bytes for each in new)
         metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in closed)).encode()
         if metarange_id != base_id:
-            written = {self._files.path_of_range(each.entry.range_id): each.was_there
-                       for each in closed if each.is_new or each.was_there}
-            there = self._files.write_metarange(metarange_id, data)
-            self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there},
-                                before=self._collections)
+            self._files.write_metarange(metarange_id, data)
+            confirm(self._files, [*(self._files.path_of_range(each.entry.range_id) for each in closed
+                                    if each.is_new or each.is_elsewhere), self._files.path_of_metarange(metarange_id)])
         return metarange_id
 
     def abandon(self) -> None:
@@ -161,9 +156,10 @@ class RangeWriter:
             return ClosedRange(entry)
         if range_id in self._elsewhere:
             self._files.mark_reuse(range_id)
-            return ClosedRange(entry, was_there=True)
+            return ClosedRange(entry, is_elsewhere=True)
         self._budget.spend(entry.size_bytes)
-        return ClosedRange(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
+        self._files.write_range(range_id, rows)
+        return ClosedRange(entry, is_new=True)
 
 
 def _places(run: Rows, keys: list[bytes]) -> list[int]:

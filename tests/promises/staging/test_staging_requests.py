@@ -26,8 +26,8 @@ def sealed_key(world: World, branch: Branch) -> object:
     return branch.get(b"a")
 
 
-def thousand_keys(world: World, branch: Branch) -> object:
-    return branch.put_many({b"%04d" % number: b"1" for number in range(1000)})
+def thousand_keys(world: World, branch: Branch) -> None:
+    branch.put_many({b"%04d" % number: b"1" for number in range(1000)})
 
 
 def commit_of_one_key(world: World, branch: Branch) -> object:
@@ -42,8 +42,8 @@ def compaction_of_one_key(world: World, branch: Branch) -> object:
     return world.repo.compact(policy=NOW)
 
 
-def conditional_put(world: World, branch: Branch) -> object:
-    return branch.put_if(b"new", b"2", None)
+def conditional_put(world: World, branch: Branch) -> None:
+    branch.put_if(b"new", b"2", None)
 
 
 def idle_reclaim(world: World, branch: Branch) -> object:
