@@ -79,16 +79,8 @@ class BranchStore:
     """The branch records of one repository. Threads may share it.
 
     Every method raises what the key-value store raises, `CorruptData` for a damaged record and `Unsupported` for one of
-    a newer release.
-
-    Args:
-        store: where.
-        partition: the repository's.
-        tokens: writes the marks of dropped tokens.
-        retries: how often to try, and how long to wait in between.
-        clock: waits.
-        random: draws the waits.
-        activity: notes each record that is written, and branches that are not there.
+    a newer release. A change raises `BranchNotFound`; `TooManyTries` if others were faster too many times;
+    `OutcomeUnknown` if a try got no answer, and its outcome could not be seen. It notifies `activity`.
     """
 
     def __init__(self, store: KVStore, partition: bytes, tokens: StagingTokens, retries: Retries, clock: Clock,
@@ -107,12 +99,7 @@ class BranchStore:
         return self._retries.paced(self._clock, self._random)
 
     def read(self, branch: str) -> FoundBranch:
-        """Return the record of a branch, as it is now. One read.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            InvalidInput: it is no name of a branch.
-        """
+        """Return the record of a branch, as it is now, or raise `BranchNotFound`. One read."""
         return self.found_in(branch, get_many(self._store, [self.cell(branch)]))
 
     def cell(self, branch: str) -> Address:
@@ -122,12 +109,7 @@ class BranchStore:
     # --- changes
 
     def create(self, branch: str, record: BranchRecord) -> None:
-        """Write the first record of a branch. A read and a write.
-
-        Raises:
-            BranchExists: there is a branch of this name.
-            OutcomeUnknown: no answer came, and the outcome of the write cannot be seen.
-        """
+        """Write the first record of a branch, or raise `BranchExists`. A read and a write."""
         cell = self.cell(branch)
 
         def decide(cells: Found) -> Swap[None]:
@@ -148,13 +130,7 @@ class BranchStore:
             operation: for errors.
             idempotent: whether `change` may be made twice, or recognizes what it has made of a record (a token, a
                 commit): then it is retried where the outcome of an unanswered write cannot be known.
-            also: what is done in the same step.
-
-        Raises:
-            BranchNotFound: there is no such branch, or no longer.
-            PredicateFailed: a condition of `also` does not hold.
-            TooManyTries: others were faster too many times.
-            OutcomeUnknown: a try got no answer, and its outcome could not be seen.
+            also: what is done in the same step; `PredicateFailed` is raised if a condition of it does not hold.
         """
         def decide(found: FoundBranch, _: Found) -> Swap[BranchUpdate]:
             record = change(found.record)
@@ -169,17 +145,9 @@ class BranchStore:
         return done
 
     def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> None:
-        """Delete the record of a branch, and mark its tokens, in one step.
-
-        Args:
-            branch: which branch.
-            expected: is asked about the record that will be deleted; what it raises ends the call.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            TooManyTries: others were faster too many times.
-            OutcomeUnknown: a try got no answer, and its outcome could not be seen. If the branch has another
-                record then, it may have been made anew, and is left alone.
+        """Delete the record of a branch, and mark its tokens, in one step. What `expected` raises, given the record,
+        ends the call. If the branch has another record after a try that got no answer, it may have been made anew, and
+        is left alone.
         """
         def decide(found: FoundBranch, _: Found) -> Swap[None]:
             expected(found.record)
@@ -192,9 +160,6 @@ class BranchStore:
              may_repeat: bool = False, also_read: Sequence[Address] = (), judge: Judge[T] | None = None) -> T:
         """Write what `decide` makes of a branch and of other keys, if all are still the same then; see
         `compactlib.kv.cell.swap`.
-
-        Raises:
-            BranchNotFound, TooManyTries, OutcomeUnknown: as `update`.
         """
         def guarded(cells: Found) -> Swap[T]:
             found = self.found_in(branch, cells)
@@ -221,13 +186,8 @@ class BranchStore:
         """Invalidate updates in flight: rewrite each record, so that compare-and-sets begun earlier fail.
 
         One write for many, where the store takes them and none is changed at that moment; else one each. A branch that
-        another writer changed or deleted since it was listed needs no write.
-
-        Returns:
-            The branches as they are then; those that are gone are left out.
-
-        Raises:
-            OutcomeUnknown: no answer came, and the outcome of a write cannot be seen.
+        another writer changed or deleted since it was listed needs no write. Returns the branches as they are then;
+        those that are gone are left out.
         """
         waiting = iter(listed)
         while part := list(islice(waiting, min(_BATCH, max(1, self._store.limits.max_transact // 2)))):

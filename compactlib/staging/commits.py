@@ -101,13 +101,7 @@ def decode_commit(data: bytes, place: str) -> Commit:
 
 
 class CommitStore:
-    """The commits of one repository. Threads may share it.
-
-    Args:
-        store: where.
-        partition: the repository's.
-        random: draws nonces.
-    """
+    """The commits of one repository. Threads may share it."""
 
     def __init__(self, store: KVStore, partition: bytes, random: random.Random) -> None:
         self._store = store
@@ -115,24 +109,17 @@ class CommitStore:
         self._random = random
         self._cache: Lru[CommitId, Commit] = Lru(max_entries=_CACHED)
 
-    def make(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
-             metadata: Mapping[str, str] | None, created_at: float) -> Commit:
-        """A commit on top of its parents, not yet stored. Reads the parents.
-
-        Raises:
-            CommitNotFound: a parent does not exist.
-        """
-        generation = 1 + max((self.get(parent).generation for parent in parents), default=0)
-        return Commit(metarange_id=metarange_id, parents=parents, generation=generation, message=message,
-                      metadata=dict(metadata or {}), created_at=created_at,
-                      nonce=f"{self._random.getrandbits(64):016x}")
-
-    def store(self, commit: Commit) -> CommitId:
-        """Store a commit; storing it again does nothing. One write.
+    def add(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
+            metadata: Mapping[str, str] | None, created_at: float) -> CommitId:
+        """Store a commit on top of its parents. Reads the parents; one write.
 
         Raises:
             InvalidInput: message or metadata are not text.
         """
+        commit = Commit(
+            metarange_id=metarange_id, parents=parents, message=message, metadata=dict(metadata or {}),
+            generation=1 + max((self.get(parent).generation for parent in parents), default=0), created_at=created_at,
+            nonce=f"{self._random.getrandbits(64):016x}")
         data = encode_commit(commit)
         commit_id = CommitId(hashlib.sha256(data).hexdigest())
         self._store.set(self._partition, commit_key(commit_id), data)
@@ -140,12 +127,7 @@ class CommitStore:
         return commit_id
 
     def get(self, commit_id: CommitId) -> Commit:
-        """A commit. One read, or none if it was read before.
-
-        Raises:
-            CommitNotFound: there is none of this id.
-            CorruptData: it is damaged.
-        """
+        """A commit, or `CommitNotFound`. One read, or none if it was read before."""
         cached = self._cache.get(commit_id)
         if cached is not None:
             return cached
@@ -188,11 +170,7 @@ class CommitStore:
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
 
     def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
-        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits.
-
-        Raises:
-            CommitNotFound, CorruptData: as `get`.
-        """
+        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits."""
         waiting, seen = list(heads), set(heads)
         if not waiting:
             return
@@ -259,11 +237,7 @@ class CommitStore:
         return base
 
     def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
-        """The commit of a stored form, if it is the one of this id.
-
-        Raises:
-            CorruptData, Unsupported: it is not, or cannot be read.
-        """
+        """The commit of a stored form; `CorruptData` if it is not the one of this id."""
         place = f"key {key!r} of partition {self._partition!r}"
         commit = decode_commit(data, place)
         digest = hashlib.sha256(data).hexdigest()

@@ -28,22 +28,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StagingContext:
-    """The stores and tools of one repository; holds no state of its own.
-
-    Attributes:
-        repository: its name.
-        store: the key-value store.
-        committed: ranges and metaranges.
-        branches: branch records.
-        commits: commits.
-        tokens: staged entries.
-        owner: whose the ranges are.
-        options: limits and numbers of tries.
-        clock: time.
-        rng: randomness; must not repeat in any process.
-        activity: what happens on branches, for the sensor and the observer.
-        observer: notified of what an operator may want to know.
-    """
+    """The stores and tools of one repository; holds no state of its own."""
 
     repository: str
     store: KVStore
@@ -61,11 +46,7 @@ class StagingContext:
     @classmethod
     def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
              rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
-        """The context of a repository over its two stores.
-
-        Raises:
-            InvalidInput: it is no name of a repository.
-        """
+        """The context of a repository over its two stores."""
         partition = repository_partition(repository)
         activity = Activity(repository, observer, sensor)
         tokens = StagingTokens(store, partition, rng, clock)
@@ -77,12 +58,7 @@ class StagingContext:
 
     def resolve(self, ref: str) -> CommitId | None:
         """The commit that a reference stands for now: a commit id for itself, a branch's name for its HEAD, `None` if
-        the branch has no commit yet.
-
-        Raises:
-            CommitNotFound: there is no such commit.
-            BranchNotFound: there is no such branch.
-            InvalidInput: it is neither a commit id nor a name of a branch.
+        the branch has no commit yet. Raises `CommitNotFound`, `BranchNotFound`, or `InvalidInput` for neither.
         """
         if is_commit_id(ref):
             self.commits.get(CommitId(ref))
@@ -103,11 +79,7 @@ class StagingContext:
         does.
 
         A commit that no branch reaches is garbage after a while: its ranges are collected, and the commit itself stays.
-        A branch's HEAD may be one a moment later, so it is claimed too.
-
-        Raises:
-            MetaRangeNotFound: the records of the commit were collected.
-            BeingCollected: they are being collected at this moment.
+        A branch's HEAD may be one a moment later, so it is claimed too. Raises `MetaRangeNotFound` or `BeingCollected`.
         """
         commit_id = self.resolve(ref)
         metarange_id = self.commits.metarange_of(commit_id)

@@ -200,9 +200,8 @@ class _Commit:
 def _store(context: StagingContext, metarange_id: MetaRangeId, parents: Iterable[CommitId | None], message: str,
            metadata: Mapping[str, str] | None) -> CommitId:
     """Store a commit; returns its id."""
-    return context.commits.store(context.commits.make(
-        metarange_id, tuple(parent for parent in parents if parent is not None), message=message, metadata=metadata,
-        created_at=context.clock.now()))
+    return context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
+                               message=message, metadata=metadata, created_at=context.clock.now())
 
 
 # ------------------------------------------------------------------------------------------------------- other moves

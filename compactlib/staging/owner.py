@@ -107,14 +107,6 @@ class RangeOwner:
 
     Every method raises what the two stores raise, and `CorruptData` or `Unsupported` for what cannot be read.
 
-    Args:
-        store: the catalogue.
-        partition: the repository's.
-        repository: its name.
-        committed: the ranges.
-        rng: draws the repository's id; must not repeat in any process.
-        clock: dates an adoption.
-
     Attributes:
         refused: why the last question was answered with no, for people; empty if it was not.
     """

@@ -62,10 +62,8 @@ class BranchRecord:
         return head if self.compacted_metarange_id is None else self.compacted_metarange_id
 
     def sealed_with(self, token: StagingToken) -> BranchRecord:
-        """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one.
-
-        Raises:
-            TooManySealed: there are `MAX_SEALED_TOKENS` already.
+        """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one. Raises
+        `TooManySealed` if there are `MAX_SEALED_TOKENS` already.
         """
         if len(self.sealed_tokens) >= MAX_SEALED_TOKENS:
             raise TooManySealed(sealed=len(self.sealed_tokens))
@@ -123,19 +121,14 @@ _FORM: Final = StoredForm(b"CLBRANCH", _Stored)
 
 
 def encode_branch_record(record: BranchRecord) -> bytes:
-    """The stored form of a branch record. O(sealed tokens)."""
+    """The stored form of a branch record."""
     fields = attrs.asdict(record, recurse=False)
     started = fields.pop("compaction_started_at")
     return _FORM.encode(_Stored(**fields, compaction_started_at_ms=None if started is None else round(started * 1000)))
 
 
 def decode_branch_record(data: bytes, place: str) -> BranchRecord:
-    """The record of a stored form.
-
-    Raises:
-        CorruptData: the bytes are not those of a branch record, or it contradicts itself.
-        Unsupported: they were written by another release.
-    """
+    """The record of a stored form; `CorruptData` also if it contradicts itself."""
     fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
     started = fields.pop("compaction_started_at_ms")
     record = BranchRecord(**fields, compaction_started_at=None if started is None else started / 1000)

@@ -64,7 +64,7 @@ class Staged:
 
 
 def encode_staged(staged: Staged) -> bytes:
-    """The stored form of a staged entry. O(size)."""
+    """The stored form of a staged entry."""
     record = staged.record
     if record is None:
         return _ENTRY.encode(_TOMBSTONE, staged.write_id, 0)
@@ -72,12 +72,7 @@ def encode_staged(staged: Staged) -> bytes:
 
 
 def decode_staged(data: bytes, place: str) -> Staged:
-    """The entry of a stored form. O(size).
-
-    Raises:
-        CorruptData: the bytes are not those of a staged entry.
-        Unsupported: they were written by another release.
-    """
+    """The entry of a stored form; `place` is where it was read, for errors."""
     kind, write_id, identity_bytes, body = _ENTRY.decode(data, place)
     if kind == _TOMBSTONE and identity_bytes == len(body) == 0:
         return Staged(None, write_id)
@@ -124,12 +119,7 @@ class StagingTokens:
     """Staged entries of tokens, and drop marks. Threads may share it.
 
     Every method raises what the key-value store raises, and `CorruptData` or `Unsupported` for what cannot be read.
-
-    Args:
-        store: where.
-        partition: the repository's, for the marks.
-        random: draws tokens, marks and write ids; must not repeat in any process (`random.SystemRandom()`).
-        clock: dates the marks.
+    `random` must not repeat in any process (`random.SystemRandom()`).
     """
 
     def __init__(self, store: KVStore, partition: bytes, random: random.Random, clock: Clock) -> None:
@@ -208,10 +198,8 @@ class StagingTokens:
                 for cell, found in get_many(self.store, cells).items()}
 
     def set_many(self, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
-        """Write entries, whatever was there. One write for as many as it takes.
-
-        Raises:
-            OutcomeUnknown: it ended after the first of several writes.
+        """Write entries, whatever was there. One write for as many as it takes; `OutcomeUnknown` if it ended after the
+        first of several.
         """
         change_many(self.store, token_partition(token),
                     {key: encode_staged(staged) for key, staged in entries.items()})

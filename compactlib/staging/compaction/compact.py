@@ -67,12 +67,6 @@ class Compactor:
 
     Between processes the compare-and-sets of the branch's record decide; the guard only saves work that would be lost.
 
-    Args:
-        context: the repository's stores.
-        guard: of the repository.
-        policy: decides, unless another one is given.
-        stores: opens the stores of a rewrite in another process.
-
     Attributes:
         outcomes: how often a compaction ended in what: `compacted`, `skipped`, `lost_race`, `error`.
         last_error: the last exception of a host's policy or fence.
@@ -131,11 +125,7 @@ class Compactor:
             bytes_available=committed.available_bytes())
 
     def plan(self, policy: StagingPolicy | None, view: StagingView) -> StagingPlan:
-        """Return what the policy makes of a view. No request.
-
-        Raises:
-            InvalidInput: the view is of another repository, or the policy gave no choice.
-        """
+        """Return what the policy makes of a view. No request."""
         if view.repository != self._context.repository:
             raise InvalidInput(f"the view is one of repository {view.repository!r}, and this one is "
                                f"{self._context.repository!r}; take one with view()")

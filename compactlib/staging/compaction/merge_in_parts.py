@@ -239,10 +239,6 @@ def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRan
 
     Returns:
         What was read and written here, and how many ranges are the base's; the keys are not counted.
-
-    Raises:
-        UnsortedKeys: two ranges overlap.
-        BeingCollected: as for `CommittedRanges.apply`.
     """
     writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget)
     ordered = sorted(made, key=lambda closed: closed.entry.min_key)

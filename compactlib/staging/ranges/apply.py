@@ -37,11 +37,7 @@ _NONE: Final = ChangeBatch([], [], [])
 
 
 def batches_of(changes: Changes) -> Iterator[ChangeBatch]:
-    """Read changes a bounded batch at a time.
-
-    Raises:
-        UnsortedKeys, NilValue, InvalidInput: as `ChangeBatch.of`.
-    """
+    """Read changes a bounded batch at a time; each is checked, see `ChangeBatch.of`."""
     source, last = iter(changes), b""
     while batch := ChangeBatch.of(islice(source, MAX_BATCH), after=last, most_bytes=MAX_BATCH_BYTES):
         yield batch

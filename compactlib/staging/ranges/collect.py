@@ -117,18 +117,8 @@ def _doomed(files: RangeFiles, besides: Collection[str] = ()) -> set[str]:
 
 
 class RangeCollector:
-    """One collection. See `CommittedRanges.collect`, and this module's text.
-
-    Args:
-        files: what to collect.
-        clock: what "now" is; must agree with the object store's clock well within the grace period.
-        live: what is needed.
-        grace_seconds: > 0 while there are writers.
-        budget: asked before each metarange is read, and before every 1,000 files are deleted.
-        require_owner: called before every 1,000 files are deleted.
-
-    Raises:
-        InvalidInput: the grace period is negative.
+    """One collection; its arguments are those of `CommittedRanges.collect`. The clock must agree with the object
+    store's well within the grace period, which is > 0 while there are writers.
     """
 
     def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges], grace_seconds: float,

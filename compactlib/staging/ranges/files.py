@@ -35,14 +35,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 
 class RangeFiles:
-    """Reads and writes the files of one committed layer. Threads may share it.
+    """Reads and writes the files of one committed layer; arguments and errors are those of `CommittedRanges`.
 
-    Args:
-        objects: where they lie.
-        prefix: what their keys begin with, `""` or ending with a slash.
-        range_format: how new ranges are written, and the rows of all of them look in memory.
-        cache_bytes: logical bytes of ranges and metaranges to keep in memory.
-        new_name: gives each mark its name.
+    `range_format` says how new ranges are written, and how the rows of all of them look in memory.
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
@@ -56,16 +51,9 @@ class RangeFiles:
         self.new_name: Callable[[], str] = new_name
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
-        """The records of a range, checked against its id. One request unless they are cached.
+        """The records of a range, checked against its id and its metarange. One request unless they are cached.
 
-        Args:
-            entry: which range.
-            keep: whether to cache them; work that passes by once does not push out what others read often.
-
-        Raises:
-            RangeNotFound: its file is missing.
-            DamagedRange: the file does not hold the range, or not what its metarange says of it.
-            NewerFormat: a newer release wrote it.
+        Work that passes by once does not `keep` them, so that it does not push out of the cache what others read often.
         """
         held = self.cache.get(entry.range_id)
         if held is not None and not isinstance(held, MetaRange):
@@ -96,12 +84,7 @@ class RangeFiles:
         return rows if found is own else own.rows(rows.pairs(0))
 
     def format_of(self, entry: RangeEntry) -> RangeFormat:
-        """The format of a range's file. One request.
-
-        Raises:
-            RangeNotFound: its file is missing.
-            DamagedRange: it is none of a range.
-        """
+        """The format of a range's file. One request."""
         path = self.path_of_range(entry.range_id)
         return self._format_of(self._fetched(entry, path), path)
 
@@ -125,14 +108,7 @@ class RangeFiles:
         raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
 
     def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
-        """A metarange, checked against its id; `None` is an empty one under this rule.
-
-        Raises:
-            MetaRangeNotFound: its file is missing.
-            DamagedRange: the file does not hold it.
-            NewerFormat: a newer release wrote it.
-            InvalidInput: this is no id.
-        """
+        """A metarange, checked against its id; `None` is an empty one under this rule."""
         if metarange_id is None:
             return MetaRange(rule, ())
         held = self.cache.get(metarange_id)

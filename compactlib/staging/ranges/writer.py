@@ -78,10 +78,6 @@ class RangeWriter:
         Args:
             rows: their keys lie above all before.
             cut_keys: those of their keys that are cuts; others may be among them and are ignored.
-
-        Raises:
-            UnsortedKeys: the keys do not lie above those before.
-            BudgetSpent: a range was not allowed to be written.
         """
         if len(rows) == 0:
             return
@@ -94,11 +90,7 @@ class RangeWriter:
         self._open = run.part(start, len(run)) if start else run
 
     def adopt(self, closed: ClosedRange) -> None:
-        """Take over a whole range, unread: one of the base, or one that another writer made.
-
-        Raises:
-            UnsortedKeys: it does not lie above all before.
-        """
+        """Take over a whole range, unread: one of the base, or one that another writer made."""
         self._go_on(closed.entry.min_key, closed.entry.max_key)
         self._closed.append(closed)
 
@@ -110,11 +102,7 @@ class RangeWriter:
         return [each if isinstance(each, ClosedRange) else each.result() for each in self._closed]
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
-        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base.
-
-        Raises:
-            BeingCollected: a garbage collection was about to delete one of the files.
-        """
+        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base."""
         closed = self.end()
         new = [each for each in closed if each.is_new]
         self.ranges_written = len(new)
