@@ -290,7 +290,7 @@ class Branch:
 
     def record(self) -> BranchRecord:
         """What the branch is made of, as it is now. One request."""
-        return self._context.branches.read(self._name).record
+        return self._context.branches.read(self._name)
 
     def status(self) -> BranchStatus:
         """The branch in one line. One or two requests."""

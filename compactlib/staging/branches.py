@@ -22,7 +22,7 @@ from compactlib.kv import Condition, Delete, KVStore, PredicateFailed, Put, Retr
 from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Attempt, Fate, Found, Judge, Swap, swap
 from compactlib.kv.errors import TooLarge
-from compactlib.kv.store import Address, Predicate
+from compactlib.kv.store import Address
 from compactlib.staging.activity import Activity
 from compactlib.staging.errors import BeingCollected, BranchExists, BranchNotFound, TooManyTries
 from compactlib.staging.names import BRANCHES, branch_key
@@ -33,21 +33,6 @@ T = TypeVar("T")
 
 _MAX_DECODED: Final = 1000
 _BATCH: Final = 1000
-
-
-@attrs.frozen
-class FoundBranch:
-    """A branch record and the state of its cell.
-
-    Attributes:
-        branch: the branch's name.
-        record: the record.
-        predicate: of its cell in the key-value store.
-    """
-
-    branch: str
-    record: BranchRecord
-    predicate: Predicate
 
 
 @attrs.frozen
@@ -98,9 +83,9 @@ class BranchStore:
         """Yield the number of each try of one call; waits before all but the first."""
         return self._retries.paced(self._clock, self._random)
 
-    def read(self, branch: str) -> FoundBranch:
+    def read(self, branch: str) -> BranchRecord:
         """Return the record of a branch, as it is now, or raise `BranchNotFound`. One read."""
-        return self.found_in(branch, get_many(self._store, [self.cell(branch)]))
+        return self.record_in(get_many(self._store, [self.cell(branch)]), branch)
 
     def cell(self, branch: str) -> Address:
         """Return where the record of a branch is."""
@@ -132,12 +117,13 @@ class BranchStore:
                 commit): then it is retried where the outcome of an unanswered write cannot be known.
             also: what is done in the same step; `PredicateFailed` is raised if a condition of it does not hold.
         """
-        def decide(found: FoundBranch, _: Found) -> Swap[BranchUpdate]:
-            record = change(found.record)
-            if record is None or record == found.record:
-                return Swap(BranchUpdate(found.record, found.record))
-            after = attrs.evolve(record, version=found.record.version + 1)
-            return self._replaced(found, after, BranchUpdate(found.record, after), () if also is None else also(after))
+        def decide(before: BranchRecord, _: Found) -> Swap[BranchUpdate]:
+            record = change(before)
+            if record is None or record == before:
+                return Swap(BranchUpdate(before, before))
+            after = _next(record, before)
+            return self._replaced(branch, before, after, BranchUpdate(before, after),
+                                  () if also is None else also(after))
 
         done = self.swap(branch, decide, operation=operation, may_repeat=idempotent)
         if done.is_written:
@@ -149,29 +135,29 @@ class BranchStore:
         ends the call. If the branch has another record after a try that got no answer, it may have been made anew, and
         is left alone.
         """
-        def decide(found: FoundBranch, _: Found) -> Swap[None]:
-            expected(found.record)
-            return self._replaced(found, None, None, ())
+        def decide(before: BranchRecord, _: Found) -> Swap[None]:
+            expected(before)
+            return self._replaced(branch, before, None, None, ())
 
         self.swap(branch, decide, operation="delete")
         self._activity.deleted(branch)
 
-    def swap(self, branch: str, decide: Callable[[FoundBranch, Found], Swap[T]], *, operation: str,
+    def swap(self, branch: str, decide: Callable[[BranchRecord, Found], Swap[T]], *, operation: str,
              may_repeat: bool = False, also_read: Sequence[Address] = (), judge: Judge[T] | None = None) -> T:
         """Write what `decide` makes of a branch and of other keys, if all are still the same then; see
         `compactlib.kv.cell.swap`.
         """
         def guarded(cells: Found) -> Swap[T]:
-            found = self.found_in(branch, cells)
+            record = self.record_in(cells, branch)
             try:
-                wanted = decide(found, cells)
+                wanted = decide(record, cells)
             except (StorageError, SlowDown, BeingCollected):
                 raise
             except Exception:
-                self._require_unchanged(found)
+                self._require_unchanged(branch, record)
                 raise
             if not wanted.writes:
-                self._require_unchanged(found)
+                self._require_unchanged(branch, record)
             return wanted
 
         try:
@@ -182,11 +168,11 @@ class BranchStore:
                 raise
             raise TooManyTries(operation=operation, branch=branch, tries=self._retries.tries) from error
 
-    def fence(self, listed: Iterable[FoundBranch]) -> Iterator[FoundBranch]:
+    def fence(self, listed: Iterable[tuple[str, BranchRecord]]) -> Iterator[BranchRecord]:
         """Invalidate updates in flight: rewrite each record, so that compare-and-sets begun earlier fail.
 
         One write for many, where the store takes them and none is changed at that moment; else one each. A branch that
-        another writer changed or deleted since it was listed needs no write. Returns the branches as they are then;
+        another writer changed or deleted since it was listed needs no write. Returns the records as they are then;
         those that are gone are left out.
         """
         waiting = iter(listed)
@@ -198,54 +184,46 @@ class BranchStore:
                     raise
                 yield from chain.from_iterable(self._fence([each]) for each in part)
 
-    def _fence(self, listed: Sequence[FoundBranch]) -> list[FoundBranch]:
-        def decide(cells: Found) -> Swap[list[FoundBranch]]:
-            fenced: list[FoundBranch] = []
-            writes: dict[Address, bytes | None] = {}
-            for each in listed:
-                cell = self.cell(each.branch)
-                if cell not in cells:
-                    continue
-                found = self.found_in(each.branch, cells)
-                if found.record == each.record:
-                    found = attrs.evolve(found, record=attrs.evolve(found.record, version=found.record.version + 1))
-                    writes[cell] = encode_branch_record(found.record)
-                fenced.append(found)
-            return Swap(fenced, writes)
+    def _fence(self, listed: Sequence[tuple[str, BranchRecord]]) -> list[BranchRecord]:
+        def decide(cells: Found) -> Swap[list[BranchRecord]]:
+            present = {branch: self.record_in(cells, branch) for branch, _ in listed if self.cell(branch) in cells}
+            fenced = {branch: _next(record, record) for branch, record in listed if present.get(branch) == record}
+            return Swap(list((present | fenced).values()),
+                        {self.cell(branch): encode_branch_record(record) for branch, record in fenced.items()})
 
-        return self._swap([self.cell(each.branch) for each in listed], decide, "fence", may_repeat=True)
+        return self._swap([self.cell(branch) for branch, _ in listed], decide, "fence", may_repeat=True)
 
     def _swap(self, cells: Sequence[Address], decide: Callable[[Found], Swap[T]], operation: str, *,
               may_repeat: bool = False, judge: Judge[T] | None = None) -> T:
         return swap(self._store, cells, decide, operation=operation, may_repeat=may_repeat, judge=judge,
                     retries=self._retries, clock=self._clock, rng=self._random)
 
-    def _replaced(self, found: FoundBranch, after: BranchRecord | None, result: T,
+    def _replaced(self, branch: str, before: BranchRecord, after: BranchRecord | None, result: T,
                   also: Iterable[Condition | Put | Delete]) -> Swap[T]:
         kept = set[str]() if after is None else set(after.tokens)
-        dropped = [token for token in found.record.tokens if token not in kept]
+        dropped = [token for token in before.tokens if token not in kept]
         writes: dict[Address, bytes | None] = {
-            self.cell(found.branch): None if after is None else encode_branch_record(after)}
+            self.cell(branch): None if after is None else encode_branch_record(after)}
         conditions = []
-        for part in (*also, *([self._tokens.mark(found.branch, dropped)] if dropped else ())):
+        for part in (*also, *([self._tokens.mark(branch, dropped)] if dropped else ())):
             if isinstance(part, Condition):
                 conditions.append(part)
             else:
                 writes[part.partition, part.key] = part.value if isinstance(part, Put) else None
         return Swap(result, writes, conditions)
 
-    def _require_unchanged(self, found: FoundBranch) -> None:
-        if self.read(found.branch).record != found.record:
-            partition, key = self.cell(found.branch)
+    def _require_unchanged(self, branch: str, record: BranchRecord) -> None:
+        if self.read(branch) != record:
+            partition, key = self.cell(branch)
             raise PredicateFailed(partition=partition, key=key)
 
-    def found_in(self, branch: str, found: Found) -> FoundBranch:
-        """Return the record of a branch among keys that were read. No request."""
+    def record_in(self, cells: Found, branch: str) -> BranchRecord:
+        """Return the record of a branch among keys that were read, or raise `BranchNotFound`. No request."""
         cell = self.cell(branch)
-        if cell not in found:
+        if cell not in cells:
             self._activity.missed(branch)
             raise BranchNotFound(branch=branch)
-        return FoundBranch(branch, self._decode(cell[1], found[cell].value), found[cell].predicate)
+        return self._decode(cell[1], cells[cell].value)
 
     def _decode(self, key: bytes, value: bytes) -> BranchRecord:
         """Decode a record, unless its bytes are those of the last time: most operations read one record twice."""
@@ -261,13 +239,17 @@ class BranchStore:
     def _place(self, key: bytes) -> str:
         return f"key {key!r} of partition {self._partition!r}"
 
-    def list(self, prefix: str = "") -> Iterator[FoundBranch]:
-        """Return every branch, in order of the names' bytes; not one state of all, but each as it is in its turn."""
+    def list(self, prefix: str = "") -> Iterator[tuple[str, BranchRecord]]:
+        """Return every branch and its record, in order of the names' bytes; each as it is in its turn."""
         # What is not valid Unicode begins no name.
         with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
             for entry in entries:
-                yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"),
-                                  decode_branch_record(entry.value, self._place(entry.key)), entry.predicate)
+                yield (entry.key[len(BRANCHES):].decode("utf-8", "replace"),
+                       decode_branch_record(entry.value, self._place(entry.key)))
+
+
+def _next(record: BranchRecord, before: BranchRecord) -> BranchRecord:
+    return attrs.evolve(record, version=before.version + 1)
 
 
 def _by_record(attempt: Attempt[T], found: Found) -> Fate:

@@ -63,7 +63,7 @@ class StagingContext:
         if is_commit_id(ref):
             self.commits.get(CommitId(ref))
             return CommitId(ref)
-        return self.branches.read(ref).record.commit_id
+        return self.branches.read(ref).commit_id
 
     def status_of(self, branch: str, record: BranchRecord) -> BranchStatus:
         """The status of a branch record. Reads the HEAD commit."""

@@ -133,9 +133,9 @@ class _Commit:
 
     def run(self) -> CommitReport:
         branches, commits = self.context.branches, self.context.commits
-        before = branches.read(self.branch).record
+        before = branches.read(self.branch)
         # A token may look empty because a compaction took its entries away, and a cleanup came after it.
-        if not self.allow_empty and _is_clear(self.context, before) and branches.read(self.branch).record == before:
+        if not self.allow_empty and _is_clear(self.context, before) and branches.read(self.branch) == before:
             return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
         sealed = branches.update(self.branch, self._sealed, operation="commit").after
         head = branches.update(self.branch, lambda record: self._switched(record, sealed),

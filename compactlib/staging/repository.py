@@ -132,7 +132,7 @@ class Repository(Closing):
         with self._guard.use():
             self._guard.require_open()
             context, given = self._context, budget or Budget()
-            record = context.branches.read(self._name_of(branch)).record
+            record = context.branches.read(self._name_of(branch))
             counts = dict.fromkeys(record.tokens, 0)
             staged = ((token, entry) for token in record.tokens for _, entry in MergedTokens(context.tokens, [token]))
             for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
@@ -338,8 +338,8 @@ class Repository(Closing):
 
     def branches(self, prefix: str = "") -> Iterator[Branch]:
         """Every branch whose name begins so, in order of the names' bytes."""
-        for found in self._context.branches.list(prefix):
-            yield self.branch(found.branch)
+        for name, _ in self._context.branches.list(prefix):
+            yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
         """The records of a commit, or of a branch's HEAD as it is now.
@@ -378,8 +378,8 @@ class Repository(Closing):
 
     def _a_metarange(self) -> MetaRange:
         context = self.context
-        for found in context.branches.list():
-            base = found.record.compacted_metarange_id or context.commits.metarange_of(found.record.commit_id)
+        for _, record in context.branches.list():
+            base = record.base(context.commits.metarange_of(record.commit_id))
             if base is not None:
                 return context.committed.files.read_metarange(base, SplitRule())
         return MetaRange(SplitRule(), ())
@@ -389,7 +389,7 @@ class Repository(Closing):
         context = self._context
         return RepositorySurvey(
             repository=context.repository,
-            branches=tuple(context.status_of(found.branch, found.record) for found in context.branches.list()),
+            branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
             dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
 
     def _name_of(self, branch: str | Branch) -> str:

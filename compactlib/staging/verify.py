@@ -140,21 +140,21 @@ def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
     """
     owners: dict[StagingToken, str] = {}
     marked = _marked(context)
-    for found in context.branches.list():
-        record: BranchRecord | None = found.record
+    for branch, found in context.branches.list():
+        record: BranchRecord | None = found
         while record is not None and _problem(context, marked, record) is not None:
             marked = _marked(context)  # perhaps only because it moved since they were read
             problem = _problem(context, marked, record)
             if problem is None:
                 break
-            before, record = record, _present(context, found.branch)
+            before, record = record, _present(context, branch)
             if before == record:
-                yield f"branch {found.branch!r}", problem
+                yield f"branch {branch!r}", problem
                 break
         for token in () if record is None else record.tokens:
             if token in owners:
-                yield f"token {token}", f"named by {owners[token]!r} and by {found.branch!r}"
-            owners[token] = found.branch
+                yield f"token {token}", f"named by {owners[token]!r} and by {branch!r}"
+            owners[token] = branch
     for commit_id, commit in context.commits.list():
         try:
             highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
@@ -183,6 +183,6 @@ def _marked(context: StagingContext) -> Set[StagingToken]:
 
 def _present(context: StagingContext, branch: str) -> BranchRecord | None:
     try:
-        return context.branches.read(branch).record
+        return context.branches.read(branch)
     except BranchNotFound:
         return None

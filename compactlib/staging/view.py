@@ -187,21 +187,21 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
         BranchNotFound: there is no such branch.
         TooManyTries: the layers were replaced under every try.
     """
-    found = context.branches.read(branch)
+    record = context.branches.read(branch)
     for _ in context.branches.tries():
         missing: MetaRangeNotFound | RangeNotFound | None = None
         try:
-            result = read(BranchView.of(context, branch, found.record))
+            result = read(BranchView.of(context, branch, record))
             if holds(result):
                 return result
         except (MetaRangeNotFound, RangeNotFound) as error:
             missing = error
         now = context.branches.read(branch)
-        if now.record.extends(found.record):
+        if now.extends(record):
             if missing is not None:
                 raise missing
             return result
-        found = now
+        record = now
     raise TooManyTries(operation="read", branch=branch, tries=context.options.retries.tries)
 
 

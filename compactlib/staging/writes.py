@@ -28,7 +28,6 @@ from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.kv.cell import Attempt, Fate, Found, Swap, look_until_seen
 from compactlib.kv.scan import own_bytes
 from compactlib.kv.store import Exists
-from compactlib.staging.branches import FoundBranch
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
     BranchNotFound,
@@ -99,20 +98,19 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
     """
     was_taken = False
     refused: CompactlibError | None = None
-    found = context.branches.read(branch)
-    first = found.record
+    first = record = context.branches.read(branch)
     try:
         for number in context.branches.tries():
             if number > 1:
                 context.activity.retried(operation)
-                found = context.branches.read(branch)
-            refused, record = None, found.record
+                record = context.branches.read(branch)
+            refused = None
             try:
                 batch = make(BranchView.of(context, branch, record), first)
                 if batch.entries:
                     context.tokens.set_many(record.staging_token, batch.entries)
             except (MetaRangeNotFound, RangeNotFound) as error:
-                if context.branches.read(branch).record.extends(record):
+                if context.branches.read(branch).extends(record):
                     raise
                 refused = error
                 continue
@@ -126,7 +124,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
                 was_taken = True
                 now = _seen_after_write(context, branch, operation, record)
             else:
-                now = context.branches.read(branch).record
+                now = context.branches.read(branch)
             if batch.stands_on(now) == batch.stands_on(record):
                 if batch.fresh:
                     context.activity.wrote_tombstones(branch, now, batch.fresh)
@@ -145,7 +143,7 @@ def _seen_after_write(context: StagingContext, branch: str, operation: str, befo
     """Return the branch as it is now, after something was written to its token; read again and again."""
     def look() -> BranchRecord | None:
         try:
-            return context.branches.read(branch).record
+            return context.branches.read(branch)
         except BranchNotFound:
             return None
 
@@ -269,19 +267,19 @@ def _write_conditionally(context: StagingContext, branch: str, key: bytes, decid
 
 def _try_conditionally(context: StagingContext, branch: str, key: bytes, decide: Decide, operation: str,
                        ) -> BranchRecord:
-    token, write_id = context.branches.read(branch).record.staging_token, context.tokens.draw_write_id()
+    token, write_id = context.branches.read(branch).staging_token, context.tokens.draw_write_id()
     home, cell = context.branches.cell(branch), (token_partition(token), key)
     place = f"key {key[:100]!r} of staging token {token}"
 
-    def swapped(found: FoundBranch, cells: Found) -> Swap[BranchRecord]:
-        if found.record.staging_token != token:
-            raise PredicateFailed(partition=token_partition(found.record.staging_token), key=key)
+    def swapped(branch_record: BranchRecord, cells: Found) -> Swap[BranchRecord]:
+        if branch_record.staging_token != token:
+            raise PredicateFailed(partition=token_partition(branch_record.staging_token), key=key)
         if cell in cells:
             record = decode_staged(cells[cell].value, place).record
         else:
-            record = BranchView.of(context, branch, found.record).find_many((key,), first_layer=1)[key].record
+            record = BranchView.of(context, branch, branch_record).find_many((key,), first_layer=1)[key].record
         staged = decide(record)
-        return Swap(found.record, {} if staged is None else {
+        return Swap(branch_record, {} if staged is None else {
             cell: encode_staged(attrs.evolve(staged, write_id=write_id))})
 
     def judge(attempt: Attempt[BranchRecord], cells: Found) -> Fate:
@@ -294,6 +292,6 @@ def _try_conditionally(context: StagingContext, branch: str, key: bytes, decide:
             return Fate.PENDING
         # The branch has moved on, so that the write's condition never holds again. A token that is not named any more
         # may have been emptied, and then its cell says nothing.
-        return Fate.LOST if token in context.branches.found_in(branch, cells).record.tokens else Fate.UNKNOWN
+        return Fate.LOST if token in context.branches.record_in(cells, branch).tokens else Fate.UNKNOWN
 
     return context.branches.swap(branch, swapped, operation=operation, also_read=[cell], judge=judge)

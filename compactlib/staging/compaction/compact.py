@@ -242,7 +242,7 @@ class Compactor:
             self._context.committed.check(outcome.applied.metarange_id, task.base)
         except (MetaRangeNotFound, RangeNotFound):
             # Collected because the branch no longer names it? Then another writer has won.
-            if self._context.branches.read(branch).record.seals_since(sealed) is None:
+            if self._context.branches.read(branch).seals_since(sealed) is None:
                 raise _lost(branch, "the branch left the base of the compaction meanwhile") from None
             raise
         return outcome.applied

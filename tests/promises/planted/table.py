@@ -425,8 +425,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit names files that a collection takes at that moment."),
     Mistake(
         "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
-        "[self._tokens.mark(found.branch, dropped)] if dropped else ()",
-        "[self._tokens.mark(found.branch, dropped)] if False else ()",
+        "[self._tokens.mark(branch, dropped)] if dropped else ()",
+        "[self._tokens.mark(branch, dropped)] if False else ()",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
