@@ -186,7 +186,8 @@ class Compactor:
             task = CompactTokens(f"compact {self._context.repository}/{branch}", self._stores, sealed.base(head),
                                  sealed.sealed_tokens)
             applied = self._rewrite(task, branch, sealed, executor, budget, observer)
-            result = None if self._equals_head(applied, head) else applied.metarange_id
+            is_head = applied.metarange_id == (self._context.committed.empty_id if head is None else head)
+            result = None if is_head else applied.metarange_id
             report = StagingCompactionReport(branch=branch, metarange_id=result, applied=applied,
                                              sealed_before=len(sealed.sealed_tokens))
             return self._committed(report, sealed, fence)
@@ -246,15 +247,6 @@ class Compactor:
                 raise _lost(branch, "the branch left the base of the compaction meanwhile") from None
             raise
         return outcome.applied
-
-    def _equals_head(self, applied: Applied, head: MetaRangeId | None) -> bool:
-        if head is not None:
-            return applied.metarange_id == head
-        try:
-            return not self._context.committed.ranges_of(applied.metarange_id)
-        except MetaRangeNotFound as error:
-            # This one has just made it: a collection has taken it since.
-            raise BeingCollected(id=applied.metarange_id) from error
 
     def _committed(self, report: StagingCompactionReport, sealed: BranchRecord, fence: CommitFence | None,
                    ) -> StagingCompactionReport:

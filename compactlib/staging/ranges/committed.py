@@ -78,6 +78,11 @@ class CommittedRanges:
         return self._rule
 
     @property
+    def empty_id(self) -> MetaRangeId:
+        """The id of the empty set."""
+        return MetaRange(self._rule, ()).encode()[0]
+
+    @property
     def files(self) -> RangeFiles:
         """Where ranges are read and written; for those who make ranges elsewhere, on a cluster say."""
         return self._files

@@ -107,3 +107,28 @@ def test_work_without_end_leaves_nothing_behind(is_killed: bool) -> None:
         place.clock.advance(WEEK)
         repository.reclaim()
     assert place.files() <= 2, "ranges that no branch and no commit in use names are still there"
+
+
+def test_entry_written_late_into_a_cleaned_token_is_removed() -> None:
+    """A writer stands still while its token is committed and cleaned up; then it writes into it, and once more."""
+    place = Place()
+    main = place.open().create_branch("main")
+    main.put(b"a", b"1")
+    late = main.record().staging_token.encode()
+
+    def overtake(request: Request) -> None:
+        if request.changes and request.partition == late:
+            place.before = bool
+            place.open().branch("main").commit("all")
+            place.clock.advance(WEEK)
+            place.open().reclaim()
+            assert not list(place.kv.scan(late))
+
+    place.before = overtake
+    main.put(b"b", b"2")
+    assert list(place.kv.scan(late)), "it was not late"
+    place.clock.advance(WEEK)
+    repository = place.open()
+    repository.reclaim()
+    assert not list(place.kv.scan(late))
+    assert contents(repository) == {b"a": b"1", b"b": b"2"}
