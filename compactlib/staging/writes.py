@@ -6,9 +6,9 @@ before any seal, and is in whatever comes of it; one that does not may have come
 token.
 
 A delete of a key that no layer holds anything of writes nothing. But "nothing" must be true of the whole branch at one
-moment, and a tombstone that this very delete left in a token that was sealed meanwhile proves nothing. Hence: once the
-token has changed, the tombstone is written whatever is found; and an empty answer counts only if the record is the same
-afterwards. A reset of a key is a put of what HEAD has, under the same rule.
+moment, so that it counts only if the record is the same afterwards. And a tombstone in a sealed token is something: it
+may be one that this very delete left there after the token was read by a commit. A reset of a key is a put of what HEAD
+has, under the same rules.
 
 A write under a condition is one `transact`: the branch record is unchanged, the cell in the staging token is unchanged,
 the entry is put. Nothing can come in between, and of several writers one wins. An entry carries the id of its write, so
@@ -82,14 +82,14 @@ def _all_of_it(record: BranchRecord) -> object:
 
 
 def _write_until_held(context: StagingContext, branch: str, operation: str,
-                      make: Callable[[BranchView, BranchRecord], _Batch]) -> Any:
+                      make: Callable[[BranchView], _Batch]) -> Any:
     """Write a batch; again, with waits, until what it stands on was still so afterwards. Returns its result.
 
     Args:
         context: the stores.
         branch: the branch's name.
         operation: for errors and events.
-        make: given the branch as it was read last, and its record as it was read first, makes the batch.
+        make: makes the batch of the branch as it was read last.
 
     Raises:
         TooManyTries: the branch changed under every try.
@@ -98,7 +98,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
     """
     was_taken = False
     refused: CompactlibError | None = None
-    first = record = context.branches.read(branch)
+    record = context.branches.read(branch)
     try:
         for number in context.branches.tries():
             if number > 1:
@@ -106,7 +106,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
                 record = context.branches.read(branch)
             refused = None
             try:
-                batch = make(BranchView.of(context, branch, record), first)
+                batch = make(BranchView.of(context, branch, record))
                 if batch.entries:
                     context.tokens.set_many(record.staging_token, batch.entries)
             except (MetaRangeNotFound, RangeNotFound) as error:
@@ -170,7 +170,7 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
     for key in items:
         check_key(key)
     batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _token)
-    _write_until_held(context, branch, "put", lambda view, first: batch)
+    _write_until_held(context, branch, "put", lambda view: batch)
 
 
 def _record_of(data: bytes) -> Record:
@@ -185,11 +185,8 @@ def _record_of(data: bytes) -> Record:
 def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> None:
     """Delete keys; see `Branch.delete_many`."""
     wanted = checked_keys(keys)
-    everything = dict.fromkeys(wanted, Staged(None))
 
-    def make(view: BranchView, first: BranchRecord) -> _Batch:
-        if view.record.staging_token != first.staging_token:
-            return _Batch(everything, _token, len(wanted))
+    def make(view: BranchView) -> _Batch:
         places = view.find_many(wanted)
         hidden = [key for key, place in places.items() if place.layer is not None]
         known = sum(place.in_staging_token and place.record is None for place in places.values())
@@ -203,12 +200,10 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetReport:
     """Make one key what it is in HEAD; see `Branch.reset_key`."""
     check_key(key)
 
-    def make(view: BranchView, first: BranchRecord) -> _Batch:
+    def make(view: BranchView) -> _Batch:
         place, committed = view.find_staged((key,))[key], context.committed
         head = committed.get(view.head, key)
-        is_written = _token_and_head(view.record) != _token_and_head(first) or place.layer is not None or (
-            view.base != view.head and committed.get(view.base, key) != head)
-        if not is_written:
+        if place.layer is None and (view.base == view.head or committed.get(view.base, key) == head):
             return _Batch({}, _all_of_it, result=ResetReport(why="the key is what it is in HEAD"))
         is_fresh = head is None and not (place.in_staging_token and place.record is None)
         return _Batch({key: Staged(head)}, _token_and_head, int(is_fresh),
