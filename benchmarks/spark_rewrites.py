@@ -249,7 +249,7 @@ class StoresInFolder:
         return f"{self.folder}/tokens.sqlite"
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+    def __call__(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
         with contextlib.closing(SqliteStore(self.tokens_path)) as store:
             tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
             yield tokens, self.committed()
