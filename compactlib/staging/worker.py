@@ -7,6 +7,7 @@ What fails, and what a policy does not want now, is put off with a growing delay
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -67,7 +68,8 @@ class StagingWorker:
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
         reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
-        surveys: whether it begins by showing the sensor what earlier processes left on each branch; see `survey`.
+        surveys: whether it begins by showing the sensor what earlier processes left on each branch. Reads the staged
+            entries of each, up to `max_scanned`.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
         observer: notified of branches that are taken up and of work that failed; the repositories' own are notified of
@@ -98,7 +100,6 @@ class StagingWorker:
         self._last_error: BaseException | None = None
         self._done = 0
         self._lent: Budget | None = None  # of the work under way
-        self._is_working = False
         self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
                                         clock=self._clock)
         for repository in repositories:
@@ -175,27 +176,6 @@ class StagingWorker:
             self._lent.cancel()
         self._service.stop(wait_seconds=wait_seconds)
 
-    def wait_until_idle(self, seconds: float = 60.0) -> None:
-        """Return when nothing is due; what was put off is not waited for.
-
-        Raises:
-            Busy: that has not come in `seconds`.
-        """
-        clock = SystemClock()
-        end = clock.monotonic() + seconds
-        while self._due() or self._is_working:
-            if clock.monotonic() > end:
-                raise Busy(f"the worker has work left after {seconds:g} seconds; wait longer, or see status()")
-            self._service.wake()
-            clock.sleep(0.01)
-
-    def survey(self) -> int:
-        """Show the sensor what earlier processes left on each branch; returns how many branches there are.
-
-        It does so by itself at its start (`surveys`). Reads the staged entries of each, up to `max_scanned`.
-        """
-        return sum(self._survey(upkeep.repository, None) for upkeep in tuple(self._upkeep.values()))
-
     def status(self) -> Table:
         """Return a table with a row for each branch to be compacted, and one for each repository."""
         now = self._clock.monotonic()
@@ -218,24 +198,20 @@ class StagingWorker:
 
     def _turn(self, budget: Budget) -> None:
         """Do all that is due, one after the other."""
-        self._is_working = True
-        try:
-            for work in self._due():
-                budget.check()
-                self._lent = lent = (budget if self._budget is None else self._budget).child()
-                if budget.cancelled:
-                    return  # stopped just now, before the budget was known
-                work(lent)
-                if lent.cancelled:
-                    return
-                self._done += 1
-        finally:
-            self._is_working = False
+        for work in self._due():
+            budget.check()
+            self._lent = lent = (budget if self._budget is None else self._budget).child()
+            if budget.cancelled:
+                return  # stopped just now, before the budget was known
+            work(lent)
+            if lent.cancelled:
+                return
+            self._done += 1
 
     def _due(self) -> list[Callable[[Budget], object]]:
         now, upkeep = self._clock.monotonic(), list(self._upkeep.values())
         return [
-            *(partial(self._survey_one, each) for each in upkeep
+            *(partial(self._survey, each) for each in upkeep
               if each.survey_at is not None and each.survey_at <= now),
             *(partial(self._compact, trigger) for trigger in self._wanted()),
             *(partial(self._reclaim, each) for each in upkeep
@@ -288,23 +264,20 @@ class StagingWorker:
         upkeep.reclaim_at = self._clock.monotonic() + (
             min(wait, _growing(upkeep.failures)) if upkeep.failures else wait)
 
-    def _survey_one(self, upkeep: _Upkeep, budget: Budget) -> None:
-        if self._attempt(f"a survey of {upkeep.repository.name!r}", lambda: self._survey(upkeep.repository, budget)):
+    def _survey(self, upkeep: _Upkeep, budget: Budget) -> None:
+        repository = upkeep.repository
+
+        def survey() -> None:
+            for branch in repository.branches():
+                with contextlib.suppress(BranchNotFound):
+                    record, tombstones = repository.tombstones(branch=branch, budget=budget)
+                    self.sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
+
+        if self._attempt(f"a survey of {repository.name!r}", survey):
             upkeep.survey_at, upkeep.failures = None, 0
         else:
             upkeep.failures += 1
             upkeep.survey_at = self._clock.monotonic() + _growing(upkeep.failures)
-
-    def _survey(self, repository: Repository, budget: Budget | None) -> int:
-        count = 0
-        for branch in repository.branches():
-            try:
-                record, tombstones = repository.tombstones(branch=branch, budget=budget)
-            except BranchNotFound:
-                continue
-            count += 1
-            self.sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
-        return count
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
         """Do a piece of work; returns whether it succeeded. That others are at it, or that a budget ran out, is no
