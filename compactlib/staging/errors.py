@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar, dataclass_transform
+
+import attrs
 
 from compactlib.errors import (
     Busy,
@@ -18,16 +20,18 @@ from compactlib.errors import (
 from compactlib.files.record_frame import other_version
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 class _OfFields(CompactlibError):
     """An error that is given its fields by name, and whose message is made of them; long keys are cut in it."""
 
     message: ClassVar[str]
 
-    def __init__(self, **fields: Any) -> None:
-        shown = {name: value[:100] if isinstance(value, bytes) else value for name, value in fields.items()}
+    def __init_subclass__(cls) -> None:
+        attrs.define(cls, slots=False, eq=False, repr=False, auto_exc=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        shown = {name: value[:100] if isinstance(value, bytes) else value for name, value in vars(self).items()}
         super().__init__(self.message.format(**shown))
-        for name, value in fields.items():
-            setattr(self, name, value)
 
 
 # ------------------------------------------------------------------------------------------- the committed layer
