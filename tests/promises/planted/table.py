@@ -10,6 +10,8 @@ from tests.promises.planted.plant import Mistake
 KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
 LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any_loss"
 SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
+LEFTOVERS = "tests/promises/staging/test_staging_leftovers.py::"
+PAIRS = "tests/promises/staging/test_staging_interleavings.py::test_every_pair_of_operations"
 TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
 TRUNCATED_STORE = "tests/promises/raftlog/test_raftlog_truncation.py::test_cut_of_a_store_survives_a_power_failure"
 RECEIVED = "tests/promises/raftlog/test_raftlog_received_snapshots.py::"
@@ -406,15 +408,15 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
-        "staging-collected-commit-kept", "compactlib/staging/commit.py",
+        "staging-collected-commit-kept", "compactlib/staging/head.py",
         "            self.context.committed.claim(built.applied.metarange_id)\n",
         "            pass\n",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/commit.py",
-        "else record.sealed_with(context.tokens.draw())\n",
-        "else attrs.evolve(record, staging_token=context.tokens.draw())\n",
+        "staging-seal-loses-the-token", "compactlib/staging/head.py",
+        "else record.sealed_with(tokens.draw())\n",
+        "else attrs.evolve(record, staging_token=tokens.draw())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
@@ -425,8 +427,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit names files that a collection takes at that moment."),
     Mistake(
         "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
-        "[self._tokens.mark(found.branch, dropped)] if dropped else ()",
-        "[self._tokens.mark(found.branch, dropped)] if False else ()",
+        "[self._tokens.mark(branch, dropped)] if dropped else ()",
+        "[self._tokens.mark(branch, dropped)] if False else ()",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
@@ -435,6 +437,57 @@ MISTAKES: Sequence[Mistake] = (
         "if True:",
         ("tests/promises/staging/test_staging_interleavings.py",),
         "A cleanup empties the token of a reset that is then acknowledged."),
+    Mistake(
+        "staging-late-write-unmarked", "compactlib/staging/writes.py",
+        "            context.tokens.mark_late(branch, before.staging_token)\n",
+        "            pass\n",
+        (LEFTOVERS + "test_entry_written_late_into_a_cleaned_token_is_removed",),
+        "Entries that came late into a token that was cleaned up stay for ever."),
+    Mistake(
+        "staging-branch-of-collected-commit", "compactlib/staging/repository.py",
+        "                context.committed.claim(metarange_id)\n",
+        "                pass\n",
+        (LEFTOVERS + "test_branch_that_is_made_too_late_of_a_collected_commit_is_refused",),
+        "A branch names a commit whose files a collection has taken."),
+    Mistake(
+        "staging-compaction-of-collected-files", "compactlib/staging/compaction/compact.py",
+        "                    self._context.committed.claim(result)\n",
+        "                    pass\n",
+        (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
+        "A compaction that stood still names files that a collection has taken."),
+    Mistake(
+        "staging-confirms-nothing", "compactlib/staging/ranges/collect.py",
+        "if id_ in doomed or not files.is_there(path):",
+        "if id_ in doomed:",
+        ("tests/staging/committed/test_committed_collect.py::"
+         "test_a_collection_at_every_step_of_a_writer_loses_nothing",),
+        "A metarange names a range that a collection has deleted in between."),
+    Mistake(
+        "staging-built-on-another-head", "compactlib/staging/record.py",
+        "        if (self.commit_id != older.commit_id or self.compacted_metarange_id",
+        "        if (self.compacted_metarange_id",
+        ("tests/promises/staging/test_vectors_branch.py::"
+         "test_two_empty_commits_at_once_are_both_in_the_history",),
+        "A commit that another one made meanwhile is lost from the history."),
+    Mistake(
+        "staging-seal-of-an-outdated-plan", "compactlib/staging/compaction/compact.py",
+        "            if changed:\n                return None\n            if len(record",
+        "            if len(record",
+        ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),
+        "A plan that is refused as outdated has sealed a token."),
+    Mistake(
+        "staging-put-held-whatever", "compactlib/staging/writes.py",
+        "            if batch.stands_on(now) == batch.stands_on(record):",
+        "            if True:",
+        (PAIRS,),
+        "A write into a token that a commit has read is acknowledged, and lost."),
+    Mistake(
+        "staging-nothing-to-do-unchecked", "compactlib/staging/branches.py",
+        "            if not wanted.writes:\n                self._require_unchanged(branch, record)\n",
+        "",
+        ("tests/promises/staging/test_staging_interleavings.py::"
+         "test_an_operation_against_a_rewrite_and_the_cleanup_after_it",),
+        "A reset finds nothing in a token that was emptied meanwhile, and does nothing."),
     Mistake(
         "staging-crossed-base-takes-one", "compactlib/staging/ranges/merge.py",
         "    return other if _agree(one, before) else ()\n",
