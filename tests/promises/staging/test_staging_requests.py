@@ -66,7 +66,7 @@ def test_operation_takes_few_requests(work: Work, most: dict[str, int]) -> None:
         world.clean()
     world.store.operations.clear()
     work(world, branch)
-    found = Counter(each.name for each in world.store.operations)
+    found = Counter(each.kind for each in world.store.operations)
     found["changes"] = sum(each.changes for each in world.store.operations)
     found["tokens"] = sum(each.partition.startswith(b"stg-") and not each.changes for each in world.store.operations)
     assert {name: found[name] for name in most if found[name] > most[name]} == {}, found
