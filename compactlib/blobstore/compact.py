@@ -25,18 +25,16 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.columns import EntryColumns
-from compactlib.blobstore.contents import LogSegment, LogSnapshot
-from compactlib.blobstore.copying_task import CopyRecords, check_output
+from compactlib.blobstore.contents import LogContents, LogSegment
+from compactlib.blobstore.copying_task import CopyRecords
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
+from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.index_file import part_bytes, write_part
-from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, LeftSegment, PlannedSegment, plan_for
@@ -50,10 +48,11 @@ from compactlib.blobstore.report import (
     TOMBSTONES_GONE,
     BlobCompactionReport,
 )
+from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
 from compactlib.blobstore.statistics import view_of
-from compactlib.blobstore.survivors import OutputPlan, Place, Survivors, choose_survivors
+from compactlib.blobstore.survivors import Place, Survivors, choose_survivors
 from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
 from compactlib.blobstore.values import IndexEntry, milliseconds
 from compactlib.blobstore.view import BlobPolicy, BlobView
@@ -161,11 +160,11 @@ class Compactor:
 
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """Return the store as a policy sees it now. Reads the whole index once."""
-        log, snapshot = self._log, self._log.snapshot()
-        found = view_of(snapshot, name=self._name, descriptor=log.descriptor, config=log.config,
-                        policy=self.policy if policy is None else policy, now=log.clock.now(), rules=self.purge,
-                        damaged=self.damaged, last_full_ms=log.lists.known.last_full_ms,
-                        check=(budget or Budget()).check)
+        log = self._log
+        found = view_of(log.snapshot(), name=self._name, descriptor=log.descriptor, config=log.config,
+                        policy=self.policy if policy is None else policy, now=log.clock.now(),
+                        eligible=frozenset(log.eligible()), rules=self.purge, damaged=self.damaged,
+                        last_full_ms=log.lists.known.last_full_ms, check=(budget or Budget()).check)
         log.guard.require_open()
         return found
 
@@ -224,7 +223,7 @@ class Compactor:
         log = self._log
         if plan.kind == "full" and log.config.close_active_segment and log.free_segments:
             with log.guard.lock, contextlib.suppress(StoreFull):
-                if len(log.contents.open) or log.contents.active.index:
+                if log.contents.active.records:
                     log.roll()
             plan = self.plan(self.view(policy, budget), policy)
         return plan
@@ -232,10 +231,10 @@ class Compactor:
     def _carry_out(self, done: _Progress) -> Generator[Copying, Mapping[str, RewriteOutcome], None]:
         log, plan = self._log, done.plan
         done.why = plan.why if plan.is_empty else ""
-        eligible = frozenset(log.snapshot().eligible())
+        eligible = frozenset(log.eligible())
         for name in plan.names:
             if name not in eligible:
-                why = "is active, or the journal reaches it" if log.has(name) else "is not in the log"
+                why = "is active, or the journal reaches it" if log.contents.has(name) else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {self._name} {why}; make a new plan")
         room = self._room()
         if room is not None and plan.bytes_needed > room:
@@ -253,11 +252,11 @@ class Compactor:
                 if room is not None and needed > room:
                     done.why = self._no_room(needed, room)
                     break
-                every = [CopyRecords.of(log.folder, log.descriptor.header(output.name), output, log.files)
+                every = [CopyRecords(name=f"{log.folder} {output.name}", folder=log.folder, picked=output.picked,
+                                     header=log.descriptor.header(output.name), files=log.files)
                          for output in survivors.outputs]
                 outcomes = (yield Copying(every, done.budget, done.observer)) if every else {}
-                tasks = {task.name: task for task in every}
-                files = self._copied(outcomes, tasks, done.budget)
+                files = self._copied(survivors, [outcomes[task.name] for task in every], done.budget)
                 published = self._publish(survivors, files, done.budget)
                 try:
                     is_committed = self._commit(survivors, published, done,
@@ -337,9 +336,9 @@ class Compactor:
         rules = self._rules(done)
         while True:
             sources = [*([carried] if carried is not None else []), *waiting[:count]]
-            found = choose_survivors(snapshot, sources, rules, place=self._place,
-                                     retention_ms=milliseconds(log.config.deleted_retention_seconds),
-                                     check=done.budget.check)
+            found = choose_survivors(snapshot, sources, rules, segment_bytes=log.descriptor.segment_bytes,
+                                     place=self._place, check=done.budget.check,
+                                     retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
             if count > 1:
@@ -356,47 +355,46 @@ class Compactor:
 
     # -- checking and publishing what was copied
 
-    def _copied(self, outcomes: Mapping[str, RewriteOutcome], tasks: Mapping[str, CopyRecords], budget: Budget,
-                ) -> dict[SegmentName, str]:
-        """Check what became of the tasks; return the file of each output."""
-        failures: dict[str, CompactlibError] = {}
-        files: dict[SegmentName, str] = {}
-        for name, task in tasks.items():
-            outcome = outcomes[name]
+    def _copied(self, survivors: Survivors, outcomes: Sequence[RewriteOutcome], budget: Budget) -> list[str]:
+        """Check what became of the tasks, which may have run in another process; return the file of each output."""
+        log, failures, files = self._log, list[CompactlibError](), list[str]()
+        for output, outcome in zip(survivors.outputs, outcomes, strict=True):
             try:
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
-                path = outcome.files[0].path
-                files[task.header.name] = path
-                check_output(path, task, budget)
+                files.append(outcome.files[0].path)
+                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,
+                              output.sequences, budget.check)
             except CompactlibError as error:
-                failures[name] = error
+                failures.append(error)
         if not failures:
             return files
-        remove_names(self._log.files, self._log.folder, [os.path.basename(path) for path in files.values()])
-        sources = {source.segment for task in tasks.values() for source in task.sources}
-        for failure in failures.values():
+        remove_names(log.files, log.folder, map(os.path.basename, files))
+        for failure in failures:
             if isinstance(failure, CorruptData):
                 segment = segment_of_log_file(os.path.basename(failure.path))
-                if segment is not None and segment in sources:
+                if segment is not None and segment in survivors.sources:
                     raise _Damaged(segment, failure)
-        for failure in failures.values():
+        for failure in failures:
             self._note(failure)
             if isinstance(failure, BudgetSpent | StorageError):
                 raise failure
-        raise _StepFailed(_of_a_copy(next(iter(failures.values()))), frozenset(sources))
+        raise _StepFailed(_of_a_copy(failures[0]), survivors.sources)
 
-    def _publish(self, survivors: Survivors, files: Mapping[SegmentName, str], budget: Budget) -> list[LogSegment]:
+    def _publish(self, survivors: Survivors, files: Sequence[str], budget: Budget) -> list[LogSegment]:
         """Give the outputs their names and indexes, durably but for the indexes; they do not count yet."""
         log = self._log
-        snapshot, published = log.snapshot(), list[LogSegment]()
+        contents, published = log.contents, list[LogSegment]()
         try:
-            for output in survivors.outputs:
-                index = moved_index(snapshot, output, budget)
+            for output, file in zip(survivors.outputs, files, strict=True):
+                taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
+                         for part in source.parts if (rows := part.rows_at(picked.offsets)))
+                index = IndexPart.moved(output.name, taken, budget.check)
+                assert index.end == output.end, "the index has each record that the output gets"
                 remove_names(log.files, log.folder, [output.name.index_file])
                 write_part(log.files, log.folder, index, log.descriptor.incarnation)
-                log.files.rename(files[output.name], os.path.join(log.folder, output.name.log_file))
-                published.append(LogSegment(output.name, output.end, (index,)))
+                log.files.rename(file, os.path.join(log.folder, output.name.log_file))
+                published.append(LogSegment(output.name, (index,)))
             if published:
                 log.files.sync_folder(log.folder)
         except BaseException:
@@ -420,12 +418,12 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of what is new is read before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(list(_newer(before, survivors.last_sequence)), before):
+        if survivors.are_hit_by(_newer(before, survivors.last_sequence), before):
             return False
         last_full_ms = milliseconds(log.clock.now()) if is_last and done.plan.is_full else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(list(_newer(now, before.last_sequence)), now):
+            if survivors.are_hit_by(_newer(now, before.last_sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True
@@ -434,7 +432,7 @@ class Compactor:
         """Remove the sources; readers that hold one keep its bytes. Count and report the step."""
         log = self._log
         disk = {output.name: output.end + part_bytes(part) for output in survivors.outputs
-                for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.index}
+                for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.parts}
         done.steps += 1
         done.copied_bytes += survivors.copied_bytes
         done.records += sum(output.records for output in survivors.outputs)
@@ -516,13 +514,13 @@ class Compactor:
 
     def _report_levels(self, observers: Observer, plan: BlobPlan) -> None:
         """Report how full the store is, as far as the plan has counted."""
-        log, snapshot = self._log, self._log.snapshot()
-        there = {info.name: info for info in snapshot.segments}
+        log = self._log
+        there = {segment.name: segment for segment in log.contents.segments}
         seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
         dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
         self._numbers.levels(observers, StoreLevels(
             live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
-            free_bytes=log.descriptor.capacity_bytes - snapshot.used_bytes,
+            free_bytes=log.descriptor.capacity_bytes - log.used_bytes,
             capacity_bytes=log.descriptor.capacity_bytes,
             oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
                                            default=None)))
@@ -619,26 +617,6 @@ def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
     return given.child(bytes_per_second=rate)
 
 
-def moved_index(snapshot: LogSnapshot, output: OutputPlan, budget: Budget) -> IndexSegment:
-    """Return the index of an output: the entries of its records, at their new places."""
-    columns, hashes, end = EntryColumns.empty(output.name), list[int](), SEGMENT_HEADER_BYTES
-    for picked in output.picked:
-        for part in snapshot.sealed_parts(picked.segment):
-            rows = part.rows_at(picked.offsets)
-            hashed = part.hash_of_rows() if rows else ()
-            for start in range(0, len(rows), _PIECE_ROWS):
-                piece = rows[start:start + _PIECE_ROWS]
-                end = columns.take(part.columns, piece, end)
-                hashes.extend(map(hashed.__getitem__, piece))
-                budget.check()
-    assert end == output.end, "the index has each record that the output gets"
-    return IndexSegment.of_hashed(columns, SEGMENT_HEADER_BYTES, end, hashes)
-
-
-_PIECE_ROWS = 256
-"""How many index entries are moved at a stretch."""
-
-
 class _Damaged(Exception):
     """A record of a source is damaged."""
 
@@ -651,7 +629,7 @@ class _Damaged(Exception):
 class _StepFailed(Exception):
     """A task of a step failed; other steps go on."""
 
-    def __init__(self, error: CompactlibError, sources: frozenset[SegmentName]) -> None:
+    def __init__(self, error: CompactlibError, sources: Sequence[SegmentName]) -> None:
         super().__init__(str(error))
         self.error = error
         self.sources = sources
@@ -664,13 +642,12 @@ def _of_a_copy(error: CompactlibError) -> CompactlibError:
                        f"copy, which does not count: all sources stay as they are, compact again")
 
 
-def _newer(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+def _newer(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
     """Yield the entries newer than a record. They lie at the end of the log: nothing else moves records meanwhile."""
-    if snapshot.last_sequence <= sequence:
-        return
-    last = takewhile(lambda info: info.last_sequence > sequence or not info.last_sequence, reversed(snapshot.segments))
-    for info in last:
-        yield from (entry for entry in snapshot.entries_of(info.name) if entry.sequence > sequence)
+    for segment in reversed(snapshot.segments):
+        if segment.records and segment.last_sequence <= sequence:
+            break
+        yield from (entry for entry in segment.entries() if entry.sequence > sequence)
 
 
 def _moved(report: BlobCompactionReport) -> Moved:

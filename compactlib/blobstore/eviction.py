@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import attrs
 
-from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for_choice
 from compactlib.blobstore.statistics import all_lifetimes
@@ -37,7 +37,7 @@ class Eviction:
     view: BlobView
 
 
-def plan_eviction(view: BlobView, snapshot: LogSnapshot, rules: PurgeRules, segments: int, policy: BlobPolicy,
+def plan_eviction(view: BlobView, snapshot: LogContents, rules: PurgeRules, segments: int, policy: BlobPolicy,
                   now: float) -> BlobPlan | None:
     """Return the plan by which a full cache frees so many segments; `None` if nothing does. Reads the whole index."""
     lives: dict[SegmentName, list[tuple[int, int]]] = {}

@@ -15,20 +15,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogContents, LogSegment, LogSnapshot
+from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor
-from compactlib.blobstore.erasure import STATE_NAME as STATE_FILE
+from compactlib.blobstore.erasure import STATE_FILE, Erasure
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
+from compactlib.blobstore.folder import part_records
 from compactlib.blobstore.index_file import write_part
-from compactlib.blobstore.journal import Journal
 from compactlib.blobstore.layout import Layout, lay_out
-from compactlib.blobstore.load import part_records
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
     LOG_SUFFIX,
@@ -38,9 +37,8 @@ from compactlib.blobstore.names import (
     segment_of_index_file,
     segment_of_log_file,
 )
-from compactlib.blobstore.open_segments import OpenSegments
 from compactlib.blobstore.records import encode_head, encode_trailer
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, salt_of
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, OpenSegments, salt_of
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, SegmentListFile, Step
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
@@ -72,9 +70,8 @@ class Log:
         index_bytes: how long the parts of the active segment's index are in its file.
 
     Attributes:
-        guard, files, folder, config, clock, descriptor, contents, writer, lists: see above.
+        guard, files, folder, config, clock, descriptor, contents, writer, lists, next_sequence: see above.
         segments: files open for reading.
-        journal: which segments hold the newest records.
         events: what has happened under the lock, for the store to report after it.
         is_managed: whether a `CompactionManager` compacts the store.
     """
@@ -91,40 +88,36 @@ class Log:
         self.contents: LogContents = contents
         self.writer: LogWriter = writer
         self.lists: SegmentListFile = lists
+        self.next_sequence: int = next_sequence
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
-        self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.is_managed: bool = False
-        self._next_sequence = next_sequence
         self._index_bytes = index_bytes
         self._part_records = part_records(descriptor.segment_bytes)
         self._salt = salt_of(descriptor.incarnation)
         self._synced_at = clock.monotonic()
-        held = sum(len(index) for index in contents.active.index) + len(contents.open)
-        if held:
-            self.journal.append(contents.active.name, held)
         for kept in (writer, lists, self.segments):
             guard.keep(kept)
-
-    @property
-    def next_sequence(self) -> int:
-        """The number of the next record."""
-        return self._next_sequence
 
     @property
     def free_segments(self) -> int:
         """How many segments the log may have besides those that it has."""
         return max(self.descriptor.log_segments - len(self.contents.segments), 0)
 
-    def has(self, name: SegmentName) -> bool:
-        """Whether a segment is in the log now. O(log n)."""
-        return self.contents.segment(name) is not None
+    @property
+    def used_bytes(self) -> int:
+        """The used capacity: whole segments before the active one, and that one up to its end."""
+        return self.contents.used_bytes(self.descriptor.segment_bytes)
 
-    def snapshot(self) -> LogSnapshot:
+    def eligible(self) -> tuple[SegmentName, ...]:
+        """Return the segments that may be compacted now."""
+        return self.contents.eligible(self.config.journal_max_entries, self.descriptor.log_segments)
+
+    def snapshot(self) -> LogContents:
         """Return a frozen view of log and index."""
         with self.guard.lock:
             self.guard.require_open()
-            return self.contents.snapshot(self.journal.floor, self.descriptor.segment_bytes)
+            return self.contents.frozen()
 
     # -- appending, with the lock held
 
@@ -138,7 +131,7 @@ class Log:
         """
         self._make_room(draft.size)
         flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
-        entry = draft._replace(sequence=self._next_sequence, segment=self.writer.segment, offset=self.writer.end,
+        entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
                                flags=int(flags))
         head, crc = encode_head(entry, self._salt)
         pieces = (head, content, encode_trailer(crc32(content, crc)))
@@ -150,17 +143,17 @@ class Log:
             self.guard.undone()
             raise
         self.writer.keep(entry.size)
-        self._next_sequence += 1
+        self.next_sequence += 1
         now = self.clock.monotonic()
         if self.config.durability == "each" or (self.config.durability == "interval"
                                                 and now - self._synced_at >= self.config.sync_interval_seconds):
             # No reader sees a record whose write was reported as failed.
             self.writer.sync()
             self._synced_at = now
-        self.journal.append(entry.segment)
-        self.contents.open.append(entry)
+        opened = self.contents.open
+        opened.append(entry)
         self.guard.done()
-        if len(self.contents.open) >= self._part_records:
+        if len(opened.entries) >= self._part_records:
             # The record is written: what becomes of the index is no failure of it.
             with contextlib.suppress(StorageError):
                 self.seal_index()
@@ -183,15 +176,15 @@ class Log:
             StorageError: the log could not be synced, and the store is closed.
         """
         contents = self.contents
-        if not len(contents.open) and contents.open.end == contents.active.end:
+        if contents.open.end == contents.active.sealed_end:
             return
         self.sync()
         part = contents.open.sealed(contents.key)
         try:
             self._index_bytes = write_part(self.files, self.folder, part, contents.key, self._index_bytes)
         except StorageError as error:
-            self.events.append(("blobstore_index_not_written", {"folder": self.folder, "index": str(part.place),
-                                                                "error": str(error)}))
+            self.events.append(("blobstore_index_not_written", {
+                "folder": self.folder, "index": f"{part.segment}:{part.start}", "error": str(error)}))
         self.contents = contents.sealed_open(part)
 
     def roll(self, wanted_bytes: int = 0) -> None:
@@ -207,10 +200,10 @@ class Log:
         self.lists.make_ready()
         self.seal_index()
         name = self.writer.segment.next_position
-        contents = self.contents.with_segment(name)
+        contents = self.contents.with_next(name)
         self.guard.begin("the beginning of a segment")
         try:
-            self.writer.roll(self.descriptor.header(name, self._next_sequence))
+            self.writer.roll(self.descriptor.header(name, self.next_sequence))
         except StorageError:
             self.guard.undone()
             raise
@@ -222,7 +215,7 @@ class Log:
     def _gates(self) -> str:
         """Return what keeps segments from being compacted, as far as that is known without reading the index."""
         config, segments = self.config, len(self.contents.segments)
-        eligible = len(self.snapshot().eligible())
+        eligible = len(self.eligible())
         return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
                 f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
                 f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
@@ -272,31 +265,25 @@ class Log:
             PlanDoesNotFit: a source is no longer in the log; nothing was changed.
             StorageError: the disk refused, and the store is closed; opening it finds the step or not.
         """
-        snapshot = self.snapshot()
-        stray = sorted(set(step.sources).difference(snapshot.eligible()))
+        stray = sorted(set(step.sources).difference(self.eligible()))
         if stray:
             raise PlanDoesNotFit(f"segments {', '.join(map(str, stray))} may not be replaced any more; plan again")
         new = self.lists.known.with_step(step)
-        contents = self.contents.replaced(step.sources, add)
+        contents = self.contents.with_segments(step.sources, add)
         self.guard.begin("the commit of a compaction")
         self.lists.write(new if last_full_ms is None else attrs.evolve(new, last_full_ms=last_full_ms))
         self.contents = contents
         self.guard.done()
         self.segments.forget(step.sources)
 
-    def mark_erased(self, offsets: Mapping[SegmentName, Collection[int]]) -> list[LogSegment]:
-        """Have the index say that contents are gone; with the lock held.
-
-        Args:
-            offsets: of each sealed segment, where the records begin.
-
-        Returns:
-            The segments as they are now, for their files to be written.
-        """
-        marked = [segment.without_contents(places, self.contents.key) for name, places in offsets.items()
-                  if (segment := self.contents.segment(name)) is not None]
-        self.contents = self.contents.replaced([each.name for each in marked], marked)
-        return marked
+    def mark_erased(self, erasures: Iterable[Erasure]) -> None:
+        """Have the index say that the contents of these records, in sealed segments, are gone; with the lock held."""
+        offsets: dict[SegmentName, set[int]] = {}
+        for each in erasures:
+            offsets.setdefault(each.segment, set()).add(each.offset)
+        marked = [attrs.evolve(segment, parts=tuple(part.erased(offsets[name]) for part in segment.parts))
+                  for name in offsets if (segment := self.contents.segment(name)) is not None]
+        self.contents = self.contents.with_segments(offsets.keys(), marked)
 
     def remove_leftovers(self) -> tuple[list[str], int]:
         """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes.
@@ -324,7 +311,7 @@ class Log:
                 self.seal_index()
 
     def audit(self) -> None:
-        """Check contents, writer and journal against each other.
+        """Check contents, writer and list against each other.
 
         Raises:
             AuditFailed: they do not agree.
@@ -332,16 +319,13 @@ class Log:
         with self.guard.lock:
             self.guard.require_open()
             self.contents.audit()
-            self.journal.audit()
-            if self.writer.segment != self.contents.active.name or self.writer.end != self.contents.open.end:
-                raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
-                                  f"{self.contents.open}")
+            here = self.contents.active.name, self.contents.open.end, self.contents.last_sequence < self.next_sequence
+            if here != (self.writer.segment, self.writer.end, True):
+                raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, and writes record "
+                                  f"{self.next_sequence}; the index ends in {self.contents.open}")
             listed = tuple(segment.name for segment in self.contents.segments)
             if listed != self.lists.known.segments:
                 raise AuditFailed(f"the log has segments {listed}, its list {self.lists.known.segments}")
-            newest = max(self.contents.last_sequence, self.contents.open.last_sequence)
-            if newest >= self._next_sequence:
-                raise AuditFailed(f"record {newest} is in the log, and {self._next_sequence} would be given next")
 
 
 def leftovers(names: Iterable[str], layout: Layout) -> list[str]:

@@ -45,8 +45,8 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
         raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
     if not 0 <= life_version <= MAX_LIFE_VERSION:
         raise InvalidInput(f"life version {life_version} does not lie in 0 .. {MAX_LIFE_VERSION}")
-    return IndexEntry(blob_id, kind, flags, life_version, 0, op_time_ms, expires_ms, account, container, FIRST_SEGMENT,
-                      0, record_size(len(blob_id), content_bytes))
+    return IndexEntry(blob_id, int(kind), int(flags), life_version, 0, op_time_ms, expires_ms, account, container,
+                      FIRST_SEGMENT, 0, record_size(len(blob_id), content_bytes))
 
 
 def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: int, now_ms: int,

@@ -7,14 +7,16 @@ the store's salt, so that bytes inside a blob are not taken for a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import attrs
 
 from compactlib.blobstore.records import HEADER_BYTES, MAGIC, TRAILER_BYTES, RecordHeader, decode_head
-from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.blobstore.values import MAX_ID_BYTES
+from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 
 _CHUNK_BYTES = 1 << 20
@@ -128,3 +130,37 @@ def _next_record(window: _Window, start: int, end: int, salt: int, capacity: int
             return start
         start += 1
     return end
+
+
+def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Sequence[int] | None = None,
+                  check: Callable[[], None] | None = None) -> None:
+    """Read a segment that a compaction has written, before its sources go: header, every record, and end.
+
+    Args:
+        path: its file.
+        expected: its header.
+        end: the offset behind its last record.
+        records: how many it holds.
+        sequences: the number of each, if known.
+        check: called with each record; what it raises ends it.
+
+    Raises:
+        CorruptData: the file is something else.
+        StorageError: it cannot be read.
+    """
+    with contextlib.closing(SegmentFile(path)) as file:
+        size, count = file.size(), 0
+        if file.header != expected or size != end:
+            raise CorruptData(path=path, offset=0, expected=f"segment {expected.name} of {end} bytes",
+                              found=f"segment {file.header.name} of {size} bytes")
+        for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
+            is_right = isinstance(found, ScannedRecord) and found.whole and (
+                sequences is None or (count < records and found.header.sequence == sequences[count]))
+            if not is_right:
+                raise CorruptData(path=path, offset=found.offset, expected=f"record {count + 1} of {records}",
+                                  found=f"{found}")
+            count += 1
+            if check is not None:
+                check()
+        if count != records:
+            raise CorruptData(path=path, offset=end, expected=f"{records} records", found=f"{count}")

@@ -7,7 +7,6 @@ import attrs
 
 from compactlib.blobstore.compact import Compactor
 from compactlib.blobstore.errors import UNMANAGED
-from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.log import Log
 from compactlib.report import Printed
 
@@ -26,9 +25,7 @@ class BlobStoreStatus(Printed):
         damaged_segments: how many segments are lost, or were left out by compactions because of damage.
         active_segment: the name of the one that is appended to.
         records: index entries in all.
-        index_parts: parts of the segments' indexes.
         index_memory_bytes: memory of their columns, and of the directory of their hashes.
-        journal_entries: records in the journal.
         unsynced: whether records were written that are not known to be durable.
         next_sequence: the number of the next record.
         is_busy: whether a compaction or a reclaim is under way.
@@ -47,9 +44,7 @@ class BlobStoreStatus(Printed):
     damaged_segments: int
     active_segment: str
     records: int
-    index_parts: int
     index_memory_bytes: int
-    journal_entries: int
     unsynced: bool
     next_sequence: int
     is_busy: bool
@@ -60,21 +55,18 @@ class BlobStoreStatus(Printed):
     @classmethod
     def of(cls, name: str, log: Log, compactor: Compactor) -> BlobStoreStatus:
         """Return the status of an open store."""
-        with log.guard.lock:
-            snapshot, contents, error = log.snapshot(), log.contents, compactor.last_error
-            sealed = contents.sealed
-            lost = sum(segment.is_lost for segment in contents.segments)
-            return cls(name=name, capacity_bytes=log.descriptor.capacity_bytes, used_bytes=snapshot.used_bytes,
-                       segments=len(contents.segments), free_segments=log.free_segments,
-                       eligible_segments=len(snapshot.eligible()), damaged_segments=len(compactor.damaged) + lost,
-                       active_segment=str(contents.active.name), records=sum(map(len, sealed)) + len(contents.open),
-                       index_parts=len(sealed), journal_entries=len(log.journal),
-                       index_memory_bytes=contents.directory.memory_bytes() + sum(
-                           map(IndexSegment.memory_bytes, sealed)),
-                       unsynced=not log.writer.is_synced, next_sequence=log.next_sequence,
-                       is_busy=bool(log.guard.running), is_managed=log.is_managed,
-                       last_error="" if error is None else f"{type(error).__name__}: {error}",
-                       failures=compactor.failures)
+        contents, error = log.snapshot(), compactor.last_error
+        parts = [part for segment in contents.segments for part in segment.parts]
+        lost = sum(segment.is_lost for segment in contents.segments)
+        return cls(name=name, capacity_bytes=log.descriptor.capacity_bytes, used_bytes=log.used_bytes,
+                   segments=len(contents.segments), free_segments=log.free_segments,
+                   eligible_segments=len(log.eligible()), damaged_segments=len(compactor.damaged) + lost,
+                   active_segment=str(contents.active.name),
+                   records=sum(segment.records for segment in contents.segments),
+                   index_memory_bytes=contents.directory.memory_bytes() + sum(part.memory_bytes() for part in parts),
+                   unsynced=not log.writer.is_synced, next_sequence=log.next_sequence,
+                   is_busy=bool(log.guard.running), is_managed=log.is_managed,
+                   last_error="" if error is None else f"{type(error).__name__}: {error}", failures=compactor.failures)
 
     def _summary(self) -> str:
         state = "busy" if self.is_busy else "open"

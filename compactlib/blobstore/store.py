@@ -57,7 +57,7 @@ from compactlib.blobstore.report import (
 )
 from compactlib.blobstore.segment import salt_of
 from compactlib.blobstore.state import BlobState, blob_state, info_after
-from compactlib.blobstore.statistics import slices_by_hash
+from compactlib.blobstore.statistics import histories_in
 from compactlib.blobstore.status import BlobStoreStatus
 from compactlib.blobstore.survivors import Place
 from compactlib.blobstore.validity import never
@@ -283,12 +283,10 @@ class BlobStore(Closing):
 
     def keys(self) -> Iterator[bytes]:
         """Yield the ids of all live blobs as of now, in no particular order. Reads the whole index."""
-        snapshot, now_ms = self._log.snapshot(), self._now_ms()
-        parts = snapshot.index_parts()
-        for alone, histories in slices_by_hash(parts):
-            for history in [*([parts[part].columns.entry(row)] for part, row in alone), *histories]:
-                if isinstance(judged(history[0].id, blob_state(history), _PLAIN, lambda: now_ms), IndexEntry):
-                    yield history[0].id
+        contents, now_ms = self._log.snapshot(), self._now_ms()
+        for history in histories_in(contents.all_parts):
+            if isinstance(judged(history[0].id, blob_state(history), _PLAIN, lambda: now_ms), IndexEntry):
+                yield history[0].id
 
     def __len__(self) -> int:
         """Return how many blobs are live. Reads the whole index."""
@@ -603,7 +601,7 @@ class BlobStore(Closing):
             snapshot = log.snapshot()
             layout = log.layout()
             names = [] if self._guard.running else leftovers(list_folder(log.folder), layout)
-            report = verify_log(log.folder, snapshot, log.has, names, limit)
+            report = verify_log(log.folder, snapshot, lambda name: log.contents.has(name), names, limit)
             self._guard.require_open()
             if report is not None:
                 damage = [] if self._guard.running else [
@@ -622,7 +620,7 @@ class BlobStore(Closing):
         log = self._log
         with self._guard.lock:
             self._guard.require_open()
-            if log.contents.open.end > log.contents.active.end or log.contents.active.index:
+            if log.contents.active.records:
                 log.roll()
         self._deliver()
 
@@ -692,7 +690,7 @@ class BlobStore(Closing):
         if segment is not None and segment.is_lost:
             raise CorruptData(path=os.path.join(self.folder, entry.segment.log_file), offset=entry.offset,
                               index=entry.sequence, expected=f"the record of blob {entry.id!r}", found="no such file")
-        return content_of(self._log.segments.get(entry.segment, self._log.has), entry, self._salt)
+        return content_of(self._log.segments.get(entry.segment, self._log.contents.has), entry, self._salt)
 
     def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
         """Return the local PUT if a peer brings it once more, or one that it supersedes; else `None`."""

@@ -55,7 +55,7 @@ MISTAKES: Sequence[Mistake] = (
         "durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
@@ -349,35 +349,35 @@ MISTAKES: Sequence[Mistake] = (
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
         "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n"
+        "            out.truncate(active.end)\n"
         "        out.sync()\n",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         (KILLED + "[blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
-        "    mark(state.erasures)\n"
-        "    erase_records",
-        "    erase_records",
+        "        files.unlink(path)\n",
+        "        pass\n",
         ("blob_store-kills",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
         "blob-erasure-not-synced", "compactlib/blobstore/erasure.py",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n"
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n"
         "            out.sync()\n",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n",
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n",
         ("blob_store-crashes",),
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "            if bad or len(found) != output.records:\n",
-        "            if False:\n",
+        "                damage.append(error)\n",
+        "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_output(path, task, budget)\n",
+        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                              output.sequences, budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
