@@ -25,6 +25,13 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
+    from compactlib.blobstore.blobs import (
+        Blob as Blob,
+        Deleted as Deleted,
+        Expired as Expired,
+        GetOptions as GetOptions,
+        Missing as Missing,
+    )
     from compactlib.blobstore.config import BlobStoreConfig as BlobStoreConfig
     from compactlib.blobstore.copying import StoreCopy as StoreCopy, copy_store as copy_store
     from compactlib.blobstore.descriptor import is_blob_store as is_blob_store
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
     from compactlib.blobstore.policies.hybrid import Hybrid as Hybrid
     from compactlib.blobstore.policies.stats_based import StatsBased as StatsBased
     from compactlib.blobstore.reader import BlobReader as BlobReader
+    from compactlib.blobstore.records import RecordKind as RecordKind
     from compactlib.blobstore.replication import ReplicationToken as ReplicationToken
     from compactlib.blobstore.report import (
         BlobCompactionReport as BlobCompactionReport,
@@ -52,14 +60,6 @@ if TYPE_CHECKING:
         StoredRecord as StoredRecord,
     )
     from compactlib.blobstore.store import BlobStore as BlobStore, compact_many as compact_many
-    from compactlib.blobstore.values import (
-        Blob as Blob,
-        Deleted as Deleted,
-        Expired as Expired,
-        GetOptions as GetOptions,
-        Missing as Missing,
-        RecordKind as RecordKind,
-    )
     from compactlib.blobstore.view import (
         BlobChoice as BlobChoice,
         BlobPolicy as BlobPolicy,
@@ -79,10 +79,11 @@ else:
         "compactlib.blobstore.policies.hybrid": "Hybrid",
         "compactlib.blobstore.policies.stats_based": "StatsBased",
         "compactlib.blobstore.reader": "BlobReader",
+        "compactlib.blobstore.records": "RecordKind",
         "compactlib.blobstore.replication": "ReplicationToken",
         "compactlib.blobstore.report": "BlobCompactionReport BlobReclaimReport",
         "compactlib.blobstore.segment_records": "SegmentRecords StoredRecord",
         "compactlib.blobstore.store": "BlobStore compact_many",
-        "compactlib.blobstore.values": "Blob Deleted Expired GetOptions Missing RecordKind",
+        "compactlib.blobstore.blobs": "Blob Deleted Expired GetOptions Missing",
         "compactlib.blobstore.view": "BlobChoice BlobPolicy BlobView",
     })

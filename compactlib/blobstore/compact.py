@@ -37,7 +37,8 @@ from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.index_file import part_bytes, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
-from compactlib.blobstore.plan import BlobPlan, LeftSegment, PlannedSegment, plan_for
+from compactlib.blobstore.plan import BlobPlan, plan_for
+from compactlib.blobstore.records import IndexEntry, milliseconds
 from compactlib.blobstore.report import (
     COMPACTION_DONE,
     COMPACTION_FAILED,
@@ -54,7 +55,6 @@ from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, 
 from compactlib.blobstore.statistics import view_of
 from compactlib.blobstore.survivors import Place, Survivors, choose_survivors
 from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
-from compactlib.blobstore.values import IndexEntry, milliseconds
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.errors import (
@@ -516,8 +516,8 @@ class Compactor:
         """Report how full the store is, as far as the plan has counted."""
         log = self._log
         there = {segment.name: segment for segment in log.contents.segments}
-        seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
-        dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
+        seen = [*plan.victims, *plan.left]
+        dead = {each.name: each.dead_bytes for each in seen if each.name in there}
         self._numbers.levels(observers, StoreLevels(
             live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
             free_bytes=log.descriptor.capacity_bytes - log.used_bytes,

@@ -17,8 +17,8 @@ import attrs
 from compactlib.blobstore.directory import IndexDirectory
 from compactlib.blobstore.index import IndexPart, OpenIndex, hash_id, since_put
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.values import IndexEntry, RecordKind
 from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME = map(attrgetter, ("sequence", "last_sequence", "name"))

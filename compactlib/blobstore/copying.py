@@ -8,14 +8,14 @@ import os
 
 import attrs
 
+from compactlib.blobstore.blobs import Blob, BlobState, GetOptions, blob_state
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.index import ENDS_OR_REVIVES
 from compactlib.blobstore.reader import BlobReader
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.replication import records_after
-from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
-from compactlib.blobstore.records import check_whole
+from compactlib.blobstore.records import check_record
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.survivors import Picked
 from compactlib.budget import Budget
@@ -128,7 +128,7 @@ def _read(file: SegmentFile, part: Picked, first: int, last: int, salt: int) -> 
     for row in range(first, last):
         at, size, sequence = part.offsets[row] - start, part.sizes[row], part.sequences[row]
         record = data[at:at + size]
-        found = check_whole(record, salt, sequence) if len(record) == size else "the end of the file"
+        found = check_record(record, size, salt, sequence)
         if found is not None:
             raise CorruptData(path=file.path, offset=start + at, index=sequence, found=found,
                               expected=f"record {sequence} of {size} bytes")

@@ -22,10 +22,10 @@ from compactlib.blobstore.erasure import STATE_FILE
 from compactlib.blobstore.index import IndexPart, OpenIndex
 from compactlib.blobstore.index_file import part_bytes, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
-from compactlib.blobstore.scan import DamagedRange, Scanned, ScannedRecord, scan_records
+from compactlib.blobstore.records import RecordFlag
+from compactlib.blobstore.scan import Scanned, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, decode_header
 from compactlib.blobstore.segment_list import FoundList, read_list
-from compactlib.blobstore.values import RecordFlag
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import list_folder, read_if_there
 
@@ -163,7 +163,7 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     if is_active:
         found, end = acknowledged(found, start)
     damage += _damage(file, found)
-    entries = [each.header.entry(name, each.offset) for each in found if isinstance(each, ScannedRecord)]
+    entries = [each.entry for each in found if each.entry is not None]
     opened = None
     if is_active:
         if parts and len(parts[-1]) <= part_records(descriptor.segment_bytes) // 2:
@@ -189,14 +189,10 @@ def load_lost(folder: str, name: SegmentName, descriptor: Descriptor) -> LoadedS
 
 def acknowledged(scanned: Sequence[Scanned], start: int) -> tuple[Sequence[Scanned], int]:
     """Return how much of a scan of the active segment counts, and where the log ends."""
-    proven = max((place for place, found in enumerate(scanned) if isinstance(found, ScannedRecord)
-                  and found.header.flags & RecordFlag.SYNCED_BEFORE), default=0)
-    count = next((place for place in range(proven, len(scanned)) if not _holds(scanned[place])), len(scanned))
+    proven = max((place for place, found in enumerate(scanned) if found.entry is not None
+                  and found.entry.flags & RecordFlag.SYNCED_BEFORE), default=0)
+    count = next((place for place in range(proven, len(scanned)) if scanned[place].found), len(scanned))
     return scanned[:count], scanned[count - 1].end if count else start
-
-
-def _holds(found: Scanned) -> bool:
-    return isinstance(found, ScannedRecord) and found.whole
 
 
 def _opened(path: str, expected: SegmentHeader) -> tuple[SegmentFile, list[CorruptData]]:
@@ -214,11 +210,10 @@ def _damage(file: SegmentFile, scanned: Iterable[Scanned]) -> list[CorruptData]:
     """Return what a scan found that is no whole record."""
     found: list[CorruptData] = []
     for each in scanned:
-        if isinstance(each, DamagedRange):
+        if each.entry is None:
             found.append(CorruptData(path=file.path, offset=each.offset, expected="a record",
                                      found=f"{each.end - each.offset} bytes of something else: {each.found}"))
-        elif not each.whole:
-            found.append(CorruptData(
-                path=file.path, offset=each.offset, index=each.header.sequence, found="content whose CRC fails",
-                expected=f"{each.header.size} bytes of blob {each.header.id!r}"))
+        elif each.found:
+            found.append(CorruptData(path=file.path, offset=each.offset, index=each.entry.sequence, found=each.found,
+                                     expected=f"{each.entry.size} bytes of blob {each.entry.id!r}"))
     return found

@@ -25,10 +25,9 @@ from compactlib.blobstore.erasure import Erasure, HardDeleteState, erase_records
 from compactlib.blobstore.index_file import replace_parts
 from compactlib.blobstore.log import Log, is_without_room
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import content_range, encode_head
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, encode_head, milliseconds
 from compactlib.blobstore.segment import salt_of
 from compactlib.blobstore.validity import BlobEnd
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, StorageError
 
@@ -162,7 +161,7 @@ def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before
         # A delete that a crash takes must not be why content goes.
         log.sync()
         noted = attrs.evolve(state, erasures=tuple(
-            Erasure(put.segment, put.offset, content_range(put)[1],
+            Erasure(put.segment, put.offset, put.content_bytes,
                     encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt)[0])
             for put in batch if _is_doomed(log.contents, put, before_ms)))
         log.guard.begin("a hard delete")

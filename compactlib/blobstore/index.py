@@ -21,8 +21,8 @@ from operator import attrgetter, lt
 from typing import cast
 
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
 
 COLUMNS = {"offset": "Q", "size": "Q", "sequence": "Q", "op_time_ms": "q", "expires_ms": "q", "account": "I",
            "container": "I", "life_version": "H", "kind": "B", "flags": "B"}

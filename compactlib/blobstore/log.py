@@ -37,12 +37,11 @@ from compactlib.blobstore.names import (
     segment_of_index_file,
     segment_of_log_file,
 )
-from compactlib.blobstore.records import encode_head, encode_trailer
+from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, OpenSegments, salt_of
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, SegmentListFile, Step
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
-from compactlib.blobstore.values import IndexEntry, RecordFlag
 from compactlib.errors import AuditFailed, DiskFull, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, list_folder, look_at

@@ -29,12 +29,12 @@ from compactlib.blobstore.index_file import replace_parts
 from compactlib.blobstore.layout import lay_out
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
+from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment
 from compactlib.blobstore.segment_list import FILE_NAME, FoundList, SegmentList, SegmentListFile
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
-from compactlib.blobstore.values import milliseconds
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files.disk import Files, list_folder, look_at, make_missing_folder, sync_names

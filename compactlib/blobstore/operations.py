@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compactlib.blobstore.blobs import BlobState, blob_state
 from compactlib.blobstore.errors import (
     AlreadyUndeleted,
     BlobDeleted,
@@ -17,9 +18,7 @@ from compactlib.blobstore.errors import (
     TtlUpdateTooLate,
 )
 from compactlib.blobstore.names import FIRST_SEGMENT
-from compactlib.blobstore.records import record_size
-from compactlib.blobstore.state import BlobState, blob_state
-from compactlib.blobstore.values import (
+from compactlib.blobstore.records import (
     MAX_LIFE_VERSION,
     MAX_TAG,
     MAX_TIME_MS,
@@ -30,6 +29,7 @@ from compactlib.blobstore.values import (
     RecordKind,
     id_bytes,
     milliseconds,
+    record_size,
 )
 from compactlib.errors import InvalidInput
 
@@ -71,7 +71,7 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
         return draft
     # Of a blob whose PUT is gone, and that is not deleted, every answer is that it is missing.
     is_there = state.is_deleted or state.put is not None
-    if not replace and is_there and not state.is_expired(now_ms):
+    if not replace and is_there and not state.newest.is_expired(now_ms):
         was = "deleted" if state.is_deleted else "put before"
         raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True", id=blob_id)
     newest = state.newest
@@ -113,7 +113,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
     if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
         raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
                              f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
-    if known.is_expired(now_ms):
+    if known.newest.is_expired(now_ms):
         raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
     draft = _following(known, RecordKind.UNDELETE, now_ms)
     return draft_of(blob_id, RecordKind.UNDELETE, flags=draft.flags, life_version=newest.life_version + 1,
@@ -139,7 +139,7 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     if known.is_permanent:
         raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
     expires_ms = known.newest.expires_ms
-    if known.is_expired(now_ms):
+    if known.newest.is_expired(now_ms):
         raise BlobExpired(f"blob {blob_id!r} has expired at {expires_ms / 1000:.3f}", id=blob_id)
     if 0 <= expires_ms < now_ms + buffer_ms:
         raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "

@@ -16,7 +16,17 @@ from collections.abc import Collection, Iterator, Mapping
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.blobstore.answer import content_of, judged
+from compactlib.blobstore.blobs import (
+    Answer,
+    Blob,
+    BlobInfo,
+    Deleted,
+    Expired,
+    GetOptions,
+    Missing,
+    answer_for,
+    content_of,
+)
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.descriptor import Descriptor
@@ -28,25 +38,12 @@ from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.names import FIRST_SEGMENT, UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.policies.stats_based import StatsBased
+from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
 from compactlib.blobstore.segment import OpenSegments, salt_of
 from compactlib.blobstore.segment_list import read_list
 from compactlib.blobstore.segment_records import SegmentRecords
-from compactlib.blobstore.state import blob_state
 from compactlib.blobstore.statistics import all_lifetimes, histories_in, view_of
 from compactlib.blobstore.validity import PurgeRules
-from compactlib.blobstore.values import (
-    Answer,
-    Blob,
-    BlobId,
-    BlobInfo,
-    Deleted,
-    Expired,
-    GetOptions,
-    IndexEntry,
-    Missing,
-    id_bytes,
-    milliseconds,
-)
 from compactlib.blobstore.verify import verify_log
 from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
 from compactlib.budget import Budget
@@ -224,20 +221,18 @@ class BlobReader(Closing):
         failed: IndexEntry | None = None
         for _ in range(_TRIES):
             contents = self._seen().contents
-            state = blob_state(contents.find(key))
-            found = judged(key, state, options, self._now_ms)
-            if not isinstance(found, IndexEntry):
+            found = answer_for(key, contents.find(key), options, self._now_ms)
+            if not isinstance(found, tuple):
                 return found
-            assert state is not None
+            info, put = found
             try:
-                file = self._files.get(found.segment, contents.has)
-                return Blob(state.info(found), content_of(file, found, self._salt))
+                return Blob(info, content_of(self._files.get(put.segment, contents.has), put, self._salt))
             except (StorageError, CorruptData):
                 # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the log
                 # says otherwise by now.
-                if found == failed:
+                if put == failed:
                     raise
-                failed = found
+                failed = put
             self.refresh()
         raise CorruptData(path=self._folder, offset=0, expected=f"a segment that holds blob {key!r}",
                           found=f"another one each of {_TRIES} times")
@@ -245,12 +240,8 @@ class BlobReader(Closing):
     def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
         """As `get`, but the properties alone: nothing is read from the disk."""
         key = id_bytes(blob_id)
-        state = blob_state(self._seen().contents.find(key))
-        found = judged(key, state, options, self._now_ms)
-        if not isinstance(found, IndexEntry):
-            return found
-        assert state is not None
-        return state.info(found)
+        found = answer_for(key, self._seen().contents.find(key), options, self._now_ms)
+        return found[0] if isinstance(found, tuple) else found
 
     def infos(self, options: GetOptions = _PLAIN) -> Iterator[BlobInfo]:
         """Yield the properties of every blob that `get` would answer with its content; in no particular order.
@@ -265,10 +256,9 @@ class BlobReader(Closing):
     def _infos(self, contents: LogContents, options: GetOptions) -> Iterator[BlobInfo]:
         for history in histories_in(contents.all_parts):
             self._seen()
-            state = blob_state(history)
-            found = judged(history[0].id, state, options, self._now_ms)
-            if isinstance(found, IndexEntry) and state is not None:
-                yield state.info(found)
+            found = answer_for(history[0].id, history, options, self._now_ms)
+            if isinstance(found, tuple):
+                yield found[0]
 
     def records(self, *, reference_time: float, now: float) -> list[SegmentRecords]:
         """Return all records that the store holds, dead ones included, by segment, oldest first.

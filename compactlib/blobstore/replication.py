@@ -15,11 +15,11 @@ from operator import attrgetter, lt
 
 import attrs
 
+from compactlib.blobstore.blobs import blob_state
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.names import MAX_NUMBER
-from compactlib.blobstore.state import blob_state
-from compactlib.blobstore.values import IndexEntry, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame

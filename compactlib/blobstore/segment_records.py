@@ -16,9 +16,8 @@ from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.folder import load_segment
 from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import check_whole, content_range
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, check_record
 from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import CorruptData, Stale, StorageError
 
 _READ_BYTES = 2 << 20
@@ -129,19 +128,17 @@ class SegmentRecords:
 def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
              ) -> tuple[bytes | None, CorruptData | None]:
     record = data[entry.offset - base:entry.end - base]
-    found = (check_whole(record, file.header.salt, entry.sequence) if len(record) == entry.size
-             else f"{len(record)} bytes of it")
+    found = check_record(record, entry.size, file.header.salt, entry.sequence)
     if found is not None:
         return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
                                  expected=f"record {entry.sequence} of {entry.size} bytes")
-    start, length = content_range(entry)
-    content = bytes(data[start - base:start - base + length]) if entry.kind == _PUT else None
-    return content, None
+    start = entry.content_offset - base
+    return bytes(data[start:start + entry.content_bytes]) if entry.kind == _PUT else None, None
 
 
 def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: CorruptData | None) -> StoredRecord:
     return StoredRecord(
-        str(entry.segment), entry.offset, entry.size, content_range(entry)[1], entry.id, _KINDS[entry.kind],
+        str(entry.segment), entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
         entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
         entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
         bool(entry.flags & _ERASED), valid, payload, error)

@@ -19,9 +19,9 @@ from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.index_file import part_bytes
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity import FOREVER, Lifetime, PurgeRules, expiry, lifetimes
-from compactlib.blobstore.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
 
 SLICE_ENTRIES = 50_000

@@ -20,7 +20,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.blobstore.answer import content_of, judged
+from compactlib.blobstore.blobs import (
+    Answer,
+    Blob,
+    BlobInfo,
+    BlobState,
+    Deleted,
+    Expired,
+    GetOptions,
+    Missing,
+    answer_for,
+    blob_state,
+    content_of,
+    info_after,
+)
 from compactlib.blobstore.compact import (
     Compactor,
     limited,
@@ -47,6 +60,15 @@ from compactlib.blobstore.operations import (
 )
 from compactlib.blobstore.plan import BlobPlan
 from compactlib.blobstore.policies.stats_based import StatsBased
+from compactlib.blobstore.records import (
+    NO_EXPIRY,
+    BlobId,
+    IndexEntry,
+    RecordFlag,
+    RecordKind,
+    id_bytes,
+    milliseconds,
+)
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.report import (
     CONTENTS_ERASED,
@@ -56,27 +78,10 @@ from compactlib.blobstore.report import (
     BlobReclaimReport,
 )
 from compactlib.blobstore.segment import salt_of
-from compactlib.blobstore.state import BlobState, blob_state, info_after
 from compactlib.blobstore.statistics import histories_in
 from compactlib.blobstore.status import BlobStoreStatus
 from compactlib.blobstore.survivors import Place
 from compactlib.blobstore.validity import never
-from compactlib.blobstore.values import (
-    NO_EXPIRY,
-    Answer,
-    Blob,
-    BlobId,
-    BlobInfo,
-    Deleted,
-    Expired,
-    GetOptions,
-    IndexEntry,
-    Missing,
-    RecordFlag,
-    RecordKind,
-    id_bytes,
-    milliseconds,
-)
 from compactlib.blobstore.verify import MAX_TRIES, verify_log
 from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
 from compactlib.budget import Budget
@@ -249,14 +254,13 @@ class BlobStore(Closing):
             while True:
                 self._guard.require_open()
                 seen = self._log.contents
-                state = blob_state(seen.find(key))
-                found = judged(key, state, options, self._now_ms)
-                if not isinstance(found, IndexEntry):
+                found = answer_for(key, seen.find(key), options, self._now_ms)
+                if not isinstance(found, tuple):
                     self._count("misses", 1)
                     return found
-                assert state is not None
+                info, put = found
                 try:
-                    content = self._read(found)
+                    content = self._read(put)
                 except (StorageError, CorruptData):
                     # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the
                     # log says otherwise by now.
@@ -264,18 +268,14 @@ class BlobStore(Closing):
                         raise
                 else:
                     self._count("hits", 1)
-                    return Blob(state.info(found), content)
+                    return Blob(info, content)
 
     def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
         """As `get`, but the properties alone: nothing is read from the disk."""
         key = id_bytes(blob_id)
         self._guard.require_open()
-        state = blob_state(self._log.contents.find(key))
-        found = judged(key, state, options, self._now_ms)
-        if not isinstance(found, IndexEntry):
-            return found
-        assert state is not None
-        return state.info(found)
+        found = answer_for(key, self._log.contents.find(key), options, self._now_ms)
+        return found[0] if isinstance(found, tuple) else found
 
     def __contains__(self, blob_id: BlobId) -> bool:
         """Whether there is a live blob of this id."""
@@ -285,7 +285,7 @@ class BlobStore(Closing):
         """Yield the ids of all live blobs as of now, in no particular order. Reads the whole index."""
         contents, now_ms = self._log.snapshot(), self._now_ms()
         for history in histories_in(contents.all_parts):
-            if isinstance(judged(history[0].id, blob_state(history), _PLAIN, lambda: now_ms), IndexEntry):
+            if isinstance(answer_for(history[0].id, history, _PLAIN, lambda: now_ms), tuple):
                 yield history[0].id
 
     def __len__(self) -> int:

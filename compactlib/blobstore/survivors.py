@@ -20,9 +20,9 @@ import attrs
 
 from compactlib.blobstore.contents import OFTEN, LogContents
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity import BlobEnd, Rules, Verdict, judge
-from compactlib.blobstore.values import MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.errors import InvalidInput
 
 _PUT = int(RecordKind.PUT)

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import attrs
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
 _TTL_UPDATED = int(RecordFlag.TTL_UPDATED)

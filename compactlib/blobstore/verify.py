@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.erasure import pending_erasures
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.scan import DamagedRange, ScannedRecord, scan_records
+from compactlib.blobstore.records import IndexEntry, RecordFlag
+from compactlib.blobstore.scan import Scanned, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
-from compactlib.blobstore.values import IndexEntry, RecordFlag
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.report import Finding, VerifyReport
@@ -75,25 +75,19 @@ def verify_segment(snapshot: LogContents, name: SegmentName, file: SegmentFile, 
     if list(entries) != sorted(entries):
         findings.append(Finding("order", str(name), "its index entries do not ascend by offset"))
     for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
-        place = f"{name}:{found.offset}"
-        if isinstance(found, DamagedRange):
-            findings.append(_damage(file, name, found.offset, "a record", found.found,
+        here, entry = found.entry, entries.pop(found.offset, None)
+        if here is None:
+            findings.append(_damage(file, name, found, "a record",
                                     f"{found.end - found.offset} bytes that are no record: {found.found}"))
             continue
-        entry = entries.pop(found.offset, None)
         if entry is None:
-            findings.append(Finding("orphan", place, f"record {found.header.sequence} of {found.header.id!r} has no "
-                                                     f"index entry"))
-        elif not _describes(entry, found):
-            findings.append(_damage(
-                file, name, found.offset, f"record {entry.sequence} of {entry.id!r}",
-                f"record {found.header.sequence} of {found.header.id!r}",
-                f"the index names record {entry.sequence} of {entry.id!r}, the log holds {found.header.sequence} of "
-                f"{found.header.id!r}"))
-        if not found.whole:
-            findings.append(_damage(
-                file, name, found.offset, "a content that fits its CRC", "another one",
-                f"the content of record {found.header.sequence} of {found.header.id!r} does not fit its CRC"))
+            findings.append(Finding("orphan", f"{name}:{found.offset}", f"record {here.sequence} of {here.id!r} has no "
+                                                                        f"index entry"))
+        elif not _describes(entry, here):
+            findings.append(_damage(file, name, found, f"record {entry.sequence} of {entry.id!r}",
+                                    f"record {here.sequence} of {here.id!r}"))
+        if found.found:
+            findings.append(_damage(file, name, found, f"record {here.sequence} of {here.id!r}", found.found))
     findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
                  for entry in entries.values()]
     places = {each.place for each in findings}
@@ -108,18 +102,15 @@ def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
     pending = pending_erasures(os.path.dirname(file.path), file.header.incarnation)
     if entry.offset in pending.get(entry.segment, ()):
         return True
-    return any(isinstance(found, ScannedRecord) and found.whole and bool(found.header.flags & RecordFlag.ERASED)
-               and _describes(entry, found) for found in scan_records(file, entry.offset, entry.end))
+    return any(found.entry is not None and not found.found and bool(found.entry.flags & RecordFlag.ERASED)
+               and _describes(entry, found.entry) for found in scan_records(file, entry.offset, entry.end))
 
 
-def _damage(file: SegmentFile, name: SegmentName, offset: int, expected: str, found: str, what: str) -> Finding:
-    return Finding("damage", f"{name}:{offset}", what,
-                   CorruptData(path=file.path, offset=offset, expected=expected, found=found))
+def _damage(file: SegmentFile, name: SegmentName, at: Scanned, expected: str, found: str) -> Finding:
+    error = CorruptData(path=file.path, offset=at.offset, expected=expected, found=found)
+    return Finding("damage", f"{name}:{at.offset}", str(error), error)
 
 
-def _describes(entry: IndexEntry, found: ScannedRecord) -> bool:
-    header = found.header
-    return (entry.id, entry.kind, entry.life_version, entry.sequence, entry.op_time_ms, entry.expires_ms, entry.size,
-            entry.account, entry.container) == (
-        header.id, header.kind, header.life_version, header.sequence, header.op_time_ms, header.expires_ms,
-        header.size, header.account, header.container)
+def _describes(entry: IndexEntry, here: IndexEntry) -> bool:
+    """Whether an index entry is that of the record that lies in its place, but for its flags."""
+    return entry == here._replace(flags=entry.flags, segment=entry.segment)

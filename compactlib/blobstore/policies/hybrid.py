@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.blobstore.policies.compact_all import CompactAll
 from compactlib.blobstore.policies.stats_based import StatsBased
-from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, check_view, seconds
+from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, seconds
 
 _DAY = 86_400.0
 
@@ -46,7 +46,6 @@ class Hybrid:
 
     def due_at(self, view: BlobView) -> float:
         """When the next full round is due, seconds since the epoch."""
-        check_view(view)
         history = view.history
         last = history.since if history.last_full_at is None else history.last_full_at
         return last + self.every_seconds + view.spread(self.spread_seconds)
