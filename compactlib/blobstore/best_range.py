@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 import attrs
 
@@ -28,7 +29,7 @@ class SegmentRange:
     Attributes:
         start: the first segment's place.
         end: the place behind the last one.
-        cost: the sum of their costs.
+        cost: the sum of their valid bytes.
         benefit: segments fewer afterwards, at least.
     """
 
@@ -42,9 +43,8 @@ class SegmentRange:
         return self.cost * other.benefit < other.cost * self.benefit
 
 
-def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1,
-               costs: Sequence[int] | None = None) -> SegmentRange | None:
-    """The range of least cost per benefit; of equals the one that starts first, of those the longest.
+def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1) -> SegmentRange | None:
+    """Return the range of least cost per benefit; of equals the one that starts first, of those the longest.
 
     O(n log n) for each of a few sweeps; `None` if no range has the benefit.
 
@@ -52,9 +52,8 @@ def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1
         valid_bytes: what a compaction copies of each segment, >= 0.
         fill_bytes: how many of these an output segment is sure to take, > 0.
         min_benefit: how many segments a range has to free, >= 1.
-        costs: what each segment counts in the ratio, if not its valid bytes; none may count less.
     """
-    sums = _PrefixSums(valid_bytes, fill_bytes, valid_bytes if costs is None else costs)
+    sums = _PrefixSums(valid_bytes, fill_bytes)
     chosen = _first_guess(sums, min_benefit)
     if chosen is None:
         return None
@@ -67,13 +66,10 @@ def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1
 
 
 class _PrefixSums:
-    def __init__(self, valid: Sequence[int], fill: int, costs: Sequence[int]) -> None:
+    def __init__(self, valid: Sequence[int], fill: int) -> None:
         self.fill = fill
-        self.room = [0]
-        self.cost = [0]
-        for each, cost in zip(valid, costs, strict=True):
-            self.room.append(self.room[-1] + fill - each)
-            self.cost.append(self.cost[-1] + cost)
+        self.room = list(accumulate((fill - each for each in valid), initial=0))
+        self.cost = list(accumulate(valid, initial=0))
         self.parts = [divmod(room, fill) for room in self.room]
 
     def range(self, start: int, end: int) -> SegmentRange:
@@ -89,30 +85,14 @@ class _PrefixSums:
 
 
 def _first_guess(sums: _PrefixSums, min_benefit: int) -> SegmentRange | None:
-    """The cheapest of the shortest ranges that bring the benefit, and of the one that brings most; else `None`.
-
-    Any range with the benefit would do to start from; the better it is, the fewer sweeps follow.
-    """
-    needed = min_benefit * sums.fill
-    waiting: deque[int] = deque()
-    guess: SegmentRange | None = None
+    """Return the range that frees most; `None` if it does not bring the benefit, so that none does."""
     lowest, most = 0, (0, 0, 0)
     for end, room in enumerate(sums.room):
-        start = None
-        while waiting and sums.room[waiting[0]] <= room - needed:
-            start = waiting.popleft()
-        if start is not None:
-            found = sums.range(start, end)
-            if guess is None or found.is_cheaper_than(guess):
-                guess = found
-        while waiting and sums.room[waiting[-1]] >= room:
-            waiting.pop()
-        waiting.append(end)
-        most = max(most, (room - sums.room[lowest], lowest, end))
-        if room <= sums.room[lowest]:
+        most = max(most, (room - sums.room[lowest], -lowest, end))
+        if room < sums.room[lowest]:
             lowest = end
-    longest = sums.range(most[1], most[2])
-    return longest if guess is not None and longest.is_cheaper_than(guess) else guess
+    found = sums.range(-most[1], most[2])
+    return found if found.benefit >= min_benefit else None
 
 
 def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[SegmentRange | None, int]:

@@ -213,12 +213,7 @@ def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, n
 
 
 def content_of(file: SegmentFile, put: IndexEntry, salt: int) -> bytes:
-    """Return the content of a PUT. One `pread`.
-
-    Raises:
-        CorruptData: its bytes are not what was written.
-        StorageError: the disk refused.
-    """
+    """Return the content of a PUT. One `pread`."""
     record = file.read(put.offset, put.size)
     problem = check_record(record, put.size, salt, put.sequence, put.flags)
     if problem is not None:

@@ -544,9 +544,6 @@ def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | No
 
     Returns:
         The report of each, or what it raised; in the order in which they ended.
-
-    Raises:
-        Exception: what a policy or a fence raised that is none of the library's errors.
     """
     ended: dict[str, BlobCompactionReport | CompactlibError] = {}
     with contextlib.ExitStack() as stack:
@@ -595,11 +592,7 @@ def local_executor(log: Log) -> Executor:
 
 
 def require_own(plan: BlobPlan, name: str, log: Log) -> None:
-    """Check that a plan is one of this store.
-
-    Raises:
-        InvalidInput: it is another store's, or would drop what can still be undeleted.
-    """
+    """Check that a plan is one of this store."""
     if plan.store != name or plan.incarnation not in (b"", log.descriptor.incarnation):
         another = "" if plan.store != name else ", but another one of this name"
         raise InvalidInput(f"the plan is for store {plan.store!r}, and this is {name!r}{another}")

@@ -245,11 +245,7 @@ class LogContents:
                            self.directory)
 
     def audit(self) -> None:
-        """Check that each index covers its segment, and that the directory leads to every part.
-
-        Raises:
-            AuditFailed: a position is taken twice, an index has a gap, or a part is not found.
-        """
+        """Check that each index covers its segment, and that the directory leads to every part."""
         positions = [segment.name.position for segment in self.segments]
         if positions != sorted(set(positions)):
             raise AuditFailed(f"the positions of the log do not ascend: {positions}")

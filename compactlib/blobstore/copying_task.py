@@ -50,13 +50,7 @@ class CopyRecords:
     files: Files = attrs.field(factory=LocalFiles)
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """Copy, check and sync; see `RewriteTask.run`.
-
-        Raises:
-            CorruptData: a record is damaged, or is not the one that the index names; the new file is removed.
-            StorageError: the disk refused; likewise.
-            BudgetSpent: the budget ran out; likewise.
-        """
+        """Copy, check and sync; see `RewriteTask.run`."""
         began = attempt.clock.monotonic()
         path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}{UNPUBLISHED_SUFFIX}")
         total = sum(sum(part.sizes) for part in self.picked)

@@ -71,12 +71,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
 
 
 def decode_descriptor(data: bytes, path: str) -> Descriptor:
-    """The descriptor in the bytes of a file.
-
-    Raises:
-        CorruptData: they are not a whole descriptor.
-        Unsupported: another release wrote it.
-    """
+    """The descriptor in the bytes of a file."""
     size, segments, segment_bytes, created_ms, incarnation, behind = _FRAME.decode(data, path)
     if (size != DESCRIPTOR_BYTES or behind or not segments
             or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER):
@@ -86,22 +81,12 @@ def decode_descriptor(data: bytes, path: str) -> Descriptor:
 
 
 def read_descriptor(folder: StrPath) -> Descriptor | None:
-    """The descriptor in a folder, `None` if there is none.
-
-    Raises:
-        CorruptData: it is damaged.
-        Unsupported: another release wrote it.
-        StorageError: it cannot be read.
-    """
+    """The descriptor in a folder, `None` if there is none."""
     path = os.path.join(folder, DESCRIPTOR_FILE)
     data = read_if_there(path, DESCRIPTOR_BYTES + 1)
     return None if data is None else decode_descriptor(data, path)
 
 
 def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:
-    """Put the descriptor in place, durably.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Put the descriptor in place, durably."""
     write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [encode_descriptor(descriptor)])

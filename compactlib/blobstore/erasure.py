@@ -83,9 +83,6 @@ def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, st
     """Return the state of a store, and what is wrong with its file: then hard delete begins anew.
 
     Without the note at most the records of one batch are torn, and they are deleted ones.
-
-    Raises:
-        Unsupported: another release wrote it.
     """
     state, damage = None, ""
     try:
@@ -96,11 +93,7 @@ def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, st
 
 
 def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, set[int]]:
-    """Return the offsets of the records whose contents count as gone because the note names them, by segment.
-
-    Raises:
-        Unsupported: another release wrote the state.
-    """
+    """Return the offsets of the records whose contents count as gone because the note names them, by segment."""
     found: dict[SegmentName, set[int]] = {}
     for erasure in read_state(folder, incarnation)[0].erasures:
         found.setdefault(erasure.segment, set()).add(erasure.offset)
@@ -111,9 +104,6 @@ def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) ->
     """Overwrite records, segment by segment, and sync; return the bytes written. Doing it again changes nothing.
 
     Segments that are gone are left out: a compaction has dropped or copied their records.
-
-    Raises:
-        StorageError: the disk refused; call again.
     """
     written = 0
     for segment, group in groupby(sorted(erasures, key=_BY_PLACE), key=_BY_SEGMENT):
@@ -131,10 +121,6 @@ def redo_erasures(files: Files, folder: StrPath, incarnation: bytes) -> None:
 
     The index files of the segments concerned may not say yet that contents are gone; they go first, durably, so that
     opening makes them from the overwritten records. Else a longer retention would let such a delete be undone.
-
-    Raises:
-        StorageError: the disk refused; call again.
-        Unsupported: another release wrote the state.
     """
     state, _ = read_state(folder, incarnation)
     if not state.erasures:

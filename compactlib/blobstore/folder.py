@@ -58,13 +58,7 @@ class FoundFolder:
 
 
 def read_folder(folder: str) -> FoundFolder:
-    """Read a folder; nothing of its segments but headers.
-
-    Raises:
-        CorruptData: neither the descriptor nor any segment says what the store is, or all its segments are gone.
-        Unsupported: a later release wrote it.
-        StorageError: it cannot be read.
-    """
+    """Read a folder; nothing of its segments but headers."""
     listed = read_list(folder)
     names = list_folder(folder)
     present = _present(folder, names, listed)
@@ -146,10 +140,6 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
         descriptor: what the store is.
         is_active: whether it is appended to: then its last records are in an open index.
         erased: offsets of records whose contents are gone, whatever the index says.
-
-    Raises:
-        StorageError: the disk refused.
-        Unsupported: its format version is newer than this release.
     """
     file, damage = _opened(os.path.join(folder, name.log_file), descriptor.header(name))
     parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)

@@ -60,9 +60,6 @@ def erase_deleted(log: Log, budget: Budget) -> Erased:
     Args:
         log: the log.
         budget: what it may use up; where it ends, the next run goes on.
-
-    Raises:
-        StorageError: the disk refused, for another reason than want of room.
     """
     done = Erased()
     try:
@@ -90,11 +87,7 @@ def erase_deleted(log: Log, budget: Budget) -> Erased:
 
 
 def finish_erasures(log: Log) -> None:
-    """Overwrite what the note names: an earlier batch, or opening, had no room on the disk for all of it.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Overwrite what the note names: an earlier batch, or opening, had no room on the disk for all of it."""
     state, _ = read_state(log.folder, log.descriptor.incarnation)
     if state.erasures:
         _overwrite(log, state)

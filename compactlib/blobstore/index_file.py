@@ -60,12 +60,7 @@ def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
 
 
 def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
-    """Return the part in these bytes.
-
-    Raises:
-        CorruptData: the bytes are not a whole part of an index of this store.
-        Unsupported: another release wrote it.
-    """
+    """Return the part in these bytes."""
     size, position, generation, start, end, count, ids_bytes, owner, body = _FRAME.decode(memoryview(data), path)
     if size != _HEADER_BYTES or len(body) != count * _BYTES_PER_ENTRY + ids_bytes or owner != incarnation:
         raise CorruptData(path=path, offset=10, expected=f"{len(data)} bytes of an index of store {incarnation.hex()}",
@@ -91,9 +86,6 @@ def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: in
         incarnation: the store's.
         start: the offset at which the first part has to begin.
         most: the offset at which the last part has to end.
-
-    Raises:
-        StorageError: the file cannot be read.
     """
     path = os.path.join(folder, name.index_file)
     data = memoryview(read_if_there(path) or b"")
@@ -113,11 +105,7 @@ def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: in
 
 
 def write_part(files: Files, folder: StrPath, part: IndexPart, incarnation: bytes, offset: int = 0) -> int:
-    """Write a part at an offset of its segment's index file, not durably; return the offset behind it.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write a part at an offset of its segment's index file, not durably; return the offset behind it."""
     path = os.path.join(folder, part.segment.index_file)
     data = encode_part(part, incarnation)
     out = files.open(path) if look_at(path) is not None else files.create(path)
@@ -129,10 +117,6 @@ def write_part(files: Files, folder: StrPath, part: IndexPart, incarnation: byte
 
 
 def replace_parts(files: Files, folder: StrPath, parts: Sequence[IndexPart], incarnation: bytes) -> None:
-    """Put a whole index file in place, durably.
-
-    Raises:
-        StorageError: the disk refused; what was there before still is.
-    """
+    """Put a whole index file in place, durably."""
     path = os.path.join(folder, parts[0].segment.index_file)
     write_durably(files, path, [encode_part(part, incarnation) for part in parts])

@@ -52,9 +52,6 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
         folder: for errors.
         found: the list.
         present: the segments in the folder, without one that was cut off before it had a whole header.
-
-    Raises:
-        CorruptData: there is no list, and two generations of one segment are there.
     """
     path = os.path.join(folder, FILE_NAME)
     known = found.list

@@ -121,13 +121,7 @@ class Log:
     # -- appending, with the lock held
 
     def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
-        """Write a record and publish it; with the lock held.
-
-        Raises:
-            BlobTooLarge: it does not fit into an empty segment.
-            StoreFull: no segment is left.
-            StorageError: the disk refused. If what was written could be cut off again, the store stays open.
-        """
+        """Write a record and publish it; with the lock held."""
         self._make_room(draft.size)
         flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
         entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
@@ -169,11 +163,7 @@ class Log:
             self.sync()
 
     def seal_index(self) -> None:
-        """Make the open index a part of the segment's index; does nothing to an empty one. With the lock held.
-
-        Raises:
-            StorageError: the log could not be synced, and the store is closed.
-        """
+        """Make the open index a part of the segment's index; does nothing to an empty one. With the lock held."""
         contents = self.contents
         if contents.open.end == contents.active.sealed_end:
             return
@@ -187,12 +177,7 @@ class Log:
         self.contents = contents.sealed_open(part)
 
     def roll(self, wanted_bytes: int = 0) -> None:
-        """Seal the active segment and go on in the next one; with the lock held.
-
-        Raises:
-            StoreFull: no segment is left.
-            StorageError: the disk refused. If nothing was begun, the store stays open.
-        """
+        """Seal the active segment and go on in the next one; with the lock held."""
         if not self.free_segments:
             raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
@@ -222,11 +207,7 @@ class Log:
     # -- durability
 
     def sync(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageError: the disk refused, and the store is closed.
-        """
+        """Make everything written durable."""
         with self.guard.lock:
             self.guard.require_open()
             if not self.writer.is_synced:
@@ -236,11 +217,7 @@ class Log:
             self._synced_at = self.clock.monotonic()
 
     def wait_for(self, entry: IndexEntry) -> None:
-        """Return when a record is durable, if the configuration wants that; without the lock.
-
-        Raises:
-            StorageError: the disk refused, and the store is closed.
-        """
+        """Return when a record is durable, if the configuration wants that; without the lock."""
         position = LogPosition(entry.segment, entry.end)
         if self.config.durability != "group" or self.writer.is_durable(position):
             return
@@ -259,10 +236,6 @@ class Log:
             step: what replaces what. The outputs and their names are durable.
             add: the outputs, loaded.
             last_full_ms: when a full round ended with it.
-
-        Raises:
-            PlanDoesNotFit: a source is no longer in the log; nothing was changed.
-            StorageError: the disk refused, and the store is closed; opening it finds the step or not.
         """
         stray = sorted(set(step.sources).difference(self.eligible()))
         if stray:
@@ -285,11 +258,7 @@ class Log:
         self.contents = self.contents.with_segments(offsets.keys(), marked)
 
     def remove_leftovers(self) -> tuple[list[str], int]:
-        """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes.
-
-        Raises:
-            StorageError: the disk refused; call again.
-        """
+        """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes."""
         return remove_names(self.files, self.folder, leftovers(list_folder(self.folder), self.layout()))
 
     def layout(self) -> Layout:
@@ -300,21 +269,13 @@ class Log:
     # -- the end
 
     def end(self) -> None:
-        """Make everything durable, if the store is open, and note the index.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Make everything durable, if the store is open, and note the index."""
         with self.guard.lock:
             if self.guard.is_open:
                 self.seal_index()
 
     def audit(self) -> None:
-        """Check contents, writer and list against each other.
-
-        Raises:
-            AuditFailed: they do not agree.
-        """
+        """Check contents, writer and list against each other."""
         with self.guard.lock:
             self.guard.require_open()
             self.contents.audit()
@@ -350,11 +311,7 @@ def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
 
 
 def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:
-    """Remove files; one that is gone already does not matter. Not durable. Returns the names, and their bytes.
-
-    Raises:
-        StorageError: the disk refused; call again.
-    """
+    """Remove files; one that is gone already does not matter. Not durable. Returns the names, and their bytes."""
     removed, size = [], 0
     for name in names:
         path = os.path.join(folder, name)
@@ -377,9 +334,6 @@ def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) 
 
     Commit and recovery call it, when the outputs have been read and checked. It is not durable before the next sync of
     the folder; until then the list names the step, so that opening removes again what a crash brings back.
-
-    Raises:
-        StorageError: the disk refused; call again.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]
 

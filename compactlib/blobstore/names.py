@@ -42,11 +42,7 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SegmentName:
-        """The name written as `position_generation`, without leading zeros.
-
-        Raises:
-            InvalidInput: the text is not such a name.
-        """
+        """The name written as `position_generation`, without leading zeros."""
         found = _NAME.fullmatch(text)
         if not found:
             raise InvalidInput(f"{text!r} is not the name of a log segment; it is position_generation, such as 3_0")

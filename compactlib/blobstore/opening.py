@@ -72,12 +72,7 @@ class BlobRecoveryReport:
 
 
 def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: bool) -> None:
-    """Have the folder of a store be there.
-
-    Raises:
-        NotAStore: there is no store, and none may be made; or something else has the name.
-        StorageError: the disk refused.
-    """
+    """Have the folder of a store be there."""
     if not create:
         names = list_folder(folder) if os.path.isdir(folder) else []
         if DESCRIPTOR_FILE not in names and not any(map(segment_of_log_file, names)):

@@ -36,11 +36,7 @@ from compactlib.errors import InvalidInput
 
 def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags: int = 0, life_version: int = 0,
              op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
-    """A record that has no sequence and no place yet: the log gives it both.
-
-    Raises:
-        InvalidInput: a field is out of its range.
-    """
+    """A record that has no sequence and no place yet: the log gives it both."""
     if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
         raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
     if not 0 <= life_version <= MAX_LIFE_VERSION:
@@ -53,10 +49,6 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
               ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
     """The PUT of a new blob, or of one that takes the place of another: then its time is later than all that is known
     of that one, also from a clock ahead, and so is its life if the other one is deleted.
-
-    Raises:
-        BlobExists: the id is known, and has not expired, and is not to be replaced.
-        InvalidInput: the time to live is negative or not finite, or another field is out of its range.
     """
     if ttl_seconds is not None and not ttl_seconds >= 0:
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
@@ -83,12 +75,7 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
 
 
 def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexEntry:
-    """The DELETE of a blob; an expired one may be deleted too.
-
-    Raises:
-        BlobMissing: the id is not known.
-        BlobDeleted: it is deleted already.
-    """
+    """The DELETE of a blob; an expired one may be deleted too."""
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}", id=blob_id)
@@ -96,15 +83,7 @@ def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexE
 
 
 def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retention_ms: int) -> IndexEntry:
-    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins.
-
-    Raises:
-        BlobMissing: the id is not known.
-        NotDeleted: the blob is live (`AlreadyUndeleted` if for the second time).
-        DeletedForGood: the delete is too old, or a compaction has removed the content.
-        BlobExpired: its time to live is over.
-        InvalidInput: it has had all the lives that a record can count.
-    """
+    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins."""
     known = _known(blob_id, state)
     if not known.is_deleted:
         kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
@@ -121,15 +100,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
 
 
 def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffer_ms: int) -> IndexEntry:
-    """The TTL_UPDATE that makes a blob permanent.
-
-    Raises:
-        BlobMissing: the id is not known, or its content is gone.
-        BlobDeleted: it is deleted.
-        BlobExpired: its time to live is over.
-        TtlAlreadyUpdated: it is permanent by an earlier update.
-        TtlUpdateTooLate: it expires within the buffer.
-    """
+    """The TTL_UPDATE that makes a blob permanent."""
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
@@ -151,11 +122,7 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
 
 def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_time: float, life_version: int,
                      expires_at: float | None, permanent: bool, account: int, container: int) -> IndexEntry:
-    """A record as a peer has it; see `BlobStore.append_replicated`.
-
-    Raises:
-        InvalidInput: a field is out of its range, or a record other than a PUT has content.
-    """
+    """A record as a peer has it; see `BlobStore.append_replicated`."""
     try:
         kind = RecordKind(kind)
     except ValueError:

@@ -57,11 +57,7 @@ BlobId: TypeAlias = str | bytes
 
 
 def id_bytes(blob_id: BlobId) -> bytes:
-    """Return the bytes of an id.
-
-    Raises:
-        InvalidInput: the id is empty or too long.
-    """
+    """Return the bytes of an id."""
     if isinstance(blob_id, str):
         blob_id = blob_id.encode("utf-8", "surrogatepass")
     if not 0 < len(blob_id) <= MAX_ID_BYTES:
@@ -70,11 +66,7 @@ def id_bytes(blob_id: BlobId) -> bytes:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a time or a span in whole milliseconds, the nearest one.
-
-    Raises:
-        InvalidInput: it is not finite, or beyond `MAX_TIME_MS`.
-    """
+    """Return a time or a span in whole milliseconds, the nearest one."""
     # In this order: a whole number may be larger than any float.
     if not abs(seconds) <= MAX_TIME_MS / 1000 or abs(round(seconds * 1000)) > MAX_TIME_MS:
         raise InvalidInput(f"{seconds} seconds is no time that a record can hold; give a finite number of seconds")
@@ -176,9 +168,6 @@ def encode_head(entry: IndexEntry, salt: int) -> tuple[bytes, int]:
     """Return header and id of the record that `entry` describes, wherever it lies, and the header's CRC.
 
     The content follows, then `encode_trailer(crc32(content, crc))`.
-
-    Raises:
-        InvalidInput: a field is out of its range.
     """
     try:
         if not entry.is_plausible():

@@ -129,9 +129,6 @@ def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_se
         next_sequence: the number of the store's next record.
         max_entries: how many records are read for one answer.
         max_bytes: how many bytes the blobs may have together; one blob is answered in any case.
-
-    Raises:
-        InvalidInput: a limit is below 1.
     """
     if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
         raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")

@@ -99,9 +99,6 @@ def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
     """Yield the records from `start` to `end` of a segment, in order, and the stretches between them that are none.
 
     Memory is about two MiB. A record that the end cuts off is reported as one that is not whole.
-
-    Raises:
-        StorageError: the disk refused.
     """
     window = _Window(file, end)
     while start < end:
@@ -127,10 +124,6 @@ def check_segment(path: str, expected: SegmentHeader, end: int, records: int, se
         records: how many it holds.
         sequences: the number of each, if known.
         check: called with each record; what it raises ends it.
-
-    Raises:
-        CorruptData: the file is something else.
-        StorageError: it cannot be read.
     """
     with contextlib.closing(SegmentFile(path)) as file:
         size, count = file.size(), 0

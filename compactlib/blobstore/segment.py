@@ -60,11 +60,7 @@ def salt_of(incarnation: bytes) -> int:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The 80 header bytes.
-
-    Raises:
-        InvalidInput: a field is out of its range.
-    """
+    """The 80 header bytes."""
     name = header.name
     if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
             and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
@@ -75,12 +71,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
-    """The header in the first 80 bytes of a file.
-
-    Raises:
-        CorruptData: the bytes are not a whole header.
-        Unsupported: another release wrote it.
-    """
+    """The header in the first 80 bytes of a file."""
     size, segments, capacity, position, generation, sequence, incarnation = _HEADER.decode_header(data, path)
     if size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
             capacity, position, generation, sequence) > MAX_NUMBER:
@@ -90,11 +81,7 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 
 
 def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
-    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`.
-
-    Raises:
-        StorageError: the disk refused; the file may be left, without a whole header.
-    """
+    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`."""
     out = files.create(path)
     try:
         out.write_at(0, [encode_header(header)])
@@ -114,11 +101,6 @@ class SegmentFile(ReadDescriptor):
         path: the file.
         header: what it is, if that is known: then the file's own header is not looked at.
         read_ahead: whether the system may read more than it is asked for (Linux; advice only).
-
-    Raises:
-        CorruptData: the header is damaged.
-        Unsupported: another release wrote it.
-        StorageError: the file cannot be opened or read.
     """
 
     __slots__ = ("header", "path")
@@ -153,22 +135,14 @@ class SegmentFile(ReadDescriptor):
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; shorter only where the file ends. One `pread` for most.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Up to `length` bytes from `offset`; shorter only where the file ends. One `pread` for most."""
         try:
             return read_exactly(self._descriptor, length, offset)
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
 
     def read_into(self, offset: int, memory: memoryview) -> int:
-        """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends."""
         try:
             return read_into(self._descriptor, memory, offset)
         except OSError as error:
@@ -199,9 +173,6 @@ class OpenSegments:
         Args:
             name: the segment's.
             is_listed: whether a segment is in the log. One that has left it is not kept: its room would not come back.
-
-        Raises:
-            StorageError: it cannot be opened; after a compaction it may be gone.
         """
         file = self._kept.get(name)
         if file is None:

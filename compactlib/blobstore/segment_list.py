@@ -127,12 +127,7 @@ def encode_list(found: SegmentList) -> bytes:
 
 
 def decode_list(data: bytes, path: str) -> SegmentList:
-    """Return the list with which a slot begins.
-
-    Raises:
-        CorruptData: there is no whole list.
-        Unsupported: another release wrote it.
-    """
+    """Return the list with which a slot begins."""
     if len(data) < _FRAME.size:
         raise CorruptData(path=path, offset=len(data), expected="a list of segments", found=f"{len(data)} bytes")
     count, sources, outputs = _COUNTS.unpack_from(data)
@@ -150,12 +145,7 @@ def decode_list(data: bytes, path: str) -> SegmentList:
 
 
 def read_list(folder: StrPath) -> FoundList:
-    """Read the list of a folder.
-
-    Raises:
-        Unsupported: another release wrote it.
-        StorageError: it cannot be read.
-    """
+    """Read the list of a folder."""
     path = os.path.join(folder, FILE_NAME)
     data = read_if_there(path)
     if data is None:
@@ -190,12 +180,7 @@ class SegmentListFile:
         self.known: SegmentList = known
 
     def make_ready(self) -> None:
-        """Have the file be there, whole, so that `write` needs no room.
-
-        Raises:
-            DiskFull: it was lost, and there is no room for another one.
-            StorageError: the disk refused.
-        """
+        """Have the file be there, whole, so that `write` needs no room."""
         if self._out is not None:
             return
         try:
@@ -209,11 +194,7 @@ class SegmentListFile:
         self._out = self._files.open(self._path)
 
     def write(self, new: SegmentList) -> None:
-        """Put a list in force, durably. One sync.
-
-        Raises:
-            StorageError: the disk refused. Either list may be found on the disk: close the store.
-        """
+        """Put a list in force, durably. One sync."""
         if len(new.segments) > self._most_names:
             raise InvalidInput(f"{self._path} has room for {self._most_names} segments, lost ones included; restore "
                                f"those that are lost, or copy the store with copy_store()")

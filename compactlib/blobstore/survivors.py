@@ -155,9 +155,6 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
         retention_ms: for how long a deleted blob is kept.
         place: gives the class of each survivor.
         check: called with each piece of work; what it raises ends it.
-
-    Raises:
-        InvalidInput: `place` gave something else than a whole number.
     """
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")

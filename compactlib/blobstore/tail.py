@@ -68,19 +68,11 @@ class LogWriter:
         return self._synced >= position
 
     def write(self, pieces: Sequence[Buffer]) -> None:
-        """Write behind the end; counts for nothing before `keep`.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Write behind the end; counts for nothing before `keep`."""
         self._out.write_at(self.end, pieces)
 
     def take_back(self) -> None:
-        """Cut off what `write` has left behind the end.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Cut off what `write` has left behind the end."""
         self._out.truncate(self.end)
 
     def keep(self, size: int) -> None:
@@ -89,11 +81,7 @@ class LogWriter:
         self.unsynced_records += 1
 
     def sync(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageError: the disk refused, now or before.
-        """
+        """Make everything written durable."""
         if self.is_synced:
             return
         with self._sync_lock:
@@ -101,11 +89,7 @@ class LogWriter:
         self.unsynced_records = 0
 
     def sync_to(self, position: LogPosition) -> None:
-        """Make everything before `position` durable. Threads may call it together: one sync serves all that wait.
-
-        Raises:
-            StorageError: the disk refused, now or before.
-        """
+        """Make everything before `position` durable. Threads may call it together: one sync serves all that wait."""
         with self._sync_lock:
             if self._synced < position:
                 self._sync(self._synced_through, LogPosition(self.header.name, self.end))
@@ -121,11 +105,7 @@ class LogWriter:
         self._synced = max(self._synced, reached)
 
     def roll(self, header: SegmentHeader) -> None:
-        """Go on in a new segment. The active one has to be synced; the new one is durable when this returns.
-
-        Raises:
-            StorageError: the disk refused; the active segment stays the one it was.
-        """
+        """Go on in a new segment. The active one has to be synced; the new one is durable when this returns."""
         path = os.path.join(self._folder, header.name.log_file)
         if look_at(path) is not None:
             # Left by an attempt that failed; nothing was written to it.
