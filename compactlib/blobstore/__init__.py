@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     )
     from compactlib.blobstore.config import BlobStoreConfig as BlobStoreConfig
     from compactlib.blobstore.copying import StoreCopy as StoreCopy, copy_store as copy_store
-    from compactlib.blobstore.descriptor import is_blob_store as is_blob_store
     from compactlib.blobstore.errors import (
         BlobExists as BlobExists,
         BlobMissing as BlobMissing,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
         BlobCompactionReport as BlobCompactionReport,
         BlobReclaimReport as BlobReclaimReport,
     )
+    from compactlib.blobstore.segment import is_blob_store as is_blob_store
     from compactlib.blobstore.segment_records import (
         SegmentRecords as SegmentRecords,
         StoredRecord as StoredRecord,
@@ -69,7 +69,7 @@ else:
     offer(__name__, {
         "compactlib.blobstore.config": "BlobStoreConfig",
         "compactlib.blobstore.copying": "StoreCopy copy_store",
-        "compactlib.blobstore.descriptor": "is_blob_store",
+        "compactlib.blobstore.segment": "is_blob_store",
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",
         "compactlib.blobstore.policies.compact_all": "CompactAll",

@@ -17,14 +17,21 @@ from collections.abc import Collection, Iterable, Sequence
 import attrs
 
 from compactlib.blobstore.contents import LogSegment
-from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor
 from compactlib.blobstore.erasure import STATE_FILE
 from compactlib.blobstore.index import IndexPart, OpenIndex
 from compactlib.blobstore.index_file import part_bytes, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
 from compactlib.blobstore.scan import Scanned, scan_records
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, decode_header
+from compactlib.blobstore.segment import (
+    DESCRIPTOR_FILE,
+    SEGMENT_HEADER_BYTES,
+    Descriptor,
+    SegmentFile,
+    SegmentHeader,
+    decode_header,
+    read_descriptor,
+)
 from compactlib.blobstore.segment_list import FoundList, read_list
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import list_folder, read_if_there

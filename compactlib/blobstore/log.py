@@ -22,12 +22,10 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor
 from compactlib.blobstore.erasure import STATE_FILE, Erasure
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.folder import part_records
 from compactlib.blobstore.index_file import write_part
-from compactlib.blobstore.layout import Layout, lay_out
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
     LOG_SUFFIX,
@@ -38,8 +36,8 @@ from compactlib.blobstore.names import (
     segment_of_log_file,
 )
 from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, OpenSegments, salt_of
-from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, SegmentListFile, Step
+from compactlib.blobstore.segment import DESCRIPTOR_FILE, SEGMENT_HEADER_BYTES, Descriptor, OpenSegments, salt_of
+from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
 from compactlib.errors import AuditFailed, DiskFull, StorageError

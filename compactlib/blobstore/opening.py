@@ -20,19 +20,23 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor, write_descriptor
 from compactlib.blobstore.erasure import pending_erasures, redo_erasures
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_lost, load_segment, read_folder
 from compactlib.blobstore.index import OpenIndex
 from compactlib.blobstore.index_file import replace_parts
-from compactlib.blobstore.layout import lay_out
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.scan import check_segment
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment
-from compactlib.blobstore.segment_list import FILE_NAME, FoundList, SegmentList, SegmentListFile
+from compactlib.blobstore.segment import (
+    DESCRIPTOR_FILE,
+    SEGMENT_HEADER_BYTES,
+    Descriptor,
+    create_segment,
+    write_descriptor,
+)
+from compactlib.blobstore.segment_list import FILE_NAME, FoundList, SegmentList, SegmentListFile, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
 from compactlib.clock import Clock

@@ -29,18 +29,16 @@ from compactlib.blobstore.blobs import (
 )
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.erasure import pending_erasures
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_lost, load_segment, read_folder
-from compactlib.blobstore.layout import Layout, lay_out
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.names import FIRST_SEGMENT, UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.policies.stats_based import StatsBased
 from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
-from compactlib.blobstore.segment import OpenSegments, salt_of
-from compactlib.blobstore.segment_list import read_list
+from compactlib.blobstore.segment import Descriptor, OpenSegments, salt_of
+from compactlib.blobstore.segment_list import Layout, lay_out, read_list
 from compactlib.blobstore.segment_records import SegmentRecords
 from compactlib.blobstore.statistics import all_lifetimes, histories_in, view_of
 from compactlib.blobstore.validity import PurgeRules

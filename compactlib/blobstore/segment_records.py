@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import attrs
 
-from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.folder import load_segment
 from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, check_record
-from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.segment import Descriptor, SegmentFile
 from compactlib.errors import CorruptData, Stale, StorageError
 
 _READ_BYTES = 2 << 20

@@ -15,12 +15,11 @@ from operator import attrgetter
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.index_file import part_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
 from compactlib.blobstore.validity import FOREVER, Lifetime, PurgeRules, expiry, lifetimes
 from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
 

@@ -76,10 +76,10 @@ from compactlib.blobstore.report import (
     HARD_DELETE_RESET,
     BlobCompactionReport,
     BlobReclaimReport,
+    BlobStoreStatus,
 )
 from compactlib.blobstore.segment import salt_of
 from compactlib.blobstore.statistics import histories_in
-from compactlib.blobstore.status import BlobStoreStatus
 from compactlib.blobstore.survivors import Place
 from compactlib.blobstore.validity import never
 from compactlib.blobstore.verify import MAX_TRIES, verify_log
@@ -650,8 +650,18 @@ class BlobStore(Closing):
 
     def status(self) -> BlobStoreStatus:
         """Return the store in numbers, from memory."""
-        self._guard.require_open()
-        return BlobStoreStatus.of(self._name, self._log, self._compactor)
+        log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
+        parts = [part for segment in contents.segments for part in segment.parts]
+        lost = sum(segment.is_lost for segment in contents.segments)
+        return BlobStoreStatus(
+            name=self._name, capacity_bytes=self.capacity_bytes, used_bytes=contents.used_bytes(self.segment_bytes),
+            segments=len(contents.segments), free_segments=log.free_segments,
+            eligible_segments=len(log.eligible()), damaged_segments=len(self._compactor.damaged) + lost,
+            active_segment=str(contents.active.name), records=sum(segment.records for segment in contents.segments),
+            index_memory_bytes=contents.directory.memory_bytes() + sum(part.memory_bytes() for part in parts),
+            unsynced=not log.writer.is_synced, next_sequence=log.next_sequence, is_busy=bool(self._guard.running),
+            is_managed=log.is_managed, last_error="" if error is None else f"{type(error).__name__}: {error}",
+            failures=self._compactor.failures)
 
     def audit(self) -> None:
         """Check everything in memory against itself.

@@ -128,7 +128,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "the first segment's sync of the same folder comes after it"),
     Row("sync folder in files.disk.write_durably < blobstore.segment_list.make_ready", BOTH,
         "the first segment's sync of the same folder comes after it"),
-    Row("sync folder in files.disk.write_durably < blobstore.descriptor.write_descriptor", BOTH,
+    Row("sync folder in files.disk.write_durably < blobstore.segment.write_descriptor", BOTH,
         "the first segment's sync of the same folder comes after it"),
     Row("sync folder in files.disk.write_durably < blobstore.index_file.replace_parts", BOTH,
         "an index that is not there is made anew from its segment"),

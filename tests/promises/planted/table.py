@@ -382,7 +382,7 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
     Mistake(
-        "blob-lost-segment-forgotten", "compactlib/blobstore/layout.py",
+        "blob-lost-segment-forgotten", "compactlib/blobstore/segment_list.py",
         "    missing = sorted(listed.difference(present))\n",
         "    missing = []\n",
         ("tests/promises/test_promise_lost_blob_segment.py",),
