@@ -84,21 +84,16 @@ MAX_RESTARTS = 3
 
 @attrs.frozen
 class Copying:
-    """What a compaction wants copied next.
-
-    Attributes:
-        tasks: by name.
-        budget: of the run.
-        observer: to be notified.
-    """
+    """What a compaction wants copied next: the tasks, the budget of the run, and the observer to notify."""
 
     tasks: Sequence[CopyRecords]
     budget: Budget
     observer: Observer
 
 
-Steps: TypeAlias = "Generator[Copying, Mapping[str, RewriteOutcome], BlobCompactionReport]"
-"""A compaction: yields what is to be copied, is sent what became of it, and returns its report."""
+Outcomes: TypeAlias = Mapping[str, RewriteOutcome]
+Steps: TypeAlias = Generator[Copying, Outcomes, BlobCompactionReport]
+"""A compaction: yields what is to be copied, is sent what became of each task, and returns its report."""
 
 
 @attrs.define
@@ -109,7 +104,7 @@ class _Progress:
     budget: Budget
     observer: Observer
     fence: CommitFence | None
-    expires_before_ms: int = 0
+    valid: dict[SegmentName, int]  # bytes to copy of each victim and output
     steps: int = 0
     added: dict[SegmentName, int] = attrs.field(factory=dict)  # outputs, and their bytes on disk
     removed: list[SegmentName] = attrs.field(factory=list)
@@ -202,9 +197,8 @@ class Compactor:
                     if given is None:
                         plan = self._planned(policy, run.budget)                       # sense, plan
                     assert plan is not None
-                    done = _Progress(plan, run.budget, observers, fence)
-                    if plan.expires_before is not None:
-                        done.expires_before_ms = milliseconds(plan.expires_before)
+                    done = _Progress(plan, run.budget, observers, fence,
+                                     {victim.name: victim.valid_bytes for victim in plan.victims})
                     yield from self._carry_out(done)                                   # rewrite, commit, reclaim
                     in_vain = done.left_out and len(done.removed) <= len(done.added) and plan.benefit_segments > 0
                     if given is not None or not in_vain:
@@ -228,115 +222,111 @@ class Compactor:
             plan = self.plan(self.view(policy, budget), policy)
         return plan
 
-    def _carry_out(self, done: _Progress) -> Generator[Copying, Mapping[str, RewriteOutcome], None]:
+    def _carry_out(self, done: _Progress) -> Generator[Copying, Outcomes, None]:
+        """Carry out a plan step by step; the failure of one step, or damage in a victim, does not stop the others."""
         log, plan = self._log, done.plan
-        done.why = plan.why if plan.is_empty else ""
         eligible = frozenset(log.eligible())
         for name in plan.names:
             if name not in eligible:
                 why = "is active, or the journal reaches it" if log.contents.has(name) else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {self._name} {why}; make a new plan")
-        room = self._room()
-        if room is not None and plan.bytes_needed > room:
-            done.why = self._no_room(plan.bytes_needed, room)
-        valid = {victim.name: victim.valid_bytes for victim in plan.victims}
+        done.why = plan.why if plan.is_empty else self._lack_of_room(plan.bytes_needed)
         waiting, carried, restarts = list(plan.names), None, 0
         while waiting and not done.why:
             try:
-                done.budget.check()
-                room = self._room()
-                survivors = self._choose(done, waiting, carried, valid, room)
-                if carried not in survivors.sources:
-                    carried = None
-                needed = sum(output.end for output in survivors.outputs)
-                if room is not None and needed > room:
-                    done.why = self._no_room(needed, room)
-                    break
-                every = [CopyRecords(name=f"{log.folder} {output.name}", folder=log.folder, picked=output.picked,
-                                     header=log.descriptor.header(output.name), files=log.files)
-                         for output in survivors.outputs]
-                outcomes = (yield Copying(every, done.budget, done.observer)) if every else {}
-                files = self._copied(survivors, [outcomes[task.name] for task in every], done.budget)
-                published = self._publish(survivors, files, done.budget)
-                try:
-                    is_committed = self._commit(survivors, published, done,
-                                                is_last=len(waiting) + (carried is not None) == len(survivors.sources))
-                except BaseException:
-                    self._withdraw(survivors)
-                    raise
-                if not is_committed:
-                    self._withdraw(survivors)
-                    restarts += 1
-                    if restarts > MAX_RESTARTS:
-                        raise Conflict(f"blobs of {self._name} were revived while they were being dropped, "
-                                       f"{restarts} times in a row; compact again later")
-                    continue
+                survivors = yield from self._step(done, waiting, carried)
             except _Damaged as damaged:
                 self._leave_out(damaged, done)
-                waiting, carried = [name for name in waiting if name != damaged.segment], None if (
-                    carried == damaged.segment) else carried
-                continue
+                waiting = [name for name in waiting if name != damaged.segment]
+                carried = None if carried == damaged.segment else carried
+            except _StepFailed as failed:
+                done.failures[f"the step of segments {', '.join(map(str, sorted(failed.sources)))}"] = failed.error
+                waiting, carried = [name for name in waiting if name not in failed.sources], None
             except BudgetSpent as error:
-                done.spent, done.why = self._named(error, waiting[0], valid, done.budget), str(error)
-                break
+                done.spent, done.why = self._named(error, done.valid.get(waiting[0], 0), done.budget), str(error)
             except Closed:
                 raise
             except CompactlibError as error:
                 done.failures[f"the step of segments {waiting[0]} and others"] = error
                 break
-            except _StepFailed as failed:
-                done.failures[f"the step of segments {', '.join(map(str, sorted(failed.sources)))}"] = failed.error
-                waiting, carried = [name for name in waiting if name not in failed.sources], None
-                continue
-            restarts = 0
-            waiting = [name for name in waiting if name not in survivors.sources]
-            carried, filled = None, survivors.outputs[-1] if survivors.outputs else None
-            if filled is not None and filled.end < log.descriptor.segment_bytes:
-                carried = filled.name
-                valid[carried] = filled.end - SEGMENT_HEADER_BYTES
-            self._reclaim(survivors, done)
-            if done.failures:
-                break
+            else:
+                if survivors is None:
+                    restarts += 1
+                    if restarts > MAX_RESTARTS:
+                        done.failures[self._name] = Conflict(
+                            f"blobs of {self._name} were revived while they were being dropped, {restarts} times in a "
+                            f"row; compact again later")
+                        break
+                    continue
+                restarts, carried = 0, None
+                waiting = [name for name in waiting if name not in survivors.sources]
+                last = survivors.outputs[-1] if survivors.outputs else None
+                if last is not None and last.end < log.descriptor.segment_bytes:
+                    carried = last.name
+                    done.valid[carried] = last.end - SEGMENT_HEADER_BYTES
 
-    def _no_room(self, needed: int, room: int) -> str:
+    def _step(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
+              ) -> Generator[Copying, Outcomes, Survivors | None]:
+        """Replace some segments by new ones; `None` if nothing was done: a drop was revived, or there is no room."""
+        log, budget = self._log, done.budget
+        budget.check()
+        survivors = self._choose(done, waiting, carried)
+        done.why = self._lack_of_room(sum(output.end for output in survivors.outputs))
+        if done.why:
+            return None
+        tasks = [CopyRecords(name=f"{log.folder} {output.name}", folder=log.folder, picked=output.picked,
+                             header=log.descriptor.header(output.name), files=log.files)
+                 for output in survivors.outputs]
+        outcomes = (yield Copying(tasks, budget, done.observer)) if tasks else {}
+        files = self._checked(survivors, [outcomes[task.name] for task in tasks], budget)
+        try:
+            published = self._publish(survivors, files, budget)
+            is_committed = self._commit(survivors, published, done, is_last=set(waiting).issubset(survivors.sources))
+        except BaseException:
+            self._withdraw(survivors)
+            raise
+        if not is_committed:
+            self._withdraw(survivors)
+            return None
+        self._reclaim(survivors, done)
+        return survivors
+
+    def _lack_of_room(self, needed: int) -> str:
+        """Return what the disk lacks for so many bytes; empty if nothing."""
+        room = self._room()
+        if room is None or needed <= room:
+            return ""
         return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it gives any "
                 f"back, and {room:,} are available in {self._log.folder}; free some")
 
-    def _named(self, error: BudgetSpent, first: SegmentName, valid: Mapping[SegmentName, int], budget: Budget,
-               ) -> BudgetSpent:
+    def _named(self, error: BudgetSpent, least: int, budget: Budget) -> BudgetSpent:
         """Return the error; if the total sufficed for no step, one that says how much would."""
-        total = budget.remaining.total_bytes
-        least = valid.get(first, 0)
-        if error.reason != "bytes" or total is None:
+        if error.reason != "bytes" or budget.remaining.total_bytes is None:
             return error
         return BudgetSpent(f"{error}; a step of the compaction of store {self._name} is committed all at once: give at "
                            f"least {error.spent_bytes + least}",
                            reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
 
-    # -- choosing a step
-
-    def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
-                valid: Mapping[SegmentName, int], room: int | None) -> Survivors:
+    def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None) -> Survivors:
         """Choose the next step: as many sources as the outputs may hold that there is room for, at least a new one."""
-        log, most = self._log, MAX_OUTPUTS
+        log, room, most = self._log, self._room(), MAX_OUTPUTS
         if room is not None:
             most = max(1, min(most, room // log.descriptor.segment_bytes))
         snapshot = log.snapshot()
         log.sync()
-        budgeted, count, size = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES), 0, valid.get(carried, 0) \
-            if carried is not None else 0
+        limit = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES)
         total = done.budget.remaining.total_bytes
         if total is not None:
-            budgeted = min(budgeted, total)
+            limit = min(limit, total)
+        count, size = 0, 0 if carried is None else done.valid[carried]
         for name in waiting[:MAX_SOURCES - 1]:
-            size += valid.get(name, 0)
-            if count and size > budgeted:
+            size += done.valid[name]
+            if count and size > limit:
                 break
             count += 1
-        rules = self._rules(done)
         while True:
-            sources = [*([carried] if carried is not None else []), *waiting[:count]]
-            found = choose_survivors(snapshot, sources, rules, segment_bytes=log.descriptor.segment_bytes,
+            found = choose_survivors(snapshot, [*([] if carried is None else [carried]), *waiting[:count]],
+                                     self._rules(done.plan), segment_bytes=log.descriptor.segment_bytes,
                                      place=self._place, check=done.budget.check,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
@@ -344,18 +334,19 @@ class Compactor:
             if count > 1:
                 count = max(1, min(count - 1, count * most // len(found.outputs)))
             else:
+                # The part-filled output stays as it is.
                 carried = None
 
-    def _rules(self, done: _Progress) -> Rules:
+    def _rules(self, plan: BlobPlan) -> Rules:
         now = self._log.clock.now()
         # The plan's time, unless the store was opened with a longer retention since.
         latest = max(now - self._log.config.deleted_retention_seconds, 0.0)
-        return Rules(reference_ms=milliseconds(min(done.plan.reference_time, latest)),
-                     now_ms=max(milliseconds(now), done.expires_before_ms), purge=self.purge)
+        return Rules(reference_ms=milliseconds(min(plan.reference_time, latest)), purge=self.purge,
+                     now_ms=milliseconds(now if plan.expires_before is None else max(now, plan.expires_before)))
 
     # -- checking and publishing what was copied
 
-    def _copied(self, survivors: Survivors, outcomes: Sequence[RewriteOutcome], budget: Budget) -> list[str]:
+    def _checked(self, survivors: Survivors, outcomes: Sequence[RewriteOutcome], budget: Budget) -> list[str]:
         """Check what became of the tasks, which may have run in another process; return the file of each output."""
         log, failures, files = self._log, list[CompactlibError](), list[str]()
         for output, outcome in zip(survivors.outputs, outcomes, strict=True):
@@ -379,27 +370,23 @@ class Compactor:
             self._note(failure)
             if isinstance(failure, BudgetSpent | StorageError):
                 raise failure
-        raise _StepFailed(_of_a_copy(failures[0]), survivors.sources)
+        raise _StepFailed(failures[0], survivors.sources)
 
     def _publish(self, survivors: Survivors, files: Sequence[str], budget: Budget) -> list[LogSegment]:
         """Give the outputs their names and indexes, durably but for the indexes; they do not count yet."""
         log = self._log
         contents, published = log.contents, list[LogSegment]()
-        try:
-            for output, file in zip(survivors.outputs, files, strict=True):
-                taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
-                         for part in source.parts if (rows := part.rows_at(picked.offsets)))
-                index = IndexPart.moved(output.name, taken, budget.check)
-                assert index.end == output.end, "the index has each record that the output gets"
-                remove_names(log.files, log.folder, [output.name.index_file])
-                write_part(log.files, log.folder, index, log.descriptor.incarnation)
-                log.files.rename(file, os.path.join(log.folder, output.name.log_file))
-                published.append(LogSegment(output.name, (index,)))
-            if published:
-                log.files.sync_folder(log.folder)
-        except BaseException:
-            self._withdraw(survivors)
-            raise
+        for output, file in zip(survivors.outputs, files, strict=True):
+            taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
+                     for part in source.parts if (rows := part.rows_at(picked.offsets)))
+            index = IndexPart.moved(output.name, taken, budget.check)
+            assert index.end == output.end, "the index has each record that the output gets"
+            remove_names(log.files, log.folder, [output.name.index_file])
+            write_part(log.files, log.folder, index, log.descriptor.incarnation)
+            log.files.rename(file, os.path.join(log.folder, output.name.log_file))
+            published.append(LogSegment(output.name, (index,)))
+        if published:
+            log.files.sync_folder(log.folder)
         log.lists.make_ready()
         return published
 
@@ -443,10 +430,6 @@ class Compactor:
             if done.added.pop(name, None) is None:
                 done.removed.append(name)
         done.added.update(disk)
-        try:
-            done.freed += remove_segments(log.files, log.folder, survivors.sources)
-        except StorageError as error:
-            done.failures[str(survivors.sources[0])] = error
         done.freed -= sum(disk.values())
         fields = {"store": self._name}
         done.observer.event(POSITIONS_MOVED, **fields, removed=[str(name) for name in survivors.sources],
@@ -456,6 +439,7 @@ class Compactor:
                                (Verdict.PURGED, TOMBSTONES_GONE)):
             if survivors.verdicts[verdict]:
                 done.observer.event(event, **fields, records=survivors.verdicts[verdict])
+        done.freed += remove_segments(log.files, log.folder, survivors.sources)
 
     def _leave_out(self, damaged: _Damaged, done: _Progress) -> None:
         """Go on without a segment that holds a damaged record: it stays as it is, with everything in it."""
@@ -526,21 +510,14 @@ class Compactor:
                                            default=None)))
 
 
-def run_steps(steps: Steps, executor: Executor) -> BlobCompactionReport:
-    """Carry out one compaction, its copying on an executor."""
-    with contextlib.closing(steps):
-        try:
-            copying = next(steps)
-            while True:
-                copying = steps.send(outcomes_of(executor, copying.tasks, copying.budget, copying.observer))
-        except StopIteration as end:
-            report: BlobCompactionReport = end.value
-            return report
-
-
 def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | None,
              ) -> dict[str, BlobCompactionReport | CompactlibError]:
-    """Carry out many compactions, the next step of all of them in one run of an executor; each commits its own.
+    """Carry out compactions, the next step of all of them in one run of an executor; each commits its own.
+
+    Args:
+        every: the compactions, by name.
+        executor: runs the copying.
+        budget: of them all; `None`: that of the compaction, if there is one alone.
 
     Returns:
         The report of each, or what it raised; in the order in which they ended.
@@ -565,7 +542,8 @@ def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | No
                     del active[name]
             wanted = [copying for copying in active.values() if copying is not None]
             if wanted:
-                shared = (Budget() if budget is None else budget).child()
+                is_alone = budget is None and len(every) == 1
+                shared = wanted[0].budget if is_alone else (Budget() if budget is None else budget).child()
                 outcomes = outcomes_of(executor, [task for copying in wanted for task in copying.tasks], shared,
                                        wanted[0].observer)
     return ended
@@ -626,13 +604,6 @@ class _StepFailed(Exception):
         super().__init__(str(error))
         self.error = error
         self.sources = sources
-
-
-def _of_a_copy(error: CompactlibError) -> CompactlibError:
-    if not isinstance(error, CorruptData):
-        return error
-    return CorruptData(path=error.path, offset=error.offset, expected=error.expected, found=f"{error.found} in a new "
-                       f"copy, which does not count: all sources stay as they are, compact again")
 
 
 def _newer(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:

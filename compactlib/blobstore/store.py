@@ -40,7 +40,6 @@ from compactlib.blobstore.compact import (
     local_executor,
     require_own,
     run_many,
-    run_steps,
 )
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
@@ -529,9 +528,12 @@ class BlobStore(Closing):
         self._check_given(plan, policy)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
-            return run_steps(steps, local_executor(self._log) if executor is None else executor)
+            found = run_many({"": steps}, local_executor(self._log) if executor is None else executor, None)[""]
         finally:
             self._deliver()
+        if isinstance(found, CompactlibError):
+            raise found
+        return found
 
     def _check_given(self, plan: BlobPlan | None, policy: BlobPolicy | None) -> None:
         self._guard.require_open()
