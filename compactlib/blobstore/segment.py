@@ -243,6 +243,11 @@ class Descriptor:
     created_ms: int
 
     @property
+    def salt(self) -> int:
+        """What the CRC of every record of the store starts from."""
+        return salt_of(self.incarnation)
+
+    @property
     def capacity_bytes(self) -> int:
         """Capacity of the whole log."""
         return self.segment_bytes * self.log_segments
