@@ -9,14 +9,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.blobstore.records import (
-    HEADER_BYTES,
-    TRAILER_BYTES,
-    IndexEntry,
-    RecordFlag,
-    RecordKind,
-    check_record,
-)
+from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, IndexEntry, RecordFlag, RecordKind, check_record
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.errors import CorruptData
 

@@ -30,7 +30,6 @@ from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
     LOG_SUFFIX,
     UNPUBLISHED_SUFFIX,
-    LogPosition,
     SegmentName,
     segment_of_index_file,
     segment_of_log_file,
@@ -216,7 +215,7 @@ class Log:
 
     def wait_for(self, entry: IndexEntry) -> None:
         """Return when a record is durable, if the configuration wants that; without the lock."""
-        position = LogPosition(entry.segment, entry.end)
+        position = entry.segment, entry.end
         if self.config.durability != "group" or self.writer.is_durable(position):
             return
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -94,6 +94,7 @@ class BlobPlan(Printed):
     bytes_needed: int = 0
     bytes_available: int | None = None
     expires_before: float | None = None
+    is_exact: ClassVar[bool] = False  # what is copied and freed are bounds
 
     def __attrs_post_init__(self) -> None:
         for name, count in Counter(self.names).items():
@@ -136,11 +137,6 @@ class BlobPlan(Printed):
         if self.benefit_segments < 1:
             return float("inf")
         return self.valid_bytes / self.benefit_segments
-
-    @property
-    def is_exact(self) -> bool:
-        """False: what is copied and freed are bounds."""
-        return False
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a segment, in log order: what is copied, dropped or kept, and why."""

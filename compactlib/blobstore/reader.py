@@ -15,9 +15,7 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from compactlib.blobstore.blobs import (
-    GetOptions,
-)
+from compactlib.blobstore.blobs import GetOptions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import pending_erasures

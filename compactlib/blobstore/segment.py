@@ -31,16 +31,7 @@ import attrs
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import (
-    Files,
-    OutFile,
-    ReadDescriptor,
-    StrPath,
-    read_exactly,
-    read_if_there,
-    read_into,
-    write_durably,
-)
+from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, read_exactly, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.lru import Lru
 
@@ -120,19 +111,16 @@ class SegmentFile(ReadDescriptor):
 
     Args:
         path: the file.
-        header: what it is, if that is known: then the file's own header is not looked at.
-        read_ahead: whether the system may read more than it is asked for (Linux; advice only).
+        header: what it is, if that is known: then the file's own header is not read.
     """
 
     __slots__ = ("header", "path")
 
-    def __init__(self, path: StrPath, header: SegmentHeader | None = None, *, read_ahead: bool = True) -> None:
+    def __init__(self, path: StrPath, header: SegmentHeader | None = None) -> None:
         self.path: str = os.fspath(path)
         super().__init__()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if not read_ahead and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             self.header: SegmentHeader = header or decode_header(
                 read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0), self.path)
         except BaseException as error:
@@ -142,35 +130,16 @@ class SegmentFile(ReadDescriptor):
                 raise StorageError.from_os(error, "open", path) from error
             raise
 
-    @property
-    def name(self) -> SegmentName:
-        """The segment's name."""
-        return self.header.name
-
-    def fileno(self) -> int:
-        """The descriptor; it stays this object's."""
-        return self._descriptor
-
     def size(self) -> int:
-        """The length of the file now, in bytes."""
+        """Return the length of the file now, in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; shorter only where the file ends. One `pread` for most."""
+        """Return up to `length` bytes from `offset`; fewer only where the file ends. One `pread` for most."""
         try:
             return read_exactly(self._descriptor, length, offset)
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
-
-    def read_into(self, offset: int, memory: memoryview) -> int:
-        """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends."""
-        try:
-            return read_into(self._descriptor, memory, offset)
-        except OSError as error:
-            raise StorageError.from_os(error, "read", self.path) from error
-
-    def __repr__(self) -> str:
-        return f"SegmentFile({self.path!r}, {self.header.name})"
 
 
 class OpenSegments:
@@ -216,9 +185,8 @@ class OpenSegments:
 
 
 DESCRIPTOR_FILE = "STORE"
-DESCRIPTOR_BYTES = 64
-
-_FRAME = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
+_DESCRIPTOR_BYTES = 64
+_DESCRIPTOR = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
 
 
 def is_blob_store(folder: StrPath) -> bool:
@@ -262,29 +230,21 @@ class Descriptor:
         return cls(header.incarnation, header.capacity_bytes, header.log_segments, 0)
 
 
-def encode_descriptor(descriptor: Descriptor) -> bytes:
-    """The 64 bytes."""
-    return _FRAME.encode(DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes, descriptor.created_ms,
-                         descriptor.incarnation)
-
-
-def decode_descriptor(data: bytes, path: str) -> Descriptor:
-    """The descriptor in the bytes of a file."""
-    size, segments, segment_bytes, created_ms, incarnation, behind = _FRAME.decode(data, path)
-    if (size != DESCRIPTOR_BYTES or behind or not segments
-            or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER):
+def read_descriptor(folder: StrPath) -> Descriptor | None:
+    """Return the descriptor in a folder, `None` if there is none; raise `CorruptData` if it is damaged."""
+    path = os.path.join(folder, DESCRIPTOR_FILE)
+    data = read_if_there(path, _DESCRIPTOR_BYTES + 1)
+    if data is None:
+        return None
+    size, segments, segment_bytes, created_ms, incarnation, behind = _DESCRIPTOR.decode(data, path)
+    if size != _DESCRIPTOR_BYTES or behind or not segments or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER:
         raise CorruptData(path=path, offset=10, expected="the fields of a descriptor",
                           found=f"size {size}, {segments} segments of {segment_bytes} bytes")
     return Descriptor(incarnation, segment_bytes, segments, created_ms)
 
 
-def read_descriptor(folder: StrPath) -> Descriptor | None:
-    """The descriptor in a folder, `None` if there is none."""
-    path = os.path.join(folder, DESCRIPTOR_FILE)
-    data = read_if_there(path, DESCRIPTOR_BYTES + 1)
-    return None if data is None else decode_descriptor(data, path)
-
-
 def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:
     """Put the descriptor in place, durably."""
-    write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [encode_descriptor(descriptor)])
+    data = _DESCRIPTOR.encode(_DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes,
+                              descriptor.created_ms, descriptor.incarnation)
+    write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [data])

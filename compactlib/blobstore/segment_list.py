@@ -31,7 +31,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 import attrs
@@ -224,11 +224,6 @@ class SegmentListFile:
                 self._out.close()
 
 
-def names_of(outputs: Sequence[Output]) -> tuple[SegmentName, ...]:
-    """Return the names of outputs."""
-    return tuple(each.name for each in outputs)
-
-
 @attrs.frozen(kw_only=True)
 class Layout:
     """What counts.
@@ -271,7 +266,7 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
     damage = []
     step = known.step
     if step is not None:
-        gone = [name for name in names_of(step.outputs) if name not in present]
+        gone = [each.name for each in step.outputs if each.name not in present]
         if gone and set(step.sources).issubset(present):
             known = known.without_step()
             damage += [_no_file(folder, name, "a new segment, whose sources are there and count") for name in gone]

@@ -17,21 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from compactlib.blobstore.blobs import (
-    BlobInfo,
-    BlobState,
-    Deleted,
-    GetOptions,
-    blob_state,
-    info_after,
-)
-from compactlib.blobstore.compact import (
-    Compactor,
-    limited,
-    local_executor,
-    require_own,
-    run_many,
-)
+from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, GetOptions, blob_state, info_after
+from compactlib.blobstore.compact import Compactor, limited, local_executor, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
@@ -52,15 +39,7 @@ from compactlib.blobstore.operations import (
 )
 from compactlib.blobstore.plan import BlobPlan
 from compactlib.blobstore.reading import Reading
-from compactlib.blobstore.records import (
-    NO_EXPIRY,
-    BlobId,
-    IndexEntry,
-    RecordFlag,
-    RecordKind,
-    id_bytes,
-    milliseconds,
-)
+from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFlag, RecordKind, id_bytes, milliseconds
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.report import (
     CONTENTS_ERASED,

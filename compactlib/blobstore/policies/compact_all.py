@@ -9,14 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 import attrs
 
 from compactlib._arguments import require_one_of
-from compactlib.blobstore.view import (
-    BlobChoice,
-    BlobView,
-    SegmentView,
-    fraction,
-    shut_by_use,
-    shut_gate,
-)
+from compactlib.blobstore.view import BlobChoice, BlobView, SegmentView, fraction, shut_by_use, shut_gate
 
 SkipValid: TypeAlias = Literal["none", "ends", "all"]
 

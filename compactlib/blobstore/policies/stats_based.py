@@ -23,15 +23,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.blobstore.view import (
-    BlobChoice,
-    BlobView,
-    SegmentView,
-    fraction,
-    shut_gate,
-    too_little,
-    whole,
-)
+from compactlib.blobstore.view import BlobChoice, BlobView, SegmentView, fraction, shut_gate, too_little, whole
 
 
 @attrs.frozen(kw_only=True)
