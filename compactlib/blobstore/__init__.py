@@ -41,12 +41,14 @@ if TYPE_CHECKING:
         StoreFull as StoreFull,
     )
     from compactlib.blobstore.plan import BlobPlan as BlobPlan
-    from compactlib.blobstore.policies.compact_all import CompactAll as CompactAll
-    from compactlib.blobstore.policies.cost_benefit import CostBenefit as CostBenefit
-    from compactlib.blobstore.policies.expiry_forecast import ExpiryForecast as ExpiryForecast
-    from compactlib.blobstore.policies.greedy import Greedy as Greedy
-    from compactlib.blobstore.policies.hybrid import Hybrid as Hybrid
-    from compactlib.blobstore.policies.stats_based import StatsBased as StatsBased
+    from compactlib.blobstore.policies import (
+        CompactAll as CompactAll,
+        CostBenefit as CostBenefit,
+        ExpiryForecast as ExpiryForecast,
+        Greedy as Greedy,
+        Hybrid as Hybrid,
+        StatsBased as StatsBased,
+    )
     from compactlib.blobstore.reader import BlobReader as BlobReader
     from compactlib.blobstore.records import RecordKind as RecordKind
     from compactlib.blobstore.replication import ReplicationToken as ReplicationToken
@@ -72,12 +74,7 @@ else:
         "compactlib.blobstore.segment": "is_blob_store",
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",
-        "compactlib.blobstore.policies.compact_all": "CompactAll",
-        "compactlib.blobstore.policies.cost_benefit": "CostBenefit",
-        "compactlib.blobstore.policies.expiry_forecast": "ExpiryForecast",
-        "compactlib.blobstore.policies.greedy": "Greedy",
-        "compactlib.blobstore.policies.hybrid": "Hybrid",
-        "compactlib.blobstore.policies.stats_based": "StatsBased",
+        "compactlib.blobstore.policies": "CompactAll CostBenefit ExpiryForecast Greedy Hybrid StatsBased",
         "compactlib.blobstore.reader": "BlobReader",
         "compactlib.blobstore.records": "RecordKind",
         "compactlib.blobstore.replication": "ReplicationToken",

@@ -30,7 +30,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
-from compactlib.blobstore.policies.stats_based import StatsBased
+from compactlib.blobstore.policies import StatsBased
 from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
 from compactlib.blobstore.segment import Descriptor, SegmentFile
 from compactlib.blobstore.statistics import histories_in
