@@ -400,6 +400,12 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A blob that was put in place of a deleted one stays deleted at every peer."),
     Mistake(
+        "blob-without-a-put-refused", "compactlib/blobstore/operations.py",
+        "    is_there = state.is_deleted or state.put is not None\n",
+        "    is_there = True\n",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "An id that answers that it is missing can never be put."),
+    Mistake(
         "blob-peers-delete-returns", "compactlib/blobstore/operations.py",
         "        is_known = life <= life_here\n",
         "        is_known = False\n",
