@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -121,37 +121,35 @@ class _Progress:
     spent: BudgetSpent | None = None
 
 
+@attrs.define(eq=False)
 class Compactor:
     """Plans and carries out the compactions of one log. One at a time; reads and writes go on meanwhile.
 
-    Args:
+    Attributes:
         log: the log.
         name: the store's, for messages and events.
         policy: decides what is worth compacting, unless a call gives another one.
-        seen_by_all_peers: whether every peer that counts has read a tombstone.
+        purge: which tombstones go.
         place: which survivors share an output.
         observer: the store's own.
-
-    Attributes:
-        policy: see above.
         damaged: segments in which a compaction found damage: they are left out until the store is opened again.
         last_error: the last unexpected exception: of an executor, a task or a question of the host's.
         failures: how often that was.
     """
 
-    def __init__(self, log: Log, name: str, policy: BlobPolicy, seen_by_all_peers: Callable[[IndexEntry], bool],
-                 place: Place | None, observer: Observer) -> None:
-        self._log = log
-        self._name = name
-        self._place = place
-        self._observer = observer
-        self._numbers = StoreNumbers("blobstore", name)
-        self.policy: BlobPolicy = policy
-        self.damaged: dict[SegmentName, str] = {}
-        self.purge: PurgeRules = PurgeRules(purge_tombstones=log.config.purge_tombstones,
-                                            seen_by_all_peers=seen_by_all_peers)
-        self.last_error: CompactlibError | None = None
-        self.failures: int = 0
+    _log: Log
+    _name: str
+    policy: BlobPolicy
+    purge: PurgeRules
+    _place: Place | None
+    _observer: Observer
+    damaged: dict[SegmentName, str] = attrs.field(factory=dict, init=False)
+    last_error: CompactlibError | None = attrs.field(default=None, init=False)
+    failures: int = attrs.field(default=0, init=False)
+    _numbers: StoreNumbers = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._numbers = StoreNumbers("blobstore", self._name)
 
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """Return the store as a policy sees it now. Reads the whole index once."""

@@ -26,7 +26,6 @@ from compactlib.blobstore.index_file import replace_parts
 from compactlib.blobstore.log import Log, is_without_room
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, encode_head, milliseconds
-from compactlib.blobstore.segment import salt_of
 from compactlib.blobstore.validity import BlobEnd
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, StorageError
@@ -149,13 +148,12 @@ def _batches(puts: Sequence[IndexEntry]) -> Iterable[list[IndexEntry]]:
 
 def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before_ms: int) -> tuple[int, int]:
     """Overwrite the records of one batch; return how many, and the bytes written."""
-    salt = salt_of(log.descriptor.incarnation)
     with log.guard.lock:
         # A delete that a crash takes must not be why content goes.
         log.sync()
         noted = attrs.evolve(state, erasures=tuple(
             Erasure(put.segment, put.offset, put.content_bytes,
-                    encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt)[0])
+                    encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), log.descriptor.salt)[0])
             for put in batch if _is_doomed(log.contents, put, before_ms)))
         log.guard.begin("a hard delete")
         try:

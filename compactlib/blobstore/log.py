@@ -35,7 +35,7 @@ from compactlib.blobstore.names import (
     segment_of_log_file,
 )
 from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
-from compactlib.blobstore.segment import DESCRIPTOR_FILE, SEGMENT_HEADER_BYTES, Descriptor, OpenSegments, salt_of
+from compactlib.blobstore.segment import DESCRIPTOR_FILE, SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
@@ -49,51 +49,47 @@ MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; sequences that a crash may have lost are never given again."""
 
 
+@attrs.define(eq=False)
 class Log:
     """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `guard.lock`.
 
-    Args:
+    Attributes:
         guard: of the store.
         files: the disk.
         folder: the store's folder.
         config: how the store is kept.
         clock: the store's.
         descriptor: what the store is.
-        contents: what the folder holds.
+        contents: the segments and their index.
         writer: at the end of the active segment.
         lists: the list of segments.
         next_sequence: the number of the next record.
-        index_bytes: how long the parts of the active segment's index are in its file.
-
-    Attributes:
-        guard, files, folder, config, clock, descriptor, contents, writer, lists, next_sequence: see above.
         segments: files open for reading.
         events: what has happened under the lock, for the store to report after it.
         is_managed: whether a `CompactionManager` compacts the store.
     """
 
-    def __init__(self, guard: Guard, files: Files, folder: str, config: BlobStoreConfig, clock: StoreClock,
-                 descriptor: Descriptor, contents: LogContents, writer: LogWriter, lists: SegmentListFile,
-                 next_sequence: int, index_bytes: int) -> None:
-        self.guard: Guard = guard
-        self.files: Files = files
-        self.folder: str = folder
-        self.config: BlobStoreConfig = config
-        self.clock: StoreClock = clock
-        self.descriptor: Descriptor = descriptor
-        self.contents: LogContents = contents
-        self.writer: LogWriter = writer
-        self.lists: SegmentListFile = lists
-        self.next_sequence: int = next_sequence
-        self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self.is_managed: bool = False
-        self._index_bytes = index_bytes
-        self._part_records = part_records(descriptor.segment_bytes)
-        self._salt = salt_of(descriptor.incarnation)
-        self._synced_at = clock.monotonic()
-        for kept in (writer, lists, self.segments):
-            guard.keep(kept)
+    guard: Guard
+    files: Files
+    folder: str
+    config: BlobStoreConfig
+    clock: StoreClock
+    descriptor: Descriptor
+    contents: LogContents
+    writer: LogWriter
+    lists: SegmentListFile
+    next_sequence: int
+    _index_bytes: int  # how long the parts of the active segment's index are in its file
+    segments: OpenSegments = attrs.field(init=False)
+    events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
+    is_managed: bool = attrs.field(default=False, init=False)
+    _synced_at: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.segments = OpenSegments(self.folder, self.descriptor.header, self.config.max_open_segments)
+        self._synced_at = self.clock.monotonic()
+        for kept in (self.writer, self.lists, self.segments):
+            self.guard.keep(kept)
 
     @property
     def free_segments(self) -> int:
@@ -123,7 +119,7 @@ class Log:
         flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
         entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
                                flags=int(flags))
-        head, crc = encode_head(entry, self._salt)
+        head, crc = encode_head(entry, self.descriptor.salt)
         pieces = (head, content, encode_trailer(crc32(content, crc)))
         self.guard.begin("a write")
         try:
@@ -143,7 +139,7 @@ class Log:
         opened = self.contents.open
         opened.append(entry)
         self.guard.done()
-        if len(opened.entries) >= self._part_records:
+        if len(opened.entries) >= part_records(self.descriptor.segment_bytes):
             # The record is written: what becomes of the index is no failure of it.
             with contextlib.suppress(StorageError):
                 self.seal_index()

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import attrs
 
@@ -147,8 +148,8 @@ class OpenSegments:
 
     Args:
         folder: the store's folder.
-        header: what the header of a segment has to be, given its name.
-        max_open: how many files are kept.
+        header: returns what the header of a segment has to be.
+        max_open: how many files are kept, the ones used last.
     """
 
     def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
@@ -210,7 +211,7 @@ class Descriptor:
     log_segments: int
     created_ms: int
 
-    @property
+    @cached_property
     def salt(self) -> int:
         """What the CRC of every record of the store starts from."""
         return salt_of(self.incarnation)

@@ -51,7 +51,7 @@ from compactlib.blobstore.report import (
 )
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.survivors import Place
-from compactlib.blobstore.validity import never
+from compactlib.blobstore.validity import PurgeRules, never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
@@ -125,7 +125,8 @@ class BlobStore(Reading):
             self._guard.release()
             raise
         super().__init__(path, name, config, policy, files, self._log.clock, self._log.descriptor)
-        self._compactor = Compactor(self._log, self._name, self._policy, seen_by_all_peers, place, self._observer)
+        purge = PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=seen_by_all_peers)
+        self._compactor = Compactor(self._log, self._name, self._policy, purge, place, self._observer)
         self._deliver()
 
     @property
