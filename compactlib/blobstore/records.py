@@ -48,6 +48,7 @@ _VERSION = 1
 _MAX_SEQUENCE = (1 << 63) - 1
 _MAX_CONTENT_BYTES = (1 << 62) - 1
 _HEADER = struct.Struct("<4sBBBBHHIIQqqQ")
+_FULL = struct.Struct("<4sBBBBHHIIQqqQI")
 _CRC = struct.Struct("<I")
 _WHICH = struct.Struct("<8xH10xQ16xQI")
 """Of a header: the length of the id, the sequence, the length of the content, and the CRC."""
@@ -186,32 +187,32 @@ def encode_trailer(crc: int) -> bytes:
     return _CRC.pack(crc)
 
 
-def decode_head(data: bytes, salt: int, segment: SegmentName, offset: int) -> tuple[IndexEntry, int] | str:
-    """Return the entry of the record whose header and id these bytes begin with, and the header's CRC; or what is wrong
-    with them, as text.
+def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: int) -> IndexEntry | str:
+    """Return the entry of the record whose header and id lie at a place in some bytes; or, as text, what is wrong.
 
     Args:
         data: has to reach to the end of the id.
+        at: the place.
         salt: the store's.
         segment: where the record lies.
         offset: where it begins there.
     """
-    if len(data) < HEADER_BYTES:
-        return f"{len(data)} bytes, fewer than a header"
+    if at + HEADER_BYTES > len(data):
+        return f"{max(len(data) - at, 0)} bytes, fewer than a header"
     (magic, version, kind, flags, reserved, id_length, life_version, account, container, sequence, op_time_ms,
-     expires_ms, content) = _HEADER.unpack_from(data)
+     expires_ms, content, crc) = _FULL.unpack_from(data, at)
     if magic != MAGIC:
         return f"magic {magic!r}"
-    (crc,) = _CRC.unpack_from(data, HEADER_BYTES - _CRC.size)
-    blob_id = bytes(data[HEADER_BYTES:HEADER_BYTES + id_length])
-    found = crc32(blob_id, crc32(data[:HEADER_BYTES - _CRC.size], salt))
+    start = at + HEADER_BYTES
+    blob_id = data[start:start + id_length]
+    found = crc32(blob_id, crc32(data[at:start - _CRC.size], salt))
     if found != crc or len(blob_id) != id_length:
         return f"header CRC {found:#010x} instead of {crc:#010x}"
     if version != _VERSION or kind not in _KINDS or flags & ~_FLAGS or reserved:
         return f"version {version}, kind {kind}, flags {flags:#x}, which this release does not know"
     entry = IndexEntry(blob_id, kind, flags, life_version, sequence, op_time_ms, expires_ms, account, container,
                        segment, offset, record_size(id_length, content))
-    return (entry, crc) if entry.is_plausible() else "fields out of range under a valid CRC"
+    return entry if entry.is_plausible() else "fields out of range under a valid CRC"
 
 
 def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int,

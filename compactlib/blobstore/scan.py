@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from compactlib.blobstore.records import HEADER_BYTES, MAGIC, MAX_ID_BYTES, TRAILER_BYTES, IndexEntry, decode_head
+from compactlib.blobstore.records import HEADER_BYTES, MAGIC, MAX_ID_BYTES, IndexEntry, check_record, decode_head
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.errors import CorruptData
-from compactlib.files.checksum import crc32
 
 _CHUNK_BYTES = 1 << 20
-_HEAD_BYTES = HEADER_BYTES + MAX_ID_BYTES
 
 
 @attrs.frozen
@@ -50,45 +48,39 @@ class _Window:
         self._start = 0
         self._data = b""
 
-    def at(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes; fewer only at the end."""
+    def _place_of(self, offset: int, length: int) -> int:
+        """Have up to `length` bytes from an offset in memory, fewer only at the end; return where they begin there."""
         length = min(length, self._end - offset)
-        skip = offset - self._start
-        if skip < 0 or skip + length > len(self._data):
+        place = offset - self._start
+        if place < 0 or place + length > len(self._data):
             self._data = self._file.read(offset, max(length, min(_CHUNK_BYTES, self._end - offset)))
-            self._start, skip = offset, 0
-        return self._data[skip:skip + length]
+            self._start, place = offset, 0
+        return place
 
-    def record_at(self, offset: int) -> tuple[IndexEntry, int] | str:
+    def record_at(self, offset: int) -> IndexEntry | str:
         """Return the record whose header is there, as `decode_head`; it fits into the segment."""
-        found = decode_head(self.at(offset, _HEAD_BYTES), self._salt, self._header.name, offset)
-        if not isinstance(found, str) and found[0].end > self._header.capacity_bytes:
-            return f"a record of {found[0].size} bytes in {self._header.capacity_bytes}"
+        place = self._place_of(offset, HEADER_BYTES + MAX_ID_BYTES)
+        found = decode_head(self._data, place, self._salt, self._header.name, offset)
+        if not isinstance(found, str) and found.end > self._header.capacity_bytes:
+            return f"a record of {found.size} bytes in {self._header.capacity_bytes}"
         return found
 
-    def is_whole(self, entry: IndexEntry, crc: int) -> bool:
-        """Whether content and CRC of a record hold, given the CRC of its header."""
-        at, stop = entry.content_offset, entry.end - TRAILER_BYTES
-        if entry.end > self._end:
-            return False
-        while at < stop:
-            piece = self.at(at, min(_CHUNK_BYTES, stop - at))
-            if not piece:
-                return False
-            crc = crc32(piece, crc)
-            at += len(piece)
-        return self.at(stop, TRAILER_BYTES) == crc.to_bytes(TRAILER_BYTES, "little")
+    def problem_of(self, entry: IndexEntry) -> str:
+        """Return what is wrong with a record; empty if it is whole."""
+        place = self._place_of(entry.offset, entry.size)
+        size = min(entry.size, self._end - entry.offset)
+        return check_record(memoryview(self._data)[place:place + size], entry.size, self._salt, entry.sequence) or ""
 
     def next_record(self, start: int) -> int:
         """Return where the next record begins; the end if there is none."""
         while start < self._end:
-            chunk = self.at(start, _CHUNK_BYTES)
-            place = chunk.find(MAGIC)
+            begin = self._place_of(start, _CHUNK_BYTES)
+            place = self._data.find(MAGIC, begin)
             if place < 0:
                 # The magic may lie across the border of two chunks.
-                start += max(len(chunk) - len(MAGIC) + 1, 1)
+                start = max(start + 1, self._start + len(self._data) - len(MAGIC) + 1)
                 continue
-            start += place
+            start = self._start + place
             if not isinstance(self.record_at(start), str):
                 return start
             start += 1
@@ -98,7 +90,7 @@ class _Window:
 def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
     """Yield the records from `start` to `end` of a segment, in order, and the stretches between them that are none.
 
-    Memory is about two MiB. A record that the end cuts off is reported as one that is not whole.
+    Memory is about a MiB, or the largest record. A record that the end cuts off is reported as one that is not whole.
     """
     window = _Window(file, end)
     while start < end:
@@ -107,10 +99,9 @@ def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
             following = window.next_record(start + 1)
             yield Scanned(start, following, None, found)
             start = following
-            continue
-        entry, crc = found
-        yield Scanned(start, entry.end, entry, "" if window.is_whole(entry, crc) else "content whose CRC fails")
-        start = entry.end
+        else:
+            yield Scanned(start, found.end, found, window.problem_of(found))
+            start = found.end
 
 
 def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Sequence[int] | None = None,
