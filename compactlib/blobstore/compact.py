@@ -39,16 +39,7 @@ from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.records import IndexEntry, milliseconds
-from compactlib.blobstore.report import (
-    COMPACTION_DONE,
-    COMPACTION_FAILED,
-    DAMAGE_FOUND,
-    DELETED_GONE,
-    EXPIRED_GONE,
-    POSITIONS_MOVED,
-    TOMBSTONES_GONE,
-    BlobCompactionReport,
-)
+from compactlib.blobstore.report import BlobCompactionReport
 from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
@@ -430,11 +421,11 @@ class Compactor:
         done.added.update(disk)
         done.freed -= sum(disk.values())
         fields = {"store": self._name}
-        done.observer.event(POSITIONS_MOVED, **fields, removed=[str(name) for name in survivors.sources],
+        done.observer.event("blobstore_positions_moved", **fields, removed=[str(name) for name in survivors.sources],
                             copied_bytes=survivors.copied_bytes,
                             added=[str(output.name) for output in survivors.outputs])
-        for verdict, event in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
-                               (Verdict.PURGED, TOMBSTONES_GONE)):
+        for verdict, event in ((Verdict.EXPIRED, "blobstore_expired_gone"), (Verdict.DELETED, "blobstore_deleted_gone"),
+                               (Verdict.PURGED, "blobstore_tombstones_gone")):
             if survivors.verdicts[verdict]:
                 done.observer.event(event, **fields, records=survivors.verdicts[verdict])
         done.freed += remove_segments(log.files, log.folder, survivors.sources)
@@ -445,7 +436,7 @@ class Compactor:
         self.damaged[damaged.segment] = f"left out for damage until the store is opened again: {error}"
         done.left_out.append(damaged.segment)
         done.damage.append(error)
-        done.observer.event(DAMAGE_FOUND, store=self._name, segment=str(damaged.segment), error=str(error))
+        done.observer.event("blobstore_damage_found", store=self._name, segment=str(damaged.segment), error=str(error))
 
     # -- the end
 
@@ -474,8 +465,8 @@ class Compactor:
 
     def _report_end(self, observers: Observer, done: _Progress, report: BlobCompactionReport) -> None:
         if not report.is_empty:
-            observers.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
-                       freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
+            observers.event("blobstore_compaction_done", store=self._name, victims=list(map(str, report.victims)),
+                            freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
         outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
         self._numbers.ended(observers, outcome, reason, report.seconds, _moved(report))
         self._report_levels(observers, done.plan)
@@ -487,7 +478,7 @@ class Compactor:
         known = own_error(f"compact {self._name}", error)
         if not isinstance(error, CompactlibError):
             self._note(known)
-        observers.event(COMPACTION_FAILED, store=self._name, error=str(known))
+        observers.event("blobstore_compaction_failed", store=self._name, error=str(known))
         report = error.report if isinstance(error, CompactionFailed) else None
         self._numbers.ended(observers, "failed", type(error).__name__, seconds,
                             Moved() if report is None else _moved(report))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compactions and reclaims did, the status of a store, and the events that an observer is notified of."""
+"""What compactions and reclaims did, and the status of a store."""
 
 from __future__ import annotations
 
@@ -14,28 +14,6 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.validity import Verdict
 from compactlib.errors import CorruptData
 from compactlib.report import Printed
-
-POSITIONS_MOVED = "blobstore_positions_moved"
-"""A step was committed: `removed` segments have gone, `added` ones took their place with `copied_bytes`. Whatever was
-kept by place begins anew."""
-EXPIRED_GONE = "blobstore_expired_gone"
-"""So many expired blobs are now missing: a get that answered `Expired` answers `Missing`."""
-DELETED_GONE = "blobstore_deleted_gone"
-"""The content of so many deleted blobs is gone: `include_deleted` answers `Deleted` where it answered the blob."""
-TOMBSTONES_GONE = "blobstore_tombstones_gone"
-"""So many deletes were removed: a get that answered `Deleted` answers `Missing`."""
-HARD_DELETE_RESET = "blobstore_hard_delete_reset"
-"""The file that says how far the hard delete has come is damaged: it begins anew."""
-CONTENTS_ERASED = "blobstore_contents_erased"
-"""A reclaim has overwritten the content of so many deleted blobs."""
-DAMAGE_FOUND = "blobstore_damage_found"
-"""A record could not be copied because it is damaged; its segment is left out until the store is opened again."""
-COMPACTION_FAILED = "blobstore_compaction_failed"
-"""A compaction stopped with an error; what was committed stays."""
-COMPACTION_DONE = "blobstore_compaction_done"
-"""A compaction has come to its end."""
-EVICTED = "blobstore_evicted"
-"""A full cache gave up the blobs that expire before a time."""
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -41,14 +41,7 @@ from compactlib.blobstore.plan import BlobPlan
 from compactlib.blobstore.reading import Reading
 from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFlag, RecordKind, id_bytes, milliseconds
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
-from compactlib.blobstore.report import (
-    CONTENTS_ERASED,
-    EVICTED,
-    HARD_DELETE_RESET,
-    BlobCompactionReport,
-    BlobReclaimReport,
-    BlobStoreStatus,
-)
+from compactlib.blobstore.report import BlobCompactionReport, BlobReclaimReport, BlobStoreStatus
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.survivors import Place
 from compactlib.blobstore.validity import PurgeRules, never
@@ -331,7 +324,7 @@ class BlobStore(Reading):
                     return False
                 if report.is_empty and not log.free_segments:
                     return False
-                self._observer.event(EVICTED, store=self._name, expires_before=plan.expires_before,
+                self._observer.event("blobstore_evicted", store=self._name, expires_before=plan.expires_before,
                                      freed_segments=report.freed_segments)
                 if report.freed_segments < 1:
                     # Blobs larger than `max_blob_bytes` need more room than was planned for.
@@ -421,9 +414,9 @@ class BlobStore(Reading):
         finally:
             self._deliver()
         if erased.was_reset:
-            self._observer.event(HARD_DELETE_RESET, store=self._name, error=erased.was_reset)
+            self._observer.event("blobstore_hard_delete_reset", store=self._name, error=erased.was_reset)
         if erased.records:
-            self._observer.event(CONTENTS_ERASED, store=self._name, records=erased.records,
+            self._observer.event("blobstore_contents_erased", store=self._name, records=erased.records,
                                  bytes_written=erased.bytes_written)
         why = erased.why
         if not removed and not erased.records and not why:
