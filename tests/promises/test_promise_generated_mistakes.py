@@ -144,6 +144,8 @@ SUPERFLUOUS: Sequence[Row] = (
         "what a crash brings back, the next opening removes again"),
     Row("unlink in blobstore.copying_task.run", BOTH,
         "a leftover, which the next opening removes"),
+    Row("unlink in blobstore.log.remove_names", LATER,
+        "a leftover, which the next opening removes"),
     Row("sync in blobstore.opening._begin_segment", BOTH,
         "the first record is synced in the same file"),
 )
