@@ -57,7 +57,7 @@ MISTAKES: Sequence[Mistake] = (
         "durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
@@ -332,8 +332,8 @@ MISTAKES: Sequence[Mistake] = (
         "A power failure in the middle of a compaction loses what it has moved."),
     Mistake(
         "blob-outputs-not-synced", "compactlib/blobstore/compact.py",
-        "            if published:\n"
-        "                log.files.sync_folder(log.folder)\n",
+        "        if published:\n"
+        "            log.files.sync_folder(log.folder)\n",
         "",
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
@@ -351,40 +351,40 @@ MISTAKES: Sequence[Mistake] = (
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
         "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n"
+        "            out.truncate(active.end)\n"
         "        out.sync()\n",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         (KILLED + "[blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
-        "    mark(state.erasures)\n"
-        "    erase_records",
-        "    erase_records",
+        "        files.unlink(path)\n",
+        "        pass\n",
         ("blob_store-kills",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
         "blob-erasure-not-synced", "compactlib/blobstore/erasure.py",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n"
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n"
         "            out.sync()\n",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n",
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n",
         ("blob_store-crashes",),
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "            if bad or len(found) != output.records:\n",
-        "            if False:\n",
+        "                damage.append(error)\n",
+        "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_output(path, task, budget)\n",
+        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                              output.sequences, budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
     Mistake(
-        "blob-lost-segment-forgotten", "compactlib/blobstore/layout.py",
+        "blob-lost-segment-forgotten", "compactlib/blobstore/segment_list.py",
         "    missing = sorted(listed.difference(present))\n",
         "    missing = []\n",
         ("tests/promises/test_promise_lost_blob_segment.py",),
@@ -401,6 +401,12 @@ MISTAKES: Sequence[Mistake] = (
         "life_version=newest.life_version)",
         ("tests/promises/test_promise_blob_replicas.py",),
         "A blob that was put in place of a deleted one stays deleted at every peer."),
+    Mistake(
+        "blob-without-a-put-refused", "compactlib/blobstore/operations.py",
+        "    is_there = state.is_deleted or state.put is not None\n",
+        "    is_there = True\n",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "An id that answers that it is missing can never be put."),
     Mistake(
         "blob-peers-delete-returns", "compactlib/blobstore/operations.py",
         "        is_known = life <= life_here\n",
