@@ -16,11 +16,11 @@ from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.commit import leftovers
-from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
-from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.compaction.sense.statistics import StatsCache, room_in, view_of
+from compactlib.raftlog.compaction.plan import LogPlan, plan_for
+from compactlib.raftlog.compaction.policies import SeedPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.statistics import StatsCache, room_in
+from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.log.folder import Examination, examine_segments, require_log, wal_of
 from compactlib.raftlog.log.other_names import OtherName, other_names
 from compactlib.raftlog.log.reading import LogReading
@@ -150,7 +150,7 @@ class LogReader(LogReading):
             # Without what is alive in the write-ahead log only.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
         known = self._segments.known() if self.refs else ()
-        return view_of(self._segments, row, known, self._stats, self._limits, budget)
+        return self._stats.view_of(self._segments, row, known, self._limits, budget)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.

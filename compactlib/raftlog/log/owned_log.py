@@ -22,10 +22,10 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Compactor
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan.plan import LogPlan
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.plan import LogPlan
+from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
+from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.log.folder import discard_headless_newest, require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable

@@ -39,7 +39,7 @@ SNAPSHOTTED, OTHER = "a", "b"
 NO_VOTE = (0, None)
 TIDY = ("snapshots", r"snapshots/\d+-\d+\.(live|state|snapshot|checkpoint)", "store", "store/LOCK", "store/wal",
         r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]", r"store/logs/[ab]/\d+\.segment",
-        "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|GAP|CADENCE)")
+        "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|GAP)")
 """What may lie in the folder of a world whose store is open and at rest."""
 
 
