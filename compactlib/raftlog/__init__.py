@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.compaction.view import LogView as LogView
     from compactlib.raftlog.local_log import LocalLog as LocalLog
-    from compactlib.raftlog.log.folder import is_log as is_log
+    from compactlib.raftlog.log.folder import OtherName as OtherName, is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
-    from compactlib.raftlog.log.other_names import OtherName as OtherName
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
     from compactlib.raftlog.log.snapshot_writer import (
         Applied as Applied,
@@ -84,9 +83,8 @@ else:
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",
-        "compactlib.raftlog.log.folder": "is_log",
+        "compactlib.raftlog.log.folder": "OtherName is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
-        "compactlib.raftlog.log.other_names": "OtherName",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
         "compactlib.raftlog.log.snapshot_writer": "Applied MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",

@@ -58,8 +58,7 @@ from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.known import file_bytes
-from compactlib.raftlog.segment.segment_list import between
+from compactlib.raftlog.segment.segment_list import between, file_bytes
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers

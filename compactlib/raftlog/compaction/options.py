@@ -30,7 +30,7 @@ class LogOptions:
         policy: what is rewritten when the trigger asks for it.
         trigger: when `compact()`, given neither a plan nor a policy, asks the policy; `DropDead` is asked otherwise.
         keep_links_seconds: how long the names of merged segments stay readable for other processes.
-        max_open_segments: files kept open for reading.
+        max_open_segments: files kept open for reading, in all logs of a store together.
         files: the disk.
         clock: where time comes from.
         observer: notified of progress, counters and events.

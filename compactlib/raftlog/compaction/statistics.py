@@ -15,9 +15,8 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.view import DamagedSegment, LogView
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.segment.known import KnownSegment, file_bytes
 from compactlib.raftlog.segment.liveness import kept_of
-from compactlib.raftlog.segment.segment_list import SegmentList
+from compactlib.raftlog.segment.segment_list import KnownSegment, SegmentList, file_bytes
 
 
 @attrs.frozen

@@ -32,7 +32,7 @@ from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.liveness import require_live
-from compactlib.raftlog.segment.segment_list import Lease
+from compactlib.raftlog.segment.segment_list import Lease, OpenFiles
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor
 
@@ -46,11 +46,13 @@ class OwnedLog(LogReading):
         create: whether it may be made.
         memtable: entries that no segment holds yet.
         row_is_lost: whether the row in the folder is damaged and is not read: the caller puts another in force.
+        open_files: bounds the files that are kept open for reading; default one of its own.
     """
 
     def __init__(self, folder: str, options: LogOptions, *, create: bool = True, memtable: Memtable | None = None,
-                 row_is_lost: bool = False) -> None:
+                 row_is_lost: bool = False, open_files: OpenFiles | None = None) -> None:
         self._options = options
+        self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
@@ -80,7 +82,7 @@ class OwnedLog(LogReading):
         self._recovery = recover_folder(self._files, folder)
         discard_headless_newest(self._files, folder)
         segments = Segments(self._files, folder, self._options.limits, guard, row,
-                            max_open=self._options.max_open_segments)
+                            open_files=self._open_files)
         segments.remove_dropped()
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
@@ -153,9 +155,7 @@ class OwnedLog(LogReading):
     # -- reading
 
     def lease(self) -> Lease:
-        lease = super().lease()
-        lease.since = self._options.clock.now()
-        return lease
+        return self._segments.lease(self._options.clock.now())
 
     def leftovers(self) -> Sequence[str]:
         # Files that a running compaction is making are not leftovers.

@@ -39,6 +39,7 @@ from compactlib.raftlog.model.hard_state import HardState, KeptHardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
+from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.store.append_rule import judge
 from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.pins import Pin
@@ -80,6 +81,10 @@ class OwnStore(Protocol):
         """Its settings."""
 
     @property
+    def open_files(self) -> OpenFiles:
+        """Bounds the segments that are kept open, of all its logs."""
+
+    @property
     def syncs_by_itself(self) -> bool:
         """Whether its own thread syncs what was queued."""
 
@@ -114,7 +119,7 @@ class RaftLog(RaftReading):
     def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory, *,
                  row_is_lost: bool = False) -> None:
         options = store.options
-        super().__init__(folder, options.log, memory.memtable, row_is_lost=row_is_lost)
+        super().__init__(folder, options.log, memory.memtable, open_files=store.open_files, row_is_lost=row_is_lost)
         self._store = store
         self._log_id = log_id
         self._pending = memory

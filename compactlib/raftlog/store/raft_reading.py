@@ -18,6 +18,7 @@ from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries, Entry, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_list import OpenFiles
 
 _MAX_ATTEMPTS = 100
 _SeenT = TypeVar("_SeenT")
@@ -26,8 +27,9 @@ _SeenT = TypeVar("_SeenT")
 class RaftReading(OwnedLog):
     """See the module; `RaftLog` adds the writes."""
 
-    def __init__(self, folder: str, options: LogOptions, memtable: Memtable, *, row_is_lost: bool = False) -> None:
-        super().__init__(folder, options, memtable=memtable, row_is_lost=row_is_lost)
+    def __init__(self, folder: str, options: LogOptions, memtable: Memtable, *, open_files: OpenFiles,
+                 row_is_lost: bool = False) -> None:
+        super().__init__(folder, options, memtable=memtable, row_is_lost=row_is_lost, open_files=open_files)
         self._memory = memtable
         try:
             self._gap: KeptGap = KeptGap(self._files, folder)
