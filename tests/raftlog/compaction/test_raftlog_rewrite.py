@@ -43,7 +43,7 @@ def contents(result: RewriteResult) -> list[Entry]:
     """Every entry of the new file, read back."""
     with SegmentReader(result.files[0].path, tail="refuse") as reader:
         read = list(reader.scan())
-        assert len(read) == reader.index.entries == result.files[0].entries
+        assert len(read) == len(reader.index) == result.files[0].entries
         return [entry for entry in read if isinstance(entry, Entry)]
 
 
