@@ -50,7 +50,7 @@ def wal_of(folder: StrPath) -> str | None:
     if os.path.basename(os.path.dirname(path)) != LOGS_FOLDER or not os.path.isdir(wal):
         return None
     # Loaded for logs of a store only: a log that stands alone has no WAL.
-    from compactlib.raftlog.wal.names import wal_number
+    from compactlib.raftlog.wal.frames import wal_number
 
     # A store that was ever opened has a file there; folders of a host may have these names for other reasons. A listing
     # that runs while a new file takes the place of the only one may show neither.

@@ -1023,7 +1023,6 @@ class RaftLog(RaftReading):
         """
         self._require_open()
         with self._snapshotting, self._lock:
-            self._memory.audit()
             self._own.audit()
             waiting = self.unconfirmed
             if waiting and waiting.last > self.last_index:
