@@ -12,10 +12,8 @@ from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.model.gap import read_gap
 from compactlib.raftlog.model.hard_state import read_hard_state
 from compactlib.raftlog.model.names import (
-    GAP_NAME,
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
@@ -154,11 +152,10 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             seen.note(error)
         except NotFound:
             continue
-    for read in (read_hard_state, read_gap):
-        try:
-            read(folder)
-        except (CorruptData, Unsupported) as error:
-            seen.note(error)
+    try:
+        read_hard_state(folder)
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
 
 
 def _is_empty(folder: StrPath, number: int) -> bool:
@@ -172,4 +169,4 @@ def _is_empty(folder: StrPath, number: int) -> bool:
 def _belongs_to_log(name: str) -> bool:
     # Names such as `rewrite-…` are not enough: what is taken for a log's leftovers is removed.
     return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
-            or name in (SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME))
+            or name in (SNAPSHOT_NAME, HARD_STATE_NAME))

@@ -11,10 +11,10 @@ import attrs
 from compactlib.files.disk import list_folder
 from compactlib.raftlog.model.names import (
     CADENCE_NAME,
-    GAP_NAME,
     HARD_STATE_NAME,
     LOCK_NAME,
     SNAPSHOT_NAME,
+    SNAPSHOTS_FOLDER,
     TEMPORARY_SUFFIX,
     compacting_members,
     is_leftover,
@@ -23,7 +23,7 @@ from compactlib.raftlog.model.names import (
 )
 from compactlib.raftlog.segment.known import is_committed
 
-_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME, CADENCE_NAME))
+_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, SNAPSHOTS_FOLDER, CADENCE_NAME))
 
 
 @attrs.frozen
