@@ -196,18 +196,18 @@ class _RaftLog(_Kind):
         return Answer(data, "\n".join(tables))
 
     def made_plan(self) -> Any:
+        from compactlib.clock import SystemClock
         from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
-        from compactlib.raftlog.policy import CompactionState, plan_for
+        from compactlib.raftlog.policy import MajorCadence, plan_for
 
         policy = self._policy()
         with LogReader(self.path) as reader:
             view = reader.view()
             if policy is not None:
                 return reader.plan(policy, view=view)
-        state = CompactionState.of(view.compactable, minors_since_major=0, last_major_at=0.0, now=0.0)
-        due = DeadRatio().wants_major(state)
-        why = due or f"nothing is rewritten yet: {DeadRatio().why_not(state)}"
-        return plan_for(view, SeedPolicy() if due else DropDead(), why=why)
+        is_due, why = MajorCadence(DeadRatio(), SystemClock()).judge(view)
+        return plan_for(view, SeedPolicy() if is_due else DropDead(),
+                        why=why if is_due else f"nothing is rewritten yet: {why}")
 
     def compacted(self) -> Any:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog

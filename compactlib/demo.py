@@ -49,7 +49,7 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "
 _SEGMENTS = 24
 _SYNC_BYTES = 4_000_000
 _TERM = 1
-_NOT_COMPARED = frozenset({"LOCK", "CADENCE"})
+_NOT_COMPARED = frozenset({"LOCK"})
 _MOST_PROBLEMS = 10
 _KEY = struct.Struct("<BI")
 

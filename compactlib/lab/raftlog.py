@@ -261,9 +261,9 @@ class RaftLogReplay:
             return self.compact(self._policy if self._snapshots % self._settings.major_every == 0 else None)
         self._clock.advance(max(self._now_ms / 1000 - self._clock.now(), 0.0))
         view = self.view()
-        plan = self.compact(self._policy if cadence.reason_for_major(view) else None)
-        cadence.planned(plan, view)
-        cadence.ended(plan, ())
+        is_due, _ = cadence.judge(view)
+        plan = self.compact(self._policy if is_due else None)
+        cadence.ended(view, drops_only=plan.drops_only)
         return plan
 
     def compact(self, policy: LogPolicy | None = None) -> LogPlan:
@@ -285,7 +285,7 @@ class RaftLogReplay:
         if plan.is_empty:
             return plan
         self._counts["compactions"] += 1
-        self._counts["freed_segments"] += plan.segments_removed
+        self._counts["freed_segments"] += len(view.segments) - len(plan.forecast(view).segments)
         for drop in plan.drops:
             self._forget(self._segments.pop(drop.number))
         moved = sum(map(self._rewrite, plan.groups))

@@ -24,22 +24,23 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.raftlog.compaction.options import LogOptions as LogOptions
-    from compactlib.raftlog.compaction.plan.plan import LogPlan as LogPlan
-    from compactlib.raftlog.compaction.plan.policies.cost import CostPolicy as CostPolicy
-    from compactlib.raftlog.compaction.plan.policies.drop import DropDead as DropDead
-    from compactlib.raftlog.compaction.plan.policies.ra import RaPolicy as RaPolicy
-    from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy as SeedPolicy
-    from compactlib.raftlog.compaction.plan.policy import LogChoice as LogChoice, LogPolicy as LogPolicy
-    from compactlib.raftlog.compaction.plan.view import LogView as LogView
+    from compactlib.raftlog.compaction.plan import LogPlan as LogPlan
+    from compactlib.raftlog.compaction.policies import (
+        CostPolicy as CostPolicy,
+        DropDead as DropDead,
+        RaPolicy as RaPolicy,
+        SeedPolicy as SeedPolicy,
+    )
+    from compactlib.raftlog.compaction.policy import LogChoice as LogChoice, LogPolicy as LogPolicy
     from compactlib.raftlog.compaction.report import (
         LogCompactionReport as LogCompactionReport,
         SegmentChanges as SegmentChanges,
     )
-    from compactlib.raftlog.compaction.sense.trigger import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
+    from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
+    from compactlib.raftlog.compaction.view import LogView as LogView
     from compactlib.raftlog.local_log import LocalLog as LocalLog
-    from compactlib.raftlog.log.folder import is_log as is_log
+    from compactlib.raftlog.log.folder import OtherName as OtherName, is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
-    from compactlib.raftlog.log.other_names import OtherName as OtherName
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
     from compactlib.raftlog.log.snapshot_writer import (
         Applied as Applied,
@@ -76,19 +77,15 @@ if TYPE_CHECKING:
     from compactlib.raftlog.store.store import RaftLogStore as RaftLogStore, open_log as open_log
 else:
     offer(__name__, {
-        "compactlib.raftlog.compaction.plan.plan": "LogPlan",
-        "compactlib.raftlog.compaction.plan.policies.cost": "CostPolicy",
-        "compactlib.raftlog.compaction.plan.policies.drop": "DropDead",
-        "compactlib.raftlog.compaction.plan.policies.ra": "RaPolicy",
-        "compactlib.raftlog.compaction.plan.policies.seed": "SeedPolicy",
-        "compactlib.raftlog.compaction.plan.policy": "LogChoice LogPolicy",
-        "compactlib.raftlog.compaction.plan.view": "LogView",
+        "compactlib.raftlog.compaction.plan": "LogPlan",
+        "compactlib.raftlog.compaction.policies": "CostPolicy DropDead RaPolicy SeedPolicy",
+        "compactlib.raftlog.compaction.policy": "LogChoice LogPolicy",
+        "compactlib.raftlog.compaction.view": "LogView",
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
-        "compactlib.raftlog.compaction.sense.trigger": "DeadRatio EveryNMinors",
+        "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",
-        "compactlib.raftlog.log.folder": "is_log",
+        "compactlib.raftlog.log.folder": "OtherName is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
-        "compactlib.raftlog.log.other_names": "OtherName",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
         "compactlib.raftlog.log.snapshot_writer": "Applied MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",

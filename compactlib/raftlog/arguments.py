@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from sys import float_info
 from typing import Any
 
 from compactlib.errors import InvalidInput, Unsorted
@@ -71,3 +72,13 @@ def bytes_of(payload: Any, what: str = "a payload") -> bytes:
     except (TypeError, ValueError):
         raise InvalidInput(f"{what} is a {type(payload).__name__}; give bytes, or what has the buffer of bytes"
                            ) from None
+
+
+def is_number(least: float = 0, most: float = float_info.max) -> Callable[[object, Any, Any], None]:
+    """A validator of `attrs`: `InvalidInput` if a field is no number from `least` to `most`."""
+    def check(_: object, field: Any, value: object) -> None:
+        if not isinstance(value, int | float) or not least <= value <= most:
+            raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number of at least {least}"
+                               + f" and at most {most:g}" * (most < float_info.max))
+
+    return check

@@ -30,7 +30,7 @@ from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.observer import Observers
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
+from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.values import Entry
 

@@ -292,13 +292,13 @@ class Story:
         return plain
 
     def do_expect_files(self, *files: str) -> None:
-        """The segment files and links, and nothing else but the snapshot, the cadence and the lock."""
+        """The segment files and links, and nothing else but the snapshot and the lock."""
         found = [f"{number_of(name)}->{number_of(os.readlink(self.folder / name))}"
                  if os.path.islink(self.folder / name) else f"{number_of(name)}"
                  for name in sorted(os.listdir(self.folder)) if number_of(name) is not None]
         assert found == list(files), found
         others = {name for name in os.listdir(self.folder) if number_of(name) is None}
-        assert others <= {"LOCK", "SNAPSHOT", "CADENCE"}, others
+        assert others <= {"LOCK", "SNAPSHOT"}, others
 
     def do_expect_refs(self, *refs: str) -> None:
         found = [f"{ref.number}{{{ref.first},{ref.last}}}" for ref in self.log.refs]
@@ -313,7 +313,7 @@ class Story:
             self.expected.check(reader)
         self.expected.check(self.log)
         names = [name for name in os.listdir(self.folder) if number_of(name) is None]
-        assert {*names} <= {"LOCK", "SNAPSHOT", "CADENCE"}, names
+        assert {*names} <= {"LOCK", "SNAPSHOT"}, names
 
     def do_expect_done(self, *words: str) -> None:
         """`dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""

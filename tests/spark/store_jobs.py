@@ -29,7 +29,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.compaction.plan.plan import plan_for
+from compactlib.raftlog.compaction.plan import plan_for
 from compactlib.spark import HeldFence, plan_many
 from compactlib.spark.jobs import answers, loaded, pickled
 from tests.raftlog.wrapped_files import WatchedFiles

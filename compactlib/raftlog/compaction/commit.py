@@ -49,8 +49,8 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_list import KnownSegment, is_committed
 from compactlib.rewrite import RewrittenFile
 
 _ATTEMPTS = 3
@@ -77,9 +77,9 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
     """
     with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
         loaded = reader.loaded
-        found = (loaded.data_end, loaded.durable_entries, loaded.index_crc)
+        found = (loaded.data_end, loaded.seal.entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
-        merged = know_segment(members[0], reader)
+        merged = KnownSegment.of(members[0], reader.index)
         damaged = reader.damaged_entries() if size >= loaded.data_end else []
     wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
     if found != wanted or size != rewritten.size_bytes or merged is None:

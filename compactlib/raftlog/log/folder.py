@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a folder holds when a log is opened: a log, nothing, or something else."""
+"""What a folder holds: a log, nothing, or something else; which names are a log's; what is damaged."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 
 import attrs
 
@@ -18,16 +19,27 @@ from compactlib.raftlog.model.names import (
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
+    SNAPSHOTS_FOLDER,
+    TEMPORARY_SUFFIX,
     WAL_FOLDER,
     compacting_members,
+    is_leftover,
+    is_private_folder,
     is_temporary,
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.segment_list import is_headless, list_segments, open_segment, with_head
+from compactlib.raftlog.segment.segment_list import (
+    is_committed,
+    is_headless,
+    list_segments,
+    open_segment,
+    with_head,
+)
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
+_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, SNAPSHOTS_FOLDER))
 
 
 def wal_of(folder: StrPath) -> str | None:
@@ -83,6 +95,43 @@ def is_log(folder: StrPath) -> bool:
         return require_log(folder, may_create=False)
     except NotALog:
         return False
+
+
+@attrs.frozen
+class OtherName:
+    """A name in the folder that is not a segment with entries of its own.
+
+    Attributes:
+        name: the name.
+        meaning: what it is.
+    """
+
+    name: str
+    meaning: str
+
+
+def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]:
+    """Return the names in the folder that are neither one of these segments nor a file that each log has."""
+    return tuple(OtherName(name, _meaning(folder, name)) for name in list_folder(folder)
+                 if segment_number(name) not in segments and name not in _OWN_NAMES)
+
+
+def _meaning(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
+    if segment_number(name) is not None:
+        try:
+            return f"old name of a segment merged into {os.readlink(path)}"
+        except OSError:
+            return "a segment without an entry that counts"
+    members = compacting_members(name)
+    if members is not None:
+        numbers = ", ".join(map(str, members))
+        return f"segments {numbers} merged, {'being put' if is_committed(folder, name) else 'not yet'} in place"
+    if is_private_folder(name) and os.path.isdir(path):
+        return "what a compaction is writing, or was when it was interrupted"
+    if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
+        return "left by an interrupted step; opening the log for writing removes it"
+    return "does not belong to the log"
 
 
 def discard_headless_newest(files: Files, folder: StrPath) -> None:

@@ -22,10 +22,10 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Compactor
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan.plan import LogPlan
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.plan import LogPlan
+from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
+from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.log.folder import discard_headless_newest, require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
@@ -37,7 +37,7 @@ from compactlib.raftlog.model.snapshot_meta import (
 )
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.liveness import require_live
-from compactlib.raftlog.segment.segment_list import Lease
+from compactlib.raftlog.segment.segment_list import Lease, OpenFiles
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor
 
@@ -50,12 +50,14 @@ class OwnedLog(LogReading):
         options: how the log is kept.
         create: whether it may be made.
         memtable: entries that no segment holds yet.
+        open_files: bounds the files that are kept open for reading; default one of its own.
     """
 
-    def __init__(self, folder: str, options: LogOptions, *, create: bool = True,
-                 memtable: Memtable | None = None) -> None:
+    def __init__(self, folder: str, options: LogOptions, *, create: bool = True, memtable: Memtable | None = None,
+                 open_files: OpenFiles | None = None) -> None:
         self._folder = folder
         self._options = options
+        self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
@@ -89,7 +91,7 @@ class OwnedLog(LogReading):
         self._recovery = recover_folder(self._files, folder)
         discard_headless_newest(self._files, folder)
         segments = Segments(self._files, folder, self._options.limits, guard, row,
-                            max_open=self._options.max_open_segments)
+                            open_files=self._open_files)
         segments.remove_dropped()
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
@@ -175,9 +177,7 @@ class OwnedLog(LogReading):
     # -- reading
 
     def lease(self) -> Lease:
-        lease = super().lease()
-        lease.since = self._options.clock.now()
-        return lease
+        return self._segments.lease(self._options.clock.now())
 
     def leftovers(self) -> Sequence[str]:
         # Files that a running compaction is making are not leftovers.

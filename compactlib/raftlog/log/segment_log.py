@@ -152,11 +152,11 @@ class SegmentLog(OwnedLog):
         with self._guard.lock:
             self._guard.require_open()
             segments, refs, row = self._own, self.refs, self._own.row or NO_SNAPSHOT
-            last = refs[-1].last if refs else -1
+            last, (durable, unsynced) = refs[-1].last if refs else -1, segments.durability
             return LogStatus(
                 log_id=os.path.basename(self._folder), first_index=refs[0].first if refs else None,
-                last_index=max(row.index, last), last_term=segments.last_term, durable_index=segments.durable_index,
-                unconfirmed=segments.unsynced_entries, snapshot_index=row.index, snapshot_term=row.term,
+                last_index=max(row.index, last), last_term=segments.last_term, durable_index=durable,
+                unconfirmed=unsynced, snapshot_index=row.index, snapshot_term=row.term,
                 smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0,
                 segments=len(refs), pinned=len(segments.pinned), pins=len(segments.pins), is_busy=self.is_compacting)
 

@@ -17,9 +17,9 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, StorageError, TaskFailed
 from compactlib.observer import Observer, Observers
-from compactlib.raftlog.compaction.plan.plan import LogPlan
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.plan import LogPlan
+from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
 from compactlib.raftlog.log.snapshot_writer import SnapshotReport, SnapshotWriter
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta

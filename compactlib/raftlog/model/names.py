@@ -11,7 +11,6 @@
 | `SNAPSHOT` | the last snapshot: its index, its live set and what its state must be |
 | `snapshots/` | the state of that snapshot, checkpoints, and a snapshot that is being received |
 | `HARD_STATE` | the member's term and vote |
-| `CADENCE` | how long ago the last major compaction was |
 | `LOCK` | locked by the process that writes |
 
 In a store the folders of its logs lie in `logs/`, beside `wal/`.
@@ -28,7 +27,6 @@ LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
 HARD_STATE_NAME = "HARD_STATE"
 SNAPSHOTS_FOLDER = "snapshots"
-CADENCE_NAME = "CADENCE"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"
 SWAP_SUFFIX = ".swap"
@@ -39,7 +37,7 @@ REWRITE_PREFIX = "rewrite-"
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|CADENCE)\.tmp")
+_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
 
 
 def segment_name(number: int) -> str:

@@ -109,7 +109,7 @@ class RaftLog(OwnedLog):
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
                                     None if machine_of is None else partial(machine_of, log_id))
-        super().__init__(folder, options.log, memtable=memory.memtable)
+        super().__init__(folder, options.log, memtable=memory.memtable, open_files=store.open_files)
         self._store = store
         self._log_id = log_id
         self._memory = memory.memtable

@@ -44,6 +44,7 @@ from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
+from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
@@ -83,6 +84,7 @@ class RaftLogStore(Closing):
         self.options: StoreOptions = StoreOptions() if options is None else options
         self._files: Files = self.options.log.files
         self._observer: Observer = Observers(self.options.log.observer)
+        self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._memories: dict[str, LogMemory] = {}

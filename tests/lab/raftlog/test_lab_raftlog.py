@@ -25,7 +25,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.compaction.sense.trigger import DeadBytes, Elapsed, Trigger
+from compactlib.raftlog.compaction.triggers import DeadBytes, Elapsed, Trigger
 
 LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 

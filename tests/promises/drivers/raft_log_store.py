@@ -38,7 +38,7 @@ SNAPSHOTTED, OTHER = "a", "b"
 NO_VOTE = (0, None)
 MOST_TRAILING = 2
 TIDY = ("store", "store/LOCK", "store/wal", r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]",
-        r"store/logs/[ab]/\d+\.segment", "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|CADENCE)", "store/logs/a/snapshots",
+        r"store/logs/[ab]/\d+\.segment", "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE)", "store/logs/a/snapshots",
         r"store/logs/a/snapshots/\d+-\d+-\d+\.(state|checkpoint)")
 """What may lie in the folder of a world whose store is open and at rest."""
 

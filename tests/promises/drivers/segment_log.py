@@ -25,7 +25,7 @@ from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
-TIDY = (r"\d{16}\.segment", "LOCK", "SNAPSHOT", "CADENCE")
+TIDY = (r"\d{16}\.segment", "LOCK", "SNAPSHOT")
 """What may lie in the folder of a log that is open and at rest."""
 
 

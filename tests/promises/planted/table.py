@@ -146,9 +146,9 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
-        "            self._may_lack_seal = True\n"
-        "            self._out.sync()\n",
-        "            self._may_lack_seal = True\n",
+        "            self._out.sync()\n"
+        "            # Not synced in turn",
+        "            # Not synced in turn",
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
@@ -160,9 +160,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n"
-        "            self._files.sync_folder(self._folder)\n",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(

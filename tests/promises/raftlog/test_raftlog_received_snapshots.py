@@ -275,7 +275,7 @@ def test_entries_above_the_snapshot_stay_where_the_log_is_the_leaders(tmp_path: 
         require_installed(transfer(of, to, applied=10), to)
         above = [entry(index) for index in range(LAST + 1, LAST + 6)]
         assert list(to.entries(LAST + 1)) == above
-        with member(Path(shutil.copytree(tmp_path / "follower", tmp_path / "killed"))) as again:
+        with member(Path(shutil.copytree(tmp_path / "follower", tmp_path / "killed", symlinks=True))) as again:
             assert list(again.entries(LAST + 1)) == above
 
 
@@ -624,7 +624,7 @@ def test_missing_link_in_the_wal_is_named_at_opening(tmp_path: Path) -> None:
 
     def meet(request: Request, act: Callable[[], Any]) -> Any:
         if request.kind == "unlink" and request.path.endswith("-1.entries"):
-            shutil.copytree(tmp_path / "follower", killed)
+            shutil.copytree(tmp_path / "follower", killed, symlinks=True)
         return act()
 
     with leader(tmp_path / "leader") as of:
@@ -632,7 +632,7 @@ def test_missing_link_in_the_wal_is_named_at_opening(tmp_path: Path) -> None:
             pass
         with member(tmp_path / "follower", FilesInFront(meet)) as to:
             assert transfer(of, to, chunk_bytes=8).is_well
-    with member(Path(shutil.copytree(killed, tmp_path / "as it was"))) as to:
+    with member(Path(shutil.copytree(killed, tmp_path / "as it was", symlinks=True))) as to:
         assert [to.read(index) for index in LIVE] == [entry(index) for index in LIVE]
     for file in (killed / "log" / "wal").iterdir():
         file.write_bytes(with_link(file.read_bytes(), index=41, follows=30))
@@ -722,7 +722,7 @@ class Life:
 
     def __init__(self, template: Path, folder: Path, choices: Choices) -> None:
         self.pick = choices.pick
-        self.leader = Path(shutil.copytree(template, folder / "leader"))
+        self.leader = Path(shutil.copytree(template, folder / "leader", symlinks=True))
         self.place = folder / "follower"
         had = self.pick("the follower", *FOLLOWERS)
         with follower(self.place, had):
@@ -742,7 +742,7 @@ class Life:
                     self.bring_up(of, to, self.meet)
                     if is_killed:
                         # What follows is another process, which finds what this one has left.
-                        self.place = Path(shutil.copytree(self.place, f"{self.place} again"))
+                        self.place = Path(shutil.copytree(self.place, f"{self.place} again", symlinks=True))
             with member(self.place) as to:
                 for _ in range(2):
                     # A state that was torn is taken once more.

@@ -26,7 +26,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name
-from compactlib.raftlog.model.values import Answer, SegmentRef
+from compactlib.raftlog.model.values import Answer
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_list import FolderContents, read_folder
 from tests.harness.plain_log import PlainLog, log_answers
@@ -40,20 +40,6 @@ def rows(first: int, last: int, term: int = 1) -> list[tuple[int, int, bytes]]:
 
 def options() -> LogOptions:
     return LogOptions(limits=SegmentLimits(max_entries=4), keep_links_seconds=0.0)
-
-
-def test_it_sees_the_log_as_it_was_until_it_looks_again(tmp_path: Path) -> None:
-    with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 6))
-        log.sync()
-        with LogReader(tmp_path) as reader:
-            log.extend(rows(7, 10))
-            log.sync()
-            assert (reader.refs, reader.last_index) == ((SegmentRef(1, 1, 4), SegmentRef(2, 5, 6)), 6)
-            assert [entry.index for entry in reader.entries()] == list(range(1, 7))
-            reader.refresh()
-            PlainLog.of(rows(1, 10)).check(reader)
-            assert "3 segments, 1 to 10, snapshot None" in repr(reader)
 
 
 def test_it_changes_nothing(tmp_path: Path) -> None:
@@ -96,20 +82,6 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
                     assert answer == (DeadEntry(index, 20) if index < 23 else MissingEntry(23))
             reader.refresh()
             assert log_answers(reader, range(24)) == log_answers(log, range(24))
-
-
-def test_what_died_by_a_snapshot_that_it_has_not_seen_is_not_missing(tmp_path: Path) -> None:
-    """It knew of no snapshot, has let the file of segment 1 go, and finds a smaller one under the same name."""
-    with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 5))
-        log.sync()
-        with LogReader(tmp_path, max_open_segments=1) as single, LogReader(tmp_path, max_open_segments=1) as bulk:
-            log.record_snapshot(4, [2])
-            assert not log.compact(policy=RaPolicy()).is_empty
-            expected = [DeadEntry(1, 4), Entry(*rows(2, 2)[0]), DeadEntry(3, 4), DeadEntry(4, 4),
-                        Entry(*rows(5, 5)[0]), MissingEntry(6)]
-            assert [single.read(index) for index in range(1, 7)] == expected
-            assert list(bulk.read_many(range(1, 7))) == expected
 
 
 @pytest.mark.parametrize("how", ["read_many", "entries", "plan"])
@@ -182,12 +154,12 @@ def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monk
         log.record_snapshot(8, [2, 6])
         calls: list[int] = []
 
-        def overtaken(folder: str, row: SnapshotMeta | None, *, keep_open: int) -> FolderContents:
+        def overtaken(folder: str, row: SnapshotMeta | None) -> FolderContents:
             calls.append(len(calls))
             if len(calls) == 1:
                 log.record_snapshot(8, [2])
                 assert not log.compact(policy=DropDead()).is_empty
-            return read_folder(folder, row, keep_open=keep_open)
+            return read_folder(folder, row)
 
         monkeypatch.setattr("compactlib.raftlog.log.log_reader.read_folder", overtaken)
         with LogReader(tmp_path) as reader:
@@ -225,16 +197,6 @@ def test_scans_stop_or_go_on_at_damage(tmp_path: Path) -> None:
             next(entries)
         assert [answer.index for answer in reader.scan()] == [1, 2, 3, 4, 5, 6]
         assert [entry.index for entry in reader.entries(4)] == [4, 5, 6]
-
-
-def test_statistics_of_a_reader(tmp_path: Path) -> None:
-    with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 10))
-        log.record_snapshot(8, [2])
-        expected = log.stats()
-    with LogReader(tmp_path) as reader:
-        assert reader.stats() == expected
-        assert [(stats.live_entries, stats.entries) for stats in reader.stats()] == [(1, 4), (0, 4), (2, 2)]
 
 
 def test_no_log_no_reader(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_every_change_of_a_newest_segment(tmp_path: Path) -> None:
         with contextlib.suppress(CorruptData, Unsupported), SegmentReader(path, number=1) as reader:
             answers = segment_answers(reader, INDEXES)
             assert is_right(answers, states[len(SYNCED):]), answers
-            seen.add(reader.index.entries)
+            seen.add(len(reader.index))
     assert seen == {2, 3, 4, 5}
 
 

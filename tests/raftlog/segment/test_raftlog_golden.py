@@ -106,19 +106,19 @@ def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
 def test_a_sealed_segment_with_a_gap_and_an_empty_payload_is_read() -> None:
     with SegmentReader(GOLDEN / "sealed.segment", tail="refuse", number=3) as reader:
         assert list(reader.scan()) == READ
-        assert (reader.index.entries, reader.loaded.sealed) == (5, True)
+        assert (len(reader.index), reader.loaded.seal.sealed) == (5, True)
 
 
 def test_a_cut_segment_is_read_up_to_the_cut() -> None:
     with SegmentReader(GOLDEN / "cut.segment", tail="refuse", number=3) as reader:
         assert list(reader.scan()) == READ[:3]
-        assert (reader.index.entries, reader.loaded.sealed) == (3, True)
+        assert (len(reader.index), reader.loaded.seal.sealed) == (3, True)
 
 
 def test_a_segment_left_open_is_read() -> None:
     with SegmentReader(GOLDEN / "unsealed.segment", number=4) as reader:
         assert list(reader.scan()) == [Entry(11, 3, b"synced"), Entry(12, 3, b"synced by close")]
-        assert not reader.loaded.sealed
+        assert not reader.loaded.seal.sealed
 
 
 def test_a_compacted_segment_is_read(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, checked_choice, is_worthwhile
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.policy import LogChoice, LogPolicy, checked_choice, is_worthwhile
+from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.errors import PlanOutdated
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats, segment_bytes
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord, Printed, Table
 
 MAX_GROUP_MEMBERS = 14
@@ -40,41 +40,23 @@ class PlannedGroup:
         return tuple(member.number for member in self.members)
 
     @property
-    def entries(self) -> int:
-        """Entries in the members, dead ones included."""
-        return sum(member.entries for member in self.members)
-
-    @property
-    def live_entries(self) -> int:
-        """Entries that the output will hold."""
-        return sum(member.live_entries for member in self.members)
-
-    @property
-    def data_bytes(self) -> int:
-        """Payload bytes in the members, dead ones included."""
-        return sum(member.data_bytes for member in self.members)
-
-    @property
-    def live_bytes(self) -> int:
-        """Payload bytes that the output will hold."""
-        return sum(member.live_bytes for member in self.members)
+    def output(self) -> SegmentStats:
+        """The segment that the group becomes, if nothing dies meanwhile; its range is a hull of the real one."""
+        first, last = self.members[0].ref, self.members[-1].ref
+        entries = sum(member.live_entries for member in self.members)
+        size = sum(member.live_bytes for member in self.members)
+        return SegmentStats(ref=SegmentRef(first.number, first.first, last.last), entries=entries, data_bytes=size,
+                            live_entries=entries, live_bytes=size)
 
     @property
     def bytes_to_copy(self) -> int:
         """The size of the file that it becomes."""
-        return segment_bytes(self.live_entries, self.live_bytes)
+        return self.output.file_bytes
 
     @property
     def bytes_freed(self) -> int:
         """By how much that file is smaller than those of the members together."""
         return sum(member.file_bytes for member in self.members) - self.bytes_to_copy
-
-    @property
-    def output(self) -> SegmentStats:
-        """The segment that the group becomes, if nothing dies meanwhile; its range is a hull of the real one."""
-        first, last = self.members[0].ref, self.members[-1].ref
-        return SegmentStats(ref=SegmentRef(first.number, first.first, last.last), entries=self.live_entries,
-                            data_bytes=self.live_bytes, live_entries=self.live_entries, live_bytes=self.live_bytes)
 
 
 @attrs.frozen
@@ -103,7 +85,7 @@ class GroupFailed:
     """
 
     members: tuple[int, ...]
-    # Errors differ from one look to the next although they say the same.
+    # Errors differ from one reading to the next although they say the same.
     error: CompactlibError = attrs.field(eq=str)
 
 
@@ -155,7 +137,7 @@ class LogPlan(Printed):
     @property
     def bytes_freed(self) -> int:
         """By how much the files become smaller together, by drops and groups."""
-        return (sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.groups))
+        return sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.groups)
 
     @property
     def bytes_to_copy(self) -> int:
@@ -177,9 +159,9 @@ class LogPlan(Printed):
         return most
 
     @property
-    def segments_removed(self) -> int:
-        """By how many segments the log becomes shorter."""
-        return len(self.drops) + sum(len(group.members) - 1 for group in self.groups)
+    def touched(self) -> tuple[SegmentStats, ...]:
+        """The segments that it drops and rewrites."""
+        return (*self.drops, *(member for group in self.groups for member in group.members))
 
     def forecast(self, view: LogView) -> LogView:
         """The view after the plan was carried out on `view`, if nothing is written and nothing dies meanwhile.
@@ -187,14 +169,12 @@ class LogPlan(Printed):
         Raises:
             InvalidInput: the plan concerns a segment that `view` does not hold as it was when the plan was made.
         """
-        held = set(view.segments)
-        touched = [*self.drops, *(member for group in self.groups for member in group.members)]
+        held, touched = set(view.segments), self.touched
         for segment in touched:
             if segment not in held:
                 raise InvalidInput(f"the plan concerns segment {segment.number}, which the view does not hold as "
                                    f"planned; forecast the view that the plan was made of")
-        kept = held.difference(touched)
-        after = [*(segment for segment in view.segments if segment in kept), *(group.output for group in self.groups)]
+        after = [*held.difference(touched), *(group.output for group in self.groups)]
         return attrs.evolve(view, segments=tuple(sorted(after, key=lambda segment: segment.number)))
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -251,28 +231,26 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
     choice = checked_choice(policy.choose(view, now), view, policy=policy.name)
     reasons = {left.number: left.reason for left in choice.left_out}
     groups: list[PlannedGroup] = []
-    damaged: list[GroupFailed] = []
     broken = {each.number: each.error for each in view.damaged}
+    damaged: dict[int, GroupFailed] = {}
     for group in _parts_of(choice, view.candidates):
         error = next((broken[number] for number in group.numbers if number in broken), None)
         if error is not None:
-            damaged.append(GroupFailed(group.numbers, error))
+            damaged.update(dict.fromkeys(group.numbers, GroupFailed(group.numbers, error)))
         elif is_worthwhile(group.members):
             groups.append(group)
         else:
             reasons[group.numbers[0]] = f"all of it is live: the policy {policy.name!r} would rewrite it for nothing"
-    reported = {number for failed in damaged for number in failed.members}
-    damaged += [GroupFailed((number,), error) for number, error in broken.items() if number not in reported]
-    reported.update(broken)
+    damaged = {number: GroupFailed((number,), error) for number, error in broken.items()} | damaged
     drops = tuple(segment for segment in view.compactable if not segment.live_entries)
-    touched = {segment.number for segment in drops}.union(reported, *(group.numbers for group in groups))
-    left_out = tuple(LeftOutSegment(segment, reasons.get(segment.number) or _why_not_compactable(segment, view))
-                     for segment in view.segments if segment.number not in touched)
-    return LogPlan(
+    plan = LogPlan(
         folder=view.folder, snapshot_index=view.snapshot_index, policy=PolicyRecord.of(policy), drops=drops,
-        groups=tuple(groups), left_out=left_out, damaged=tuple(sorted(damaged, key=lambda failed: failed.members)),
-        bytes_available=bytes_available,
-        why=_why(view, choice, why, policy, is_empty=not (drops or groups or damaged), rewrites=bool(groups)))
+        groups=tuple(groups), damaged=tuple(sorted(set(damaged.values()), key=lambda failed: failed.members)),
+        left_out=(), bytes_available=bytes_available, why="")
+    gone = {segment.number for segment in plan.touched}.union(damaged)
+    left_out = tuple(LeftOutSegment(segment, reasons.get(segment.number) or _why_not_compactable(segment, view))
+                     for segment in view.segments if segment.number not in gone)
+    return attrs.evolve(plan, left_out=left_out, why=_why(plan, view, choice, why))
 
 
 def require_fitting(plan: LogPlan, view: LogView) -> None:
@@ -286,7 +264,7 @@ def require_fitting(plan: LogPlan, view: LogView) -> None:
         PlanOutdated: it is not; names the segment.
     """
     compactable = {segment.number: segment for segment in view.compactable}
-    touched = [*plan.drops, *(member for group in plan.groups for member in group.members)]
+    touched = plan.touched
     for segment in touched:
         now = compactable.get(segment.number)
         if now is None:
@@ -294,18 +272,17 @@ def require_fitting(plan: LogPlan, view: LogView) -> None:
         if now != segment:
             raise PlanOutdated(f"segment {segment.number} has {now.live_entries:,} live entries in {now.file_bytes:,} "
                                f"bytes, planned were {segment.live_entries:,} in {segment.file_bytes:,}")
-    if len({segment.number for segment in touched}) < len(touched) or any(drop.live_entries for drop in plan.drops):
-        raise PlanOutdated("the plan takes a segment twice, or drops one that holds something alive")
-    for group in plan.groups:
-        if list(group.numbers) != sorted(group.numbers):
-            raise PlanOutdated(f"the plan merges segments {', '.join(map(str, group.numbers))}, which do not ascend")
+    numbers = [group.numbers for group in plan.groups]
+    if len({segment.number for segment in touched}) < len(touched) or any(drop.live_entries for drop in plan.drops) \
+            or any(list(group) != sorted(group) for group in numbers):
+        raise PlanOutdated("the plan takes a segment twice, merges some that do not ascend, or drops one that holds "
+                           "something alive; plan with this log")
 
 
-def _why(view: LogView, choice: LogChoice, why: str, policy: LogPolicy, *, is_empty: bool,
-         rewrites: bool) -> str:
-    if rewrites:
+def _why(plan: LogPlan, view: LogView, choice: LogChoice, why: str) -> str:
+    if plan.groups:
         return f"{why}; {choice.why}" if why else choice.why
-    if not is_empty:
+    if not plan.is_empty:
         return "whole segments hold nothing alive" + (f"; {why}" if why else "")
     if view.snapshot_index is None:
         return (f"no snapshot was recorded yet, so nothing in {len(view.segments):,} segments is dead; record one "
@@ -318,9 +295,9 @@ def _why(view: LogView, choice: LogChoice, why: str, policy: LogPolicy, *, is_em
         return (f"all {len(view.segments) - 1:,} segments but the newest end above snapshot {view.snapshot_index} (the "
                 f"first at {view.segments[0].ref.last}); record a later snapshot")
     # What held the others back says more than that this one rewrites nothing.
-    told = [why] if why and isinstance(policy, DropDead) else [why, choice.why] if why else [choice.why]
+    reasons = [why] if why and plan.drops_only else [why, choice.why] if why else [choice.why]
     return (f"none of the {len(view.compactable):,} segments up to snapshot {view.snapshot_index} is wholly dead; "
-            f"{', but '.join(told)}")
+            f"{', but '.join(reasons)}")
 
 
 def _parts_of(choice: LogChoice, shown: tuple[SegmentStats, ...]) -> list[PlannedGroup]:
@@ -344,24 +321,16 @@ def _why_not_compactable(segment: SegmentStats, view: LogView) -> str:
 
 
 def _why_rewritten(group: PlannedGroup) -> str:
-    dead = group.entries - group.live_entries
-    told = f"{dead:,} of {group.entries:,} entries are dead"
-    return told if len(group.members) == 1 else f"{len(group.members)} become one, {told}"
+    entries = sum(member.entries for member in group.members)
+    joined = f"{len(group.members)} become one, " if len(group.members) > 1 else ""
+    return f"{joined}{entries - group.output.entries:,} of {entries:,} entries are dead"
 
 
 def _row(action: str, members: tuple[SegmentStats, ...], freed: int, copied: int, reason: str) -> dict[str, Any]:
-    group = PlannedGroup(members)
-    return {
-        "action": action,
-        "members": list(group.numbers),
-        "live_entries": group.live_entries,
-        "entries": group.entries,
-        "live_bytes": group.live_bytes,
-        "data_bytes": group.data_bytes,
-        "bytes_freed": freed,
-        "bytes_to_copy": copied,
-        "reason": reason,
-    }
+    row: dict[str, Any] = {"action": action, "members": [member.number for member in members]}
+    for name in ("live_entries", "entries", "live_bytes", "data_bytes"):
+        row[name] = sum(getattr(member, name) for member in members)
+    return {**row, "bytes_freed": freed, "bytes_to_copy": copied, "reason": reason}
 
 
 def _as_ranges(numbers: list[int]) -> str:

@@ -9,7 +9,7 @@ candidate into exactly one group, or leaves it out with a reason. A group become
 
 A good policy makes progress, so that compaction always comes to rest: each group either joins two or more segments
 or rewrites one that holds something dead. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on
-many logs. Four are in `compactlib.raftlog.compaction.plan.policies`.
+many logs. Four are in `compactlib.raftlog.policies`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
-
-NOTHING_DEAD = "and nothing in them is dead; take a snapshot with fewer live indexes, or wait"
-"""The end of a policy's `why`: no setting would help."""
 
 
 @attrs.frozen
