@@ -51,7 +51,10 @@ if TYPE_CHECKING:
     from compactlib.raftlog.log.stored_segment import StoredEntry as StoredEntry, StoredSegment as StoredSegment
     from compactlib.raftlog.log.unflushed import logs_of_store as logs_of_store
     from compactlib.raftlog.log.worker import LogCompactionWorker as LogCompactionWorker
-    from compactlib.raftlog.model.snapshot_meta import SnapshotMeta as SnapshotMeta
+    from compactlib.raftlog.model.snapshot_meta import (
+        SnapshotManifest as SnapshotManifest,
+        SnapshotMeta as SnapshotMeta,
+    )
     from compactlib.raftlog.model.values import (
         AppendAnswer as AppendAnswer,
         AppendEntries as AppendEntries,
@@ -67,9 +70,7 @@ if TYPE_CHECKING:
         receive_snapshot as receive_snapshot,
         send_snapshot as send_snapshot,
     )
-    from compactlib.raftlog.snapshots.folder import SnapshotFolder as SnapshotFolder
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
-    from compactlib.raftlog.snapshots.model import SnapshotManifest as SnapshotManifest
     from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
     from compactlib.raftlog.store.options import StoreOptions as StoreOptions
     from compactlib.raftlog.store.raft_log import RaftLog as RaftLog
@@ -90,16 +91,14 @@ else:
         "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",
         "compactlib.raftlog.log.unflushed": "logs_of_store",
         "compactlib.raftlog.log.worker": "LogCompactionWorker",
-        "compactlib.raftlog.model.snapshot_meta": "SnapshotMeta",
+        "compactlib.raftlog.model.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.model.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
         "compactlib.raftlog.compaction.options": "LogOptions",
         "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.replication.conversation": "TransferReport",
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
-        "compactlib.raftlog.snapshots.folder": "SnapshotFolder",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
-        "compactlib.raftlog.snapshots.model": "SnapshotManifest",
         "compactlib.raftlog.snapshots.state_reader": "StateReader",
         "compactlib.raftlog.store.options": "StoreOptions",
         "compactlib.raftlog.store.raft_log": "RaftLog",

@@ -13,14 +13,13 @@ from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.model.gap import read_gap
 from compactlib.raftlog.model.hard_state import read_hard_state
 from compactlib.raftlog.model.names import (
-    GAP_NAME,
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
+    SNAPSHOTS_FOLDER,
     TEMPORARY_SUFFIX,
     WAL_FOLDER,
     compacting_members,
@@ -40,7 +39,7 @@ from compactlib.raftlog.segment.segment_list import (
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
-_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME))
+_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, SNAPSHOTS_FOLDER))
 
 
 def wal_of(folder: StrPath) -> str | None:
@@ -202,11 +201,10 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             seen.note(error)
         except NotFound:
             continue
-    for read in (read_hard_state, read_gap):
-        try:
-            read(folder)
-        except (CorruptData, Unsupported) as error:
-            seen.note(error)
+    try:
+        read_hard_state(folder)
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
 
 
 def _is_empty(folder: StrPath, number: int) -> bool:
@@ -220,4 +218,4 @@ def _is_empty(folder: StrPath, number: int) -> bool:
 def _belongs_to_log(name: str) -> bool:
     # Names such as `rewrite-…` are not enough: what is taken for a log's leftovers is removed.
     return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
-            or name in (SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME))
+            or name in (SNAPSHOT_NAME, HARD_STATE_NAME))

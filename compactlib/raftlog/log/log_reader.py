@@ -79,7 +79,7 @@ class LogReader(LogReading):
         """Look at the folder again: new segments, compactions, a new snapshot.
 
         Raises:
-            Busy: snapshots are recorded faster than the folder can be looked at.
+            Busy: snapshots are recorded faster than the folder can be read, or a received one is being installed.
             CorruptData, Unsupported, StorageError: as when it was opened.
         """
         with self._guard.lock:
@@ -103,11 +103,21 @@ class LogReader(LogReading):
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
+            self._refuse_half_installed(row)
             # Who reads by the old list goes on.
             self._open_files.closed(self._segments, list(self._segments.readers))
             self._segments, self._memtable, self._snapshot_version = segments, memtable, version
             newest = contents.newest
             self._limits = SegmentLimits() if newest is None else newest.loaded.header.limits
+
+    def _refuse_half_installed(self, row: SnapshotMeta | None) -> None:
+        if self._wal is not None and row is not None and row.manifest is not None:
+            # Loaded for logs of a store alone, as below.
+            from compactlib.raftlog.snapshots.folder import is_half_installed
+
+            if is_half_installed(self._folder, row):
+                raise Busy(f"{self._folder} is taking a snapshot that its leader has sent; open it again when that "
+                           f"has ended, or open its store if the process that did so is gone")
 
     def _is_behind(self) -> bool:
         return snapshot_version(self._folder) != self._snapshot_version
@@ -132,6 +142,17 @@ class LogReader(LogReading):
     def snapshot(self) -> SnapshotMeta | None:
         """The last snapshot recorded, `None` before the first."""
         return self._segments.row
+
+    def checkpoint(self, index: int) -> SnapshotMeta | None:
+        """The checkpoint of that index, with its live set; `None` if the log has none.
+
+        Raises:
+            CorruptData, Unsupported, StorageError: it cannot be read.
+        """
+        # Loaded for logs that keep states alone.
+        from compactlib.raftlog.snapshots.folder import checkpoint_in
+
+        return checkpoint_in(self._folder, index)
 
     @property
     def limits(self) -> SegmentLimits:

@@ -8,7 +8,7 @@ The host says how far its machine is, and gives a copy of it when asked; the res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -17,11 +17,12 @@ from compactlib.errors import InvalidInput, Stale
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import index_set
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.snapshots.files_format import SnapshotKind
 from compactlib.report import Printed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 
 
 class SnapshotLog(Protocol):

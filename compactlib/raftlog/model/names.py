@@ -8,9 +8,9 @@
 | `<segment>.link`, `<segment>.swap` | a symbolic or hard link about to be renamed over a segment |
 | `<any name>.tmp` | a file about to be renamed into place |
 | `rewrite-<job>/` | the private folder of one compaction run |
-| `SNAPSHOT` | the snapshot index and the live set |
+| `SNAPSHOT` | the last snapshot: its index, its live set and what its state must be |
+| `snapshots/` | the state of that snapshot, checkpoints, and a snapshot that is being received |
 | `HARD_STATE` | the member's term and vote |
-| `GAP` | behind which index what follows does not follow it |
 | `LOCK` | locked by the process that writes |
 
 In a store the folders of its logs lie in `logs/`, beside `wal/`.
@@ -26,7 +26,7 @@ WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
 HARD_STATE_NAME = "HARD_STATE"
-GAP_NAME = "GAP"
+SNAPSHOTS_FOLDER = "snapshots"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"
 SWAP_SUFFIX = ".swap"

@@ -10,7 +10,7 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES
-from compactlib.raftlog.store.protocols import SnapshotStore
+from compactlib.raftlog.snapshots.machine import StateMachine
 
 
 @attrs.frozen(kw_only=True)
@@ -32,9 +32,8 @@ class StoreOptions:
             (`RaftLog.entries_after`) instead of the snapshot. Fewer stay where fewer are there: behind a snapshot from
             elsewhere, say. None by default, so that a snapshot frees what it says: how far followers lag is the
             host's to know. A few seconds of what is written is a good value.
-        snapshots_of: gives the snapshot store of a log, by its id. It is asked when the store is opened, for a log
-            whose row is damaged: its newest snapshot says the same, and the row is written anew from there. Without
-            one, or without a snapshot, such a log is not opened.
+        machine_of: makes an empty state machine of a log, given the log's id. From it and the state of a snapshot a
+            live set that is damaged is rebuilt; without one the log is not opened (`LiveSetLost`).
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)
@@ -45,7 +44,7 @@ class StoreOptions:
     background: bool = True
     sync_by_itself: bool = False
     keep_trailing: int = 0
-    snapshots_of: Callable[[str], SnapshotStore] | None = None
+    machine_of: Callable[[str], StateMachine] | None = None
 
     def __attrs_post_init__(self) -> None:
         for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),

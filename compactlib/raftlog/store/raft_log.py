@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install.
+"""`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, receive a snapshot.
 
 An append goes into the WAL's queue and into the memtable at once, in one order, under the log's lock. A flush writes
-what the memtable holds to segments. A cut (an append over held entries, `reset`, a conflict in `append_entries`) is
-made in memory, in the WAL and in the segments before the call returns. Reads take no lock (`LogReading`).
+what the memtable holds to segments. A cut (`reset`, a conflict in `append_entries`) is made in memory, in the WAL and
+in the segments before the call returns. Reads take no lock (`LogReading`).
+
+Above the snapshot no index is missing: an append follows the last index, and a received snapshot rolls forward. Its
+state and its live entries are put beside the log, durably; then the row is replaced, which is the switch; then the log
+cuts what contradicts the snapshot and takes the live entries (`_take_received`). After a crash, opening does the last
+part again, as long as the file with the entries is there.
 
 Locks, in this order: the snapshot's, that of flushes and cuts, the log's, the WAL's, the segments' (the guard's).
 """
@@ -13,48 +18,62 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
-from compactlib.errors import (
-    AuditFailed,
-    Busy,
-    Closed,
-    CompactlibError,
-    InvalidInput,
-    NotFound,
-    Stale,
-    StorageError,
-)
+from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError
+from compactlib.files.disk import may_be_there
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set, listed, whole
-from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting
+from compactlib.raftlog.arguments import bytes_of, index_set, listed
+from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting, SnapshotLost
+from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
-from compactlib.raftlog.segment.segment_list import OpenFiles
-from compactlib.raftlog.store.append_rule import judge
-from compactlib.raftlog.store.options import StoreOptions
+from compactlib.raftlog.snapshots.folder import Snapshots
+from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
+from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.pins import Pin
-from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore
-from compactlib.raftlog.store.raft_reading import RaftReading
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
 from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from compactlib.raftlog.store.store import RaftLogStore
+
 _LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
 _RUN_ENTRIES = 1024
 """Flushed at a stretch, in about a millisecond, before a read of another thread has its turn."""
+_MAX_ATTEMPTS = 100
+_SeenT = TypeVar("_SeenT")
+
+
+class LogWorker(Protocol):
+    """Who compacts a log, off the threads that append. `LogCompactionWorker` is one.
+
+    The log starts it, notifies it of changes without ever waiting for it, and stops it before it closes.
+    """
+
+    def start(self) -> None:
+        """Begin; starting again does nothing."""
+
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
+        """A snapshot was taken or installed. Called with the log's lock held: must not block."""
+
+    def segments_flushed(self, last_index: int | None) -> None:
+        """Entries came to segments. Called with the log's lock held: must not block."""
+
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """See `PeriodicService.stop`. Called without any lock held."""
 
 
 @attrs.define(eq=False)
@@ -73,38 +92,7 @@ class LogMemory:
     is_begun: bool = False  # knows where the segments end
 
 
-class OwnStore(Protocol):
-    """What a log uses of its `RaftLogStore`."""
-
-    @property
-    def options(self) -> StoreOptions:
-        """Its settings."""
-
-    @property
-    def open_files(self) -> OpenFiles:
-        """Bounds the segments that are kept open, of all its logs."""
-
-    @property
-    def syncs_by_itself(self) -> bool:
-        """Whether its own thread syncs what was queued."""
-
-    def wake_committer(self) -> None:
-        """Something was queued, which that thread syncs."""
-
-    def settle(self) -> None:
-        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
-
-    def flush_closed(self) -> None:
-        """Write what the logs hold in memory to their segments, and remove the closed WAL files."""
-
-    def flush(self) -> None:
-        """Close the WAL file first, and do the same."""
-
-    def close(self) -> None:
-        """Sync, and let all logs go."""
-
-
-class RaftLog(RaftReading):
+class RaftLog(OwnedLog):
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
     What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
@@ -116,12 +104,15 @@ class RaftLog(RaftReading):
     _wal: Wal
     """Given by the store once all logs are open."""
 
-    def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory, *,
-                 row_is_lost: bool = False) -> None:
+    def __init__(self, store: RaftLogStore, log_id: str, folder: str, memory: LogMemory) -> None:
         options = store.options
-        super().__init__(folder, options.log, memory.memtable, open_files=store.open_files, row_is_lost=row_is_lost)
+        machine_of = options.machine_of
+        self._snapshots = Snapshots(options.log.files, folder,
+                                    None if machine_of is None else partial(machine_of, log_id))
+        super().__init__(folder, options.log, memtable=memory.memtable, open_files=store.open_files)
         self._store = store
         self._log_id = log_id
+        self._memory = memory.memtable
         self._pending = memory
         self._max_queued_bytes = options.max_queued_bytes
         self._max_closed_files = options.max_unflushed_files + 1
@@ -132,14 +123,12 @@ class RaftLog(RaftReading):
         # One snapshot or installation at a time.
         self._snapshotting = threading.RLock()
         self._changes_snapshot = False
+        self._incoming: Incoming | None = None
         self.closes_store: bool = False
         self._on_confirmed: Callable[[Confirmed], object] | None = None
         self._failures = 0
         self._last_error: BaseException | None = None
-        self._snapshots: SnapshotStore | None = None
         self._worker: LogWorker | None = None
-        # A snapshot may be in the store and not in the row: a try that the disk has cut short.
-        self._row_may_be_behind = False
         if not memory.is_begun:
             memory.memtable.skip_to(self._last_in_segments)
             memory.is_begun = True
@@ -149,38 +138,23 @@ class RaftLog(RaftReading):
             self._guard.release()
             raise
 
-    def attach(self, snapshots: SnapshotStore | None = None, worker: Callable[[RaftLog], LogWorker] | None = None,
-               on_confirmed: Callable[[Confirmed], object] | None = None, *, applied: int | None = None) -> None:
-        """Give the log where its snapshots lie, the worker that compacts it, and the callback for what became durable.
+    def _found_row(self) -> SnapshotMeta | None:
+        return self._snapshots.recover()
 
-        A snapshot store that is ahead of the log's row (a crash came between the two) brings the row up to it.
+    def attach(self, worker: Callable[[RaftLog], LogWorker] | None = None,
+               on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
+        """Give the log the worker that compacts it, and the callback for what became durable.
 
         Args:
-            snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
             worker: makes the worker that compacts; it is started, and notified at once of the snapshot in force;
                 without one `compact` runs when the host calls it.
             on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
                 it raises is kept for `status` and logged.
-            applied: given by a host that starts anew: the last index that its machine has applied, -1 if none. What
-                lies behind the first gap from there on is taken back durably: it is what a crash has left of a
-                snapshot's transfer. A log of which nothing was applied begins at 0 or 1.
 
         Raises:
-            CorruptData: the newest snapshot is damaged.
-            LiveIndexMissing: the log does not hold what that snapshot needs.
-            InvalidInput: the machine has applied more than the log holds without a gap.
-            StorageError, Closed: as `sync`.
+            Closed: as `sync`.
         """
         self._require_open()
-        if applied is not None and whole("the last index applied", applied) < -1:
-            raise InvalidInput(f"the last index applied is {applied}; give it, or -1 if none was")
-        if snapshots is not None:
-            with self._changing_snapshot():
-                self._snapshots = snapshots
-                self._follow_snapshots(snapshots)
-                snapshots.remove_older()
-        if applied is not None:
-            self._take_back_behind_gap(applied)
         if on_confirmed is not None:
             self._on_confirmed = on_confirmed
         if worker is not None:
@@ -197,28 +171,6 @@ class RaftLog(RaftReading):
                 # What an earlier life had left dead does not wait for this one's first snapshot.
                 made.snapshot_recorded(row)
 
-    def _take_back_behind_gap(self, applied: int) -> None:
-        through, first = self.contiguous_through, self.first_index
-        if self.state.index < 0 and (first is None or first > applied):
-            if first is not None and first > max(applied + 1, 1):
-                # These follow nothing.
-                through = applied
-        elif applied > through:
-            raise InvalidInput(f"the machine has applied {applied}, and the log holds everything up to {through} only; "
-                               f"give the index of the last entry of this log that it has applied")
-        if self.last_index > through:
-            self.reset(through)
-            self.sync()
-
-    def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
-        """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
-        found = snapshots.latest()
-        if found is not None and found.index > self.state.index:
-            # Without a row nobody knows whether what lies below was dead.
-            self._take_over(found, trails=self.state.index >= 0 or self._row_may_be_behind)
-        self._row_may_be_behind = False
-        return found
-
     @property
     def log_id(self) -> str:
         """The log's id in its store."""
@@ -233,16 +185,73 @@ class RaftLog(RaftReading):
         self._guard.require_open()
         self._wal.guard.require_open()
 
-    @property
-    def contiguous_through(self) -> int:
-        """Up to here every index behind the snapshot is held, and follows the one before: the last, or that at a gap.
+    # -- what it holds
 
-        In a log without a snapshot, from the first index that is held; -1 in an empty log. O(1), but for the first
-        time and after a snapshot over gaps: O(segments).
+    @property
+    def state(self) -> SnapshotMeta:
+        """What the last snapshot left, as one value; `NO_SNAPSHOT` (index -1) before the first."""
+        return self._own.row or NO_SNAPSHOT
+
+    @property
+    def last_index(self) -> int:
+        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1)."""
+        return self._memory.last
+
+    @property
+    def last_term(self) -> int | None:
+        """The term of the last index, `None` in an empty log."""
+        return self.term_of(self.last_index) if self.last_index >= 0 else None
+
+    @property
+    def first_index(self) -> int | None:
+        """The lowest index that can be read, `None` if none can."""
+        row = self.state
+        if row.live:
+            return row.live.first
+        tables = self._memory.tables
+        base, start = self._memory.base, row.index + 1
+        found = self._asked(lambda: self._own.next_index(start)) if start < base else None
+        if found is not None and found < base:
+            return found
+        return min((max(slab.first, start) for slab in visible_slabs(tables) if slab.last >= start), default=None)
+
+    def term_of(self, index: int) -> int | None:
+        """The term of an entry that can be read, or of the one at which the snapshot ends; `None` for any other index.
         """
-        self._require_open()
-        with self._lock:
-            return self._through()
+        row = self.state
+        if index == row.index and row.term:
+            return row.term
+        if row.is_dead(index):
+            return None
+        for table in reversed(self._memory.tables):
+            if index >= table.base:
+                return table.term_of(index)
+        return self._asked(lambda: self._own.term_of(index))
+
+    @property
+    def _kept_from(self) -> int:
+        """From here on every index can be read; 1 in an empty log."""
+        row = self.state
+        if row.index >= 0:
+            return row.kept_from
+        begins = self.first_index
+        return 1 if begins is None else begins
+
+    def _asked(self, ask: Callable[[], _SeenT]) -> _SeenT:
+        """The answer of the segments; asked again, by the list as it is then, when one has gone meanwhile."""
+        for _ in range(_MAX_ATTEMPTS - 1):
+            try:
+                return ask()
+            except NotFound:
+                continue
+        return ask()
+
+    @property
+    def _last_in_segments(self) -> int:
+        last = self._own.last_index
+        return -1 if last is None else last
+
+    # -- what a leader sends
 
     def entries_after(self, prev_index: int, *, max_bytes: int = 1 << 20) -> AppendEntries | None:
         """What a leader sends to a follower whose log is the leader's up to `prev_index`, as far as it is known.
@@ -258,14 +267,35 @@ class RaftLog(RaftReading):
             CorruptData: an entry is damaged.
             Closed: the log was closed.
         """
-        prev_index, max_bytes = whole("the previous index", prev_index), whole("max_bytes", max_bytes)
-        return self._entries_after(prev_index, self.contiguous_through, max_bytes)
+        self._require_open()
+        row, first, last = self.state, self._kept_from, self.last_index
+        if row.index < 0:
+            prev_index = max(prev_index, first - 1)
+        prev_index = min(prev_index, max(last, first - 1))
+        prev_term = 0 if prev_index < first and row.index < 0 else self.term_of(prev_index)
+        if prev_index < first - 1 or prev_term is None:
+            return None
+        entries: list[Entry] = []
+        if prev_index < last:
+            for entry in self.entries(prev_index + 1, last):
+                max_bytes -= len(entry.payload)
+                # A snapshot may leave some of them dead meanwhile: what is behind such a gap is not sent.
+                if entry.index != prev_index + 1 + len(entries) or (entries and max_bytes < 0):
+                    break
+                entries.append(entry)
+        return AppendEntries(prev_index, prev_term, tuple(entries))
 
     def next_index(self, answer: AppendAnswer) -> int:
         """What a leader sends next to a follower that has answered so: `answer.next_index`, or, if this log has entries
         of the term that conflicts, what is behind the last of them: those the follower has too. O(log entries).
         """
-        return self._next_index(answer, self.contiguous_through)
+        self._require_open()
+        wanted, first, last = answer.conflict_term, max(self._kept_from, answer.next_index), self.last_index
+        if wanted is None or first > last:
+            return answer.next_index
+        # What it holds of that term, if anything, lies together.
+        after = first + bisect_right(range(first, last + 1), wanted, key=lambda index: self.term_of(index) or 0)
+        return after if self.term_of(after - 1) == wanted else answer.next_index
 
     # -- appending
 
@@ -280,29 +310,21 @@ class RaftLog(RaftReading):
 
         Raises:
             Overwriting: the log holds an entry of the first index already.
-            GapDetected: the first does not follow the last index, or the one before the first gap, or another entry
-                does not follow the one before it.
-            InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
+            GapDetected: the first does not follow the last index.
+            InvalidInput: an index lies at or below the snapshot, is no 64-bit number, or does not follow the one before
+                it.
             MemtableFull: too many entries at once.
             StorageError, CorruptData: too much waits for a sync or for segments, and the disk refuses that; nothing was
                 appended. (Of several terms, or more than 16,384 entries, the first may be: see `last_index`.)
             Closed: the log was closed, or closed itself.
         """
-        if type(entries) is list and len(entries) == 1 and isinstance(entries[0], tuple) and len(entries[0]) == 3:
+        if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
             first, term, payload = entries[0]
-            if type(first) is int and type(term) is int and type(payload) is bytes:
-                self._append(first, term, [payload])
-                return self._memory.last
-        for first, term, payloads in self._checked_runs(entries):
+            self._append(first, term, [payload])
+            return self._memory.last
+        for first, term, payloads in _checked_runs(entries):
             self.append_run(first, term, payloads)
         return self._memory.last
-
-    def _checked_runs(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[Buffer]]]:
-        """All are checked before the first is taken."""
-        runs = list(runs_of(entries))
-        for first, term, payloads in runs[1:]:
-            require_numbers(first, first + len(payloads) - 1, term)
-        return runs
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
@@ -315,34 +337,26 @@ class RaftLog(RaftReading):
             raise _no_numbers(first, term)
         wal, memtable = self._wal, self._memory
         if (wal.closed_files > self._max_closed_files or wal.queued_bytes > self._max_queued_bytes
-                or self._gap.after is not None or memtable.entries + len(payloads) > memtable.max_entries):
-            self._make_room_for(first, len(payloads))
+                or memtable.entries + len(payloads) > memtable.max_entries):
+            self._make_room_for(len(payloads))
         self._guard.require_open()
         with self._lock:
-            row = self._own.row
-            if not (self._knows_gap and self._gap_after is None and first == memtable.last + 1
-                    and (row is None or first > row.index)):
+            if first != memtable.last + 1:
                 self._require_next(first)
-            overrules = first <= memtable.last
-            if not overrules:
-                self._put(first, term, payloads)
-        if overrules:
-            # What lies behind a gap goes.
-            self._cut(first - 1, partial(self._put, first, term, payloads), partial(self._require_next, first))
+            self._put(first, term, payloads)
         if wal.queued_bytes > self._max_queued_bytes or self._store.syncs_by_itself:
             self._after_append()
 
     def _require_next(self, first: int) -> None:
-        """Entries from `first` on follow all that is held, but for what lies behind a gap. The caller locks."""
-        self._require_appendable(first)
-        through = self._through()
-        if first <= through:
-            raise Overwriting(index=first, last=through)
-        if first > through + 1 and through < self._memory.last:
-            raise GapDetected(previous=first - 1, last=through, highest=self._memory.last)
+        row, last = self.state, self._memory.last
+        if first <= row.index:
+            raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot covers is "
+                               f"committed and cannot be written again, append from {row.index + 1}")
+        if first <= last:
+            raise Overwriting(index=first, last=last)
         # An empty log begins anywhere, one that everything was taken back of included.
-        if 0 <= self._memory.last < first - 1:
-            raise GapDetected(previous=first - 1, last=self._memory.last)
+        if 0 <= last < first - 1:
+            raise GapDetected(previous=first - 1, last=last)
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
@@ -364,10 +378,9 @@ class RaftLog(RaftReading):
             MemtableFull, StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may
                 be in the log.
         """
-        prev_index, prev_term = whole("the previous index", prev_index), whole("the previous term", prev_term)
         if prev_index < -1:
             raise InvalidInput(f"the previous index is {prev_index}; it is 0, or -1, if nothing comes before")
-        runs = self._checked_runs(entries)
+        runs = _checked_runs(entries)
         if runs and runs[0][0] != prev_index + 1:
             raise InvalidInput(f"the first entry is {runs[0][0]}, and follows {prev_index}; give entries from "
                                f"{prev_index + 1} on")
@@ -388,7 +401,7 @@ class RaftLog(RaftReading):
                    may_cut: bool = False) -> AppendAnswer | int:
         with self._lock:
             self._require_open()
-            judged = judge(self, self._through(), prev_index, prev_term, term, len(payloads))
+            judged = self._judged(prev_index, prev_term, term, len(payloads))
             if not isinstance(judged, int) or judged == len(payloads):
                 return judged
             start = prev_index + 1 + judged
@@ -400,62 +413,60 @@ class RaftLog(RaftReading):
             with self._switching():
                 return self._take_part(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(start - 1, partial(self._put, start, term, payloads[judged:]), self._require_open)
+            self._cut(start - 1, partial(self._put, start, term, payloads[judged:]))
         self._after_append()
         return judged
 
-    @contextlib.contextmanager
-    def _switching(self) -> Iterator[None]:
-        """Inside it no other flush or cut of this log runs."""
-        self._require_open()
-        with self._files_lock:
-            if self._is_cutting:
-                self._guard.close("was left in the middle of a cut by an error or an interrupt")
-            self._guard.require_open()
-            yield
+    def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
+        """How many of a leader's entries are held already, the first ones, or why all are refused.
 
-    def _cut(self, after: int, write: Callable[[], object], check: Callable[[], object]) -> None:
-        """Take back everything above `after` by what `write` queues; durable, also in segments, when this returns.
+        Raft's rule for what a leader sends (section 5.3 of the paper, https://raft.github.io/raft.pdf). An entry
+        conflicts with one of the same index only if their terms differ: then it and all behind it are taken back. What
+        is held already stays as it is, and so does all behind it. What a snapshot covers is taken as matching.
 
-        The next segment is begun first, so that nothing but the first of these steps needs room. Then the cut becomes
-        durable in the WAL; what follows is done again by opening the log after a crash. A flush writes nothing
-        meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
+        A refusal says where the leader should go on: at the first index of the term that the log has in the place of
+        the entry before, or behind the log's end, so that each term costs one message.
+
+        O(log entries) looks at terms, and one for each entry that came before.
+
+        Raises:
+            InvalidInput: the log begins later, and has no snapshot of what lies before.
         """
-        with self._switching():
-            if self._last_in_segments > after:
-                self._own.prepare_truncation()
-            with self._lock:
-                check()
-                self._is_cutting = True
-                try:
-                    write()
-                except CompactlibError:
-                    self._is_cutting = False
-                    raise
-            try:
-                self._wal.sync(self._pending.ticket)
-                self._own.truncate(after)
-            except CompactlibError as error:
-                # Queued: it is in memory, and nobody knows whether it is durable. Opening the log again makes it so.
-                self._guard.fail(error)
-                raise
-            self._is_cutting = False
-
-    @property
-    def _last_in_segments(self) -> int:
-        last = self._own.last_index
-        return -1 if last is None else last
+        row, held, last = self.state, self._memory.last, prev_index + count
+        begins = self.first_index if row.index < 0 else None
+        if prev_index <= row.index <= last and row.term not in (0, prev_term if prev_index == row.index else term):
+            # Of a leader that was deposed, or of another group: a leader has what is committed.
+            return AppendAnswer(False, -1, row.index, row.term)
+        if row.index < 0 and begins is None:
+            if prev_index > 0 or prev_term:
+                return AppendAnswer(False, -1, 0)
+        elif begins is not None and prev_index < begins:
+            if prev_term or prev_index + 1 != begins or begins > 1:
+                raise InvalidInput(f"the log begins at {begins}, and no snapshot says what lies before, so what "
+                                   f"follows {prev_index} in term {prev_term} cannot be judged; have the leader send "
+                                   f"its snapshot")
+        elif prev_index > held:
+            return AppendAnswer(False, -1, held + 1)
+        elif prev_index > row.index and (found := self.term_of(prev_index)) not in (None, prev_term):
+            lowest = max(row.index + 1, begins or 0)
+            place = bisect_left(range(lowest, prev_index), found or 0, key=lambda index: self.term_of(index) or 0)
+            return AppendAnswer(False, -1, lowest + place, found)
+        index = max(prev_index, row.index) + 1
+        stop = min(last, held)
+        # One without a term is dead already by a snapshot that the log's row names in a moment.
+        while index <= stop and self.term_of(index) in (None, term):
+            index += 1
+        return min(index - prev_index - 1, count)
 
     def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Checked parts of a run, each with its first index, and room in memory for each."""
-        first = whole("the first index", first)
         if type(payloads) is not list:
             payloads = listed("the payloads", payloads, bytes_of)
         copied = payloads if set(map(type, payloads)) == {bytes} else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
-            require_numbers(first + start, first + start + len(part) - 1, term)
-            self._make_room_for(first + start, len(part))
+            _require_numbers(first + start, first + start + len(part) - 1, term)
+            self._make_room_for(len(part))
             yield first + start, part
 
     def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -464,15 +475,29 @@ class RaftLog(RaftReading):
         An interrupt between the two leaves entries in the WAL of which memory does not know: the next write of the
         log begins at the same index, so that a replay overwrites them.
         """
-        memtable, pending = self._memory, self._pending
+        memtable = self._memory
         last, written = first + len(payloads) - 1, memtable.last
         cut_after = first - 1 if first <= written else None
         ticket = self._wal.queue(QueuedWrite(self._log_id, run_body(payloads), first - 1 if first else None, cut_after,
                                              first, last, term))
         memtable.insert(first, term, payloads)
-        self._gap_after = None
         if cut_after is not None:
             self._forget_above(cut_after)
+        self._wait_for(ticket, first, last)
+
+    def _put_sparse(self, entries: Sequence[Entry]) -> None:
+        """As `_put`, with gaps between them: the live entries of a received snapshot, each with the index before."""
+        last = self._memory.last
+        indexes, terms = [entry.index for entry in entries], [entry.term for entry in entries]
+        body = sparse_body(indexes, terms, [entry.payload for entry in entries])
+        ticket = self._wal.queue(QueuedWrite(self._log_id, body, last if last >= 0 else None, None, indexes[0],
+                                             indexes[-1], terms[-1], indexes, terms))
+        for entry in entries:
+            self._memory.insert(entry.index, entry.term, [entry.payload])
+            self._wait_for(ticket, entry.index, entry.index)
+
+    def _wait_for(self, ticket: int, first: int, last: int) -> None:
+        pending = self._pending
         pending.ticket = ticket
         waiting = pending.waiting
         waiting.append((ticket, first, last))
@@ -492,114 +517,17 @@ class RaftLog(RaftReading):
         while waiting and waiting[0][0] <= durable:
             waiting.popleft()
 
-    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None,
-                      apart: bool = False) -> None:
-        """Append ascending entries with gaps between them, as a snapshot from elsewhere needs them.
-
-        Args:
-            entries: ascending by index, all above the snapshot.
-            previous_index: the log's last index, as the caller knows it; `None` accepts whatever it is.
-            apart: there is a gap before the first, after a crash too, even if no index is missing between: the entry
-                before may be another leader's.
-
-        Raises:
-            GapDetected: the log's last index is another.
-            Overwriting: an index is not above the one before it, or the last index of the log.
-            InvalidInput, MemtableFull, StorageError, Closed: as `append`.
-        """
-        if previous_index is not None:
-            previous_index = whole("the previous index", previous_index)
-        entries = listed("the entries", entries, checked_entry)
-        if not entries:
-            return
-        for entry in entries:
-            require_numbers(entry.index, entry.index, entry.term)
-        for before, entry in pairwise(entries):
-            if entry.index <= before.index:
-                raise Overwriting(index=entry.index, last=before.index)
-        self._make_room_for(entries[0].index, len(entries))
-        last = self.last_index
-        if apart and 0 <= last == self.contiguous_through == entries[0].index - 1:
-            # What was taken back above is gone by then.
-            self.sync()
-            self._gap.note(last)
-        with self._lock:
-            self._require_appendable(entries[0].index)
-            last = self._memory.last
-            self._memory.require_sparse_fit(entries[0].index, previous_index)
-            self._memory.require_room(len(entries))
-            indexes, terms = [entry.index for entry in entries], [entry.term for entry in entries]
-            body = sparse_body(indexes, terms, [entry.payload for entry in entries])
-            ticket = self._wal.queue(QueuedWrite(self._log_id, body, last if last >= 0 else None, None, indexes[0],
-                                                 indexes[-1], terms[-1], indexes, terms))
-            for entry in entries:
-                self._memory.insert(entry.index, entry.term, [entry.payload])
-                self._pending.waiting.append((ticket, entry.index, entry.index))
-            self._pending.ticket = ticket
-            if self._gap_after is None and (apart or not 0 <= last == entries[-1].index - len(entries)):
-                self._knows_gap = False
-        self._after_append()
-
-    def reset(self, last_index: int) -> None:
-        """Take back everything above `last_index`, unconfirmed entries included; durable when this returns.
-
-        Raises:
-            InvalidInput: it lies below the snapshot.
-            StorageError: the disk refused. If the WAL was refused the cut, or segments were, the log is closed, and
-                opening it again shows whether it has happened.
-            Closed: as `append`.
-        """
-        self._reset(whole("the last index", last_index))
-        self._store.settle()
-
-    def _reset(self, last_index: int) -> None:
-        with self._switching():
-            with self._lock:
-                self._require_open()
-                if last_index < self.state.index:
-                    raise InvalidInput(f"reset to {last_index} would take back what the snapshot "
-                                       f"{self.state.index} covers; reset to that index or above")
-                if last_index >= self._memory.last:
-                    return
-                after = self._highest_held(last_index)
-            self._cut(after, partial(self._queue_cut, after), self._require_open)
-        with self._lock:
-            if self._gap_after is not None and self._memory.last <= self._gap_after:
-                self._gap_after = None
-
-    def _queue_cut(self, after: int) -> None:
-        self._pending.ticket = self._wal.queue(QueuedWrite(self._log_id, empty_body(FrameKind.CUT), None, after,
-                                                           after + 1, after, 0))
-        self._forget_above(after)
-        self._memory.cut(after)
-
-    def _require_appendable(self, first: int) -> None:
-        self._require_open()
-        row = self.state
-        if first <= row.index:
-            raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot "
-                               f"covers is committed and cannot be written again, append from {row.index + 1}")
-
-    def _make_room_for(self, first: int, entries: int) -> None:
+    def _make_room_for(self, entries: int) -> None:
         """Before anything is appended, so that what the disk refuses was not."""
         self._require_open()
         if self._wal.closed_files > self._max_closed_files:
             # Flushes have failed so long that too many files wait.
             self._store.flush_closed()
-        gap = self._gap.after
-        if gap is not None and self.state.index <= gap and first <= gap + 1:
-            self._end_gap(gap)
         if self._wal.queued_bytes > self._max_queued_bytes:
             self.sync()
         if self._memory.entries + entries > self._memory.max_entries:
             self._store.flush()
         self._memory.require_room(entries)
-
-    def _end_gap(self, after: int) -> None:
-        """What comes next follows the entries up to `after`: first nothing else may lie there, after a crash either."""
-        self.reset(after)
-        self.sync()
-        self._gap.forget()
 
     def _after_append(self) -> None:
         self._store.wake_committer()
@@ -641,6 +569,73 @@ class RaftLog(RaftReading):
             self._forget_confirmed()
             return IndexSet.from_runs((first, last) for _, first, last in self._pending.waiting)
 
+    # -- cutting
+
+    @contextlib.contextmanager
+    def _switching(self) -> Iterator[None]:
+        """Inside it no other flush or cut of this log runs."""
+        self._require_open()
+        with self._files_lock:
+            if self._is_cutting:
+                self._guard.close("was left in the middle of a cut by an error or an interrupt")
+            self._guard.require_open()
+            yield
+
+    def _cut(self, after: int, write: Callable[[], object]) -> None:
+        """Take back everything above `after` by what `write` queues; durable, also in segments, when this returns.
+
+        The next segment is begun first, so that nothing but the first of these steps needs room. Then the cut becomes
+        durable in the WAL; what follows is done again by opening the log after a crash. A flush writes nothing
+        meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
+        """
+        with self._switching():
+            if self._last_in_segments > after:
+                self._own.prepare_truncation()
+            with self._lock:
+                self._require_open()
+                self._is_cutting = True
+                try:
+                    write()
+                except CompactlibError:
+                    self._is_cutting = False
+                    raise
+            try:
+                self._wal.sync(self._pending.ticket)
+                self._own.truncate(after)
+            except CompactlibError as error:
+                # Queued: it is in memory, and nobody knows whether it is durable. Opening the log again makes it so.
+                self._guard.fail(error)
+                raise
+            self._is_cutting = False
+
+    def reset(self, last_index: int) -> None:
+        """Take back everything above `last_index`, unconfirmed entries included; durable when this returns.
+
+        Raises:
+            InvalidInput: it lies below the snapshot.
+            StorageError: the disk refused. If the WAL was refused the cut, or segments were, the log is closed, and
+                opening it again shows whether it has happened.
+            Closed: as `append`.
+        """
+        with self._switching():
+            with self._lock:
+                self._require_open()
+                row, begins = self.state, self.first_index
+                if last_index < row.index:
+                    raise InvalidInput(f"reset to {last_index} would take back what the snapshot {row.index} covers; "
+                                       f"reset to that index or above")
+                if last_index >= self._memory.last:
+                    return
+                after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
+            self._cut(after, partial(self._queue_cut, after))
+        self._store.settle()
+
+    def _queue_cut(self, after: int) -> None:
+        self._pending.ticket = self._wal.queue(QueuedWrite(self._log_id, empty_body(FrameKind.CUT), None, after,
+                                                           after + 1, after, 0))
+        self._forget_above(after)
+        self._memory.cut(after)
+
     # -- term and vote
 
     @property
@@ -668,105 +663,107 @@ class RaftLog(RaftReading):
         # Closing waits for it: the next owner of the folder must know of the vote.
         with self._guard.use():
             self._require_open()
-            return self._hard_state.record(whole("the term", term), voted_for)
+            return self._hard_state.record(term, voted_for)
 
     # -- snapshots
 
-    def snapshot(self, index: int, live: IndexSet | Iterable[int] = (), state: Iterable[Buffer] | None = None) -> None:
+    def snapshot(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer] | None = None, *,
+                 machine_version: int = 0, cluster: bytes = b"") -> None:
         """Take a snapshot: everything up to `index` is in it, except the entries of `live`, which stay in the log.
 
-        Syncs first. The snapshot is durable before the log's row names it, and the older one goes after. What the disk
-        has refused may be tried again, with the same arguments or for a later index.
+        Syncs first. The state is durable before the log's row names it, and the older one goes after.
 
         Args:
             index: at most the last index.
-            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
-            state: the machine's state, for the snapshot store; leave it out if the host keeps it elsewhere.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers. Say `()` for none.
+            state: the machine's state in pieces; `None` if the host keeps it elsewhere. 1 MiB of it is held in memory.
+            machine_version: see `SnapshotManifest`; so is `cluster`.
+            cluster: the host's own bytes.
 
         Raises:
             Stale: a later snapshot is in force.
-            InvalidInput: the log does not reach `index` or has a gap there, or a state was given and there is no
-                snapshot store, or the other way round.
+            InvalidInput: the log does not reach `index`.
             LiveAboveSnapshot, LiveIndexMissing: nothing changed.
-            StorageError: the disk refused; the row has not changed. Call again.
+            StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
+                shows which one is.
         """
         live_set = index_set("the live indexes", live)
-        if (state is None) != (self._snapshots is None):
-            raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
-                               "RaftLog.attach")
-        _require_index(index)
         with self._changing_snapshot():
-            found = self._caught_up()
-            meta = self._meta_at(index, live_set)
-            if meta == found:
-                # It is there already, and in the row by now.
-                return
-            self._wal.sync(self._pending.ticket)
-            self._require_held(meta)
-            if self._snapshots is not None and state is not None:
-                self._row_may_be_behind = True
-                self._snapshots.write(meta, state)
-            self._record(self._with_trailing(meta))
-            self._row_may_be_behind = False
+            row = self._with_trailing(self._held_at(index, live_set))
+            if state is not None:
+                row = self._written(row, state, machine_version, cluster)
+            self._switch_to(row)
 
-    def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer]) -> None:
+    def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer], *,
+                   machine_version: int = 0, cluster: bytes = b"") -> None:
         """Write a checkpoint: the machine's state for a fast start, while the log forgets nothing; see `promote`.
 
-        Args:
-            index: at most the last index.
-            live: as of a snapshot that would be taken there.
-            state: the machine's state.
+        The newest ten are kept. Arguments and errors are those of `snapshot`.
 
         Raises:
             Stale: a snapshot or checkpoint of the same or a higher index is there.
-            InvalidInput: as `snapshot`, or the snapshot store that was attached keeps no checkpoints, or there is none.
-            LiveAboveSnapshot, LiveIndexMissing, StorageError: nothing changed.
         """
         live_set = index_set("the live indexes", live)
-        _require_index(index)
         with self._changing_snapshot():
-            self._caught_up()
-            store = self._checkpoint_store()
-            meta = self._meta_at(index, live_set)
-            self._wal.sync(self._pending.ticket)
-            self._require_held(meta)
-            store.write_checkpoint(meta, state)
+            self._snapshots.require_above(index, self.state.index)
+            row = self._written(self._held_at(index, live_set), state, machine_version, cluster)
+            self._snapshots.write_checkpoint(row)
+            self._tidy()
 
     def promote(self, index: int) -> SnapshotMeta:
-        """Make the newest checkpoint at or below `index` the snapshot in force, in its store and in the log's row.
-
-        Returns the row.
+        """Make the newest checkpoint at or below `index` the snapshot in force. Returns the row.
 
         Raises:
             NotFound: there is none above the snapshot.
             Stale: the log has taken back the entry that it ends at; nothing was changed.
-            InvalidInput: the snapshot store that was attached keeps no checkpoints, or there is none.
             CorruptData: the checkpoint is damaged.
             LiveIndexMissing: the log does not hold what it needs; nothing was changed.
-            StorageError, Closed: as `snapshot`. Call again.
+            StorageError, Closed: as `snapshot`.
         """
-        _require_index(index)
         with self._changing_snapshot():
-            found = self._caught_up()
-            store = self._checkpoint_store()
-            meta = store.checkpoint_below(index)
-            if meta is None and found is not None and found.index <= index:
-                # The disk refused the rest of an earlier try.
-                return found
-            if meta is None:
+            found = self._snapshots.checkpoint_below(index, self.state.index)
+            if found is None:
                 raise NotFound(f"no checkpoint at or below {index} that is above the snapshot {self.state.index}; "
                                f"write one with checkpoint(), or take a snapshot")
-            held = self.term_of(meta.index)
-            if held != meta.term:
-                raise Stale(f"checkpoint {meta.index} is of term {meta.term}, and that entry was taken back since: the "
-                            f"log holds {'none' if held is None else f'one of term {held}'} there; take a snapshot")
-            self._wal.sync(self._pending.ticket)
-            self._require_held(meta)
-            self._row_may_be_behind = True
-            store.promote(meta.index)
-            self._record(self._with_trailing(meta))
-            self._row_may_be_behind = False
+            held = self.term_of(found.index)
+            if held != found.term:
+                raise Stale(f"checkpoint {found.index} is of term {found.term}, and that entry was taken back since: "
+                            f"the log holds {'none' if held is None else f'one of term {held}'} there; take a snapshot")
+            self._snapshots.open_state(found).close()
+            self._held_at(found.index, found.live)
+            self._switch_to(self._with_trailing(found))
             return self.state
+
+    @property
+    def checkpoints(self) -> tuple[SnapshotMeta, ...]:
+        """The checkpoints above the snapshot, oldest first.
+
+        Raises:
+            CorruptData: one is damaged.
+        """
+        self._require_open()
+        with self._snapshotting:
+            return self._snapshots.checkpoints(self.state.index)
+
+    def open_state(self, row: SnapshotMeta | None = None) -> StateReader:
+        """The state of the snapshot in force, or of one of the `checkpoints`; stays readable when a newer one comes.
+
+        Raises:
+            NotFound: there is no snapshot yet, or its host keeps its state elsewhere.
+            SnapshotLost: the state is missing or not of the size that was written.
+            StorageError: the disk refused.
+        """
+        while True:
+            self._require_open()
+            wanted = self.state if row is None else row
+            if wanted.manifest is None:
+                raise NotFound(f"the log {self._log_id!r} has no snapshot with a state yet; take one first")
+            try:
+                return self._snapshots.open_state(wanted)
+            except SnapshotLost:
+                # A newer one may have taken its place meanwhile.
+                if row is not None or self.state is wanted:
+                    raise
 
     @contextlib.contextmanager
     def _changing_snapshot(self) -> Iterator[None]:
@@ -782,97 +779,68 @@ class RaftLog(RaftReading):
                            f"called; call it when that has returned")
             self._changes_snapshot = True
             try:
+                self._require_open()
                 yield
             finally:
                 self._changes_snapshot = False
         self._store.settle()
 
-    def _caught_up(self) -> SnapshotMeta | None:
-        """Before a snapshot: bring the row up to what an earlier try has left in the store, and return that."""
-        self._require_open()
-        if self._row_may_be_behind and self._snapshots is not None:
-            return self._follow_snapshots(self._snapshots)
-        return None
-
-    def _checkpoint_store(self) -> CheckpointStore:
-        store: Any = self._snapshots
-        if store is None or not callable(getattr(store, "write_checkpoint", None)):
-            raise InvalidInput(f"checkpoints need a snapshot store that keeps them, such as a SnapshotFolder; attached "
-                               f"is {store!r:.100}: see RaftLog.attach")
-        found: CheckpointStore = store
-        return found
-
-    def _meta_at(self, index: int, live: IndexSet) -> SnapshotMeta:
-        """A snapshot at `index`, which the log must reach without a gap."""
-        if index < self.state.index:
-            raise Stale(f"snapshot {index} is older than {self.state.index}, which is in force")
+    def _held_at(self, index: int, live: IndexSet) -> SnapshotMeta:
+        """A snapshot at `index`, which the log must reach, and whose live entries it holds durably."""
+        row = self.state
+        if index < row.index:
+            raise Stale(f"snapshot {index} is older than {row.index}, which is in force")
         if index > self.last_index:
             raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
-        through = self.contiguous_through
-        if index > through:
-            raise InvalidInput(f"snapshot {index} lies behind a gap: the log holds everything up to {through} only, so "
-                               f"no machine has applied what follows; take back what is behind the gap with "
-                               f"reset({through})")
         term = self.term_of(index)
-        if term is None and index != self.state.index:
+        if term is None and index != row.index:
             raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the snapshot at the "
                                f"index that was applied last")
-        return SnapshotMeta(index, self.state.term if term is None else term, live)
-
-    def install(self, meta: SnapshotMeta) -> None:
-        """Put the row of a snapshot in force that came from elsewhere and is in the snapshot store already.
-
-        Its live entries must have been appended; they are made durable first. What the log holds above `meta.index`
-        stays if the entry at `meta.index` has `meta.term`, and is taken back otherwise.
-
-        Raises:
-            Stale: the row is at or above it.
-            LiveIndexMissing: the log does not hold a live entry; nothing was changed.
-            StorageError, Closed: as `sync`.
-        """
-        with self._changing_snapshot():
-            self._require_open()
-            if meta.index <= self.state.index:
-                raise Stale(f"snapshot {meta.index} is not newer than {self.state.index}, which is in force")
-            self._row_may_be_behind = self._snapshots is not None
-            self._take_over(meta)
-            self._row_may_be_behind = False
-
-    def _take_over(self, meta: SnapshotMeta, *, trails: bool = False) -> None:
-        self._require_held(meta)
-        term = self.term_of(meta.index)
-        # Without a row it may be that one which was lost: then the entry may have been dropped, and what follows stays.
-        if self.last_index > meta.index and term != meta.term and not (term is None and self.state.index < 0):
-            self._reset(meta.index)
+        found = SnapshotMeta(index, row.term if term is None else term, live)
         self._wal.sync(self._pending.ticket)
-        self._record(self._with_trailing(meta) if trails else meta)
+        self._require_held(found)
+        return found
 
-    def _with_trailing(self, meta: SnapshotMeta) -> SnapshotMeta:
+    def _with_trailing(self, row: SnapshotMeta) -> SnapshotMeta:
         """The row of a snapshot whose entries the machine has applied from this log: the last of them stay."""
-        first = max(meta.index - self._keep_trailing + 1, self._kept_from, 0)
-        if first > meta.index or meta.index > self.contiguous_through or self.term_of(meta.index) != meta.term:
-            return meta
-        return SnapshotMeta(meta.index, meta.term, meta.live | IndexSet.range(first, meta.index))
+        first = max(row.index - self._keep_trailing + 1, self._kept_from, 0)
+        if first > row.index or self.term_of(row.index) != row.term:
+            return row
+        live, of = row.live | IndexSet.range(first, row.index), row.manifest
+        return attrs.evolve(row, live=live, manifest=of and SnapshotManifest.of(
+            of.index, of.term, live, state_bytes=of.state_bytes, state_crc=of.state_crc,
+            machine_version=of.machine_version, cluster=of.cluster))
 
-    def _record(self, meta: SnapshotMeta) -> None:
-        self._record_state(meta)
+    def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
+                 cluster: bytes) -> SnapshotMeta:
+        with self._guard.lock:
+            self._guard.require_open()
+            self._snapshots.begin()
+        return self._snapshots.write(row, state, machine_version, cluster)
+
+    def _switch_to(self, row: SnapshotMeta) -> None:
+        """Put a row in force whose state is durable."""
+        try:
+            self._record_state(row)
+        except StorageError:
+            if self._guard.is_open:
+                self._tidy()
+            raise
+        self._shown(row)
+
+    def _shown(self, row: SnapshotMeta) -> None:
         with self._lock:
-            self._memory.skip_to(meta.index)
-            self._wal.smallest_live[self._log_id] = meta.smallest_live_index
-            # What the snapshot covers is no gap any more.
-            self._knows_gap = self._knows_gap and self._gap_after is None
-        gap = self._gap.after
-        if gap is not None and gap < meta.index:
-            # It means nothing any more, and does no harm if it stays.
-            with contextlib.suppress(StorageError):
-                self._gap.forget()
-        self._notify_worker(lambda worker: worker.snapshot_recorded(meta))
-        if self._snapshots is not None:
-            try:
-                self._snapshots.remove_older()
-            except StorageError as error:
-                # The new one is in force: they go with the next one, or when the store is attached again.
-                self._note(error)
+            self._memory.skip_to(row.index)
+            self._wal.smallest_live[self._log_id] = row.smallest_live_index
+        self._notify_worker(lambda worker: worker.snapshot_recorded(row))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        try:
+            self._snapshots.tidy(self._own.row, receives=self._incoming is not None and self._incoming.is_open)
+        except StorageError as error:
+            # They go with the next one, or when the log is opened again.
+            self._note(error)
 
     def _notify_worker(self, notify: Callable[[LogWorker], object]) -> None:
         worker = self._worker
@@ -882,6 +850,98 @@ class RaftLog(RaftReading):
             except Exception as error:
                 _LOGGER.warning("the worker of the log %r failed; the log goes on", self._log_id, exc_info=error)
                 self._note(error)
+
+    # -- a snapshot from elsewhere
+
+    def begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
+        """The receiver's: make room for a snapshot that comes from elsewhere.
+
+        Raises:
+            Busy: another is being received.
+            StorageError: the disk refused.
+        """
+        with self._guard.lock:
+            self._guard.require_open()
+            if self._incoming is not None and self._incoming.is_open:
+                raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
+                           f"close its stream, or wait for its end")
+            self._snapshots.begin()
+            self._incoming = self._snapshots.receive(manifest)
+            return self._incoming
+
+    def install(self, incoming: Incoming, live: IndexSet) -> None:
+        """The receiver's: put a snapshot in force that has arrived whole, durably.
+
+        As in Raft, an entry that the log holds with the same index and term is the leader's, as is everything below it,
+        and stays; so does whatever lies above the snapshot, if the log holds the snapshot's last entry.
+
+        Raises:
+            Stale: the row is at or above it.
+            LiveIndexMissing: the log lacks a live entry that was not sent; nothing was changed.
+            CorruptData: the state is not what the manifest says; nothing was changed.
+            StorageError, Closed: nothing was changed; or the log is closed, and opening it does the rest.
+        """
+        manifest = incoming.manifest
+        row = SnapshotMeta(manifest.index, manifest.term, live)
+        with self._changing_snapshot():
+            if row.index <= self.state.index:
+                raise Stale(f"snapshot {row.index} is not newer than {self.state.index}, which is in force")
+            self._wal.sync(self._pending.ticket)
+            sent = IndexSet.from_sorted(entry.index for group in incoming.groups() for entry in group.entries)
+            self._require_held(attrs.evolve(row, live=live - sent))
+            incoming.finish()
+            with self._switching():
+                after = self._agreed_with(incoming)
+                takes = after < self.last_index or bool(sent.at_least(after + 1))
+                if self._last_in_segments > after:
+                    self._own.prepare_truncation()
+                row = self._snapshots.place(incoming, row, after if takes else None)
+                self._is_cutting = True
+                try:
+                    self._write_row(row)
+                except StorageError:
+                    self._is_cutting = False
+                    raise
+                try:
+                    if takes:
+                        self._take_received(row)
+                except CompactlibError as error:
+                    self._guard.fail(error)
+                    raise
+                self._own.row = row
+                self._is_cutting = False
+            incoming.close()
+            self._shown(row)
+
+    def _agreed_with(self, incoming: Incoming) -> int:
+        """Up to where the log stays as it is under a received snapshot."""
+        of, last = incoming.manifest, self.last_index
+        for group in incoming.groups():
+            for entry in group.entries:
+                if self.term_of(entry.index) != entry.term:
+                    return min(last, entry.index - 1)
+        return last if last <= of.index or self.term_of(of.index) == of.term else of.index
+
+    def _take_received(self, row: SnapshotMeta) -> None:
+        """Cut what contradicts a received snapshot, and take its live entries; durable when this returns.
+
+        Done again from its start after a crash, until the file with the entries is gone. Nothing is appended before.
+        """
+        after, groups = read_sealed(self._snapshots.entries_path(row))
+        with self._lock:
+            self._queue_cut(after)
+        self._wal.sync(self._pending.ticket)
+        self._own.truncate(after)
+        for group in groups:
+            if self._memory.entries + len(group.entries) > self._memory.max_entries:
+                self._wal.sync(self._pending.ticket)
+                self._flush_tables()
+            elif self._wal.queued_bytes > self._max_queued_bytes:
+                self._wal.sync(self._pending.ticket)
+            with self._lock:
+                self._put_sparse(group.entries)
+        self._wal.sync(self._pending.ticket)
+        self._snapshots.taken(row)
 
     def pin(self, indexes: IndexSet) -> Pin:
         """Hold entries readable until released, although a newer snapshot may leave them dead.
@@ -896,21 +956,17 @@ class RaftLog(RaftReading):
             base = self._memory.base
             in_memory = {index: entry for index in indexes.at_least(base)
                          if isinstance(entry := self.read(index), Entry)}
-            pin = Pin(indexes, in_memory, self._pinned_files(indexes.at_most(base - 1)), self._own)
-        try:
-            self._require_found(pin)
-        except BaseException:
-            pin.release()
-            raise
-        return pin
-
-    def _require_found(self, pin: Pin) -> None:
-        dead = pin.indexes - self.state.needed(pin.indexes)
-        missing = dead | (pin.indexes - pin.found)
+            below = indexes.at_most(base - 1)
+            in_files = [(reader, tuple(held)) for reader, held in self._asked(lambda: self._own.open_for(below))]
+            pin = Pin(indexes, in_memory, in_files, self._own)
+        dead = indexes - self.state.needed(indexes)
+        missing = dead | (indexes - pin.found)
         if missing:
-            raise LiveIndexMissing(f"{len(missing)} of {len(pin.indexes)} indexes to be pinned are dead or not in the "
-                                   f"log, the first of them {missing.first}; pin what a snapshot in force names",
+            pin.release()
+            raise LiveIndexMissing(f"{len(missing)} of {len(indexes)} indexes to be pinned are dead or not in the log, "
+                                   f"the first of them {missing.first}; pin what a snapshot in force names",
                                    missing=len(missing), first=missing.first)
+        return pin
 
     # -- flushing
 
@@ -929,24 +985,29 @@ class RaftLog(RaftReading):
         """
         # A cut of this log comes before or after all of it, so that what it takes back is never written.
         with self._switching():
-            with self._lock:
-                tables, row = self._memory.freeze(), self.state
-            if not tables:
-                return
-            slabs = needed_slabs(visible_slabs(tables), row)
-            newest = self._own.known_of(self._own.newest_number)
-            if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
-                    and newest.data_bytes > STALE_BYTES):
-                # It holds nothing alive, and only its place as the newest keeps compactions from it.
-                self._undone_if_refused(self._own.end_segment)
-            for slab in slabs:
-                for start in range(max(self._last_in_segments + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
-                    payloads = slab.payloads[start:start + _RUN_ENTRIES]
-                    self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
-            self._undone_if_refused(self._own.sync)
-            with self._lock:
-                self._memory.release(tables)
-        self._notify_worker(lambda worker: worker.segments_flushed(self._own.last_index))
+            is_written = self._flush_tables()
+        if is_written:
+            self._notify_worker(lambda worker: worker.segments_flushed(self._own.last_index))
+
+    def _flush_tables(self) -> bool:
+        with self._lock:
+            tables, row = self._memory.freeze(), self.state
+        if not tables:
+            return False
+        slabs = needed_slabs(visible_slabs(tables), row)
+        newest = self._own.known_of(self._own.newest_number)
+        if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
+                and newest.data_bytes > STALE_BYTES):
+            # It holds nothing alive, and only its place as the newest keeps compactions from it.
+            self._undone_if_refused(self._own.end_segment)
+        for slab in slabs:
+            for start in range(max(self._last_in_segments + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
+                payloads = slab.payloads[start:start + _RUN_ENTRIES]
+                self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
+        self._undone_if_refused(self._own.sync)
+        with self._lock:
+            self._memory.release(tables)
+        return True
 
     def _undone_if_refused(self, change: Callable[..., object], *arguments: object) -> None:
         with self._guard.lock:
@@ -956,38 +1017,57 @@ class RaftLog(RaftReading):
                 self._own.take_back()
                 raise
 
+    # -- what its store calls
+
     def replay(self, frame: Frame) -> None:
         """The store's: do again what the WAL says was written to the log, before `begin`."""
         replay(frame, self._memory, self.state, self._matching)
 
-    def holds(self, row: SnapshotMeta) -> bool:
-        """The store's: whether the log holds what a snapshot needs of it."""
-        try:
-            self._require_held(row)
-        except LiveIndexMissing:
-            return False
-        return True
+    def _matching(self, first: int, last: int, term: int) -> int:
+        """How many entries from `first` on, up to `last`, segments hold with this term: for a replay."""
+        return self._asked(lambda: self._own.matching(first, last, term))
+
+    def begin(self, wal: Wal) -> None:
+        """The store's: finish what a crash or an error may have left half way; then the log can be used.
+
+        That is a received snapshot, or the cuts that memory says. What agrees with memory stays: a flush has written it
+        since the cut. So does what the snapshot covers, which was recorded after the cuts below it were whole.
+
+        Raises:
+            CorruptData: the log does not hold what its snapshot needs.
+            StorageError: the disk refused.
+        """
+        row = self.state
+        self._wal = wal
+        if row.index >= 0 and may_be_there(self._snapshots.entries_path(row)):
+            self._take_received(row)
+        cuts = [table.base - 1 for table in self._memory.tables if table.cuts]
+        if cuts:
+            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))
+        self._memory.skip_to(row.index)
+        wal.smallest_live[self._log_id] = row.smallest_live_index
+
+    def _agreeing_through(self, after: int) -> int:
+        """Up to where segments hold, above `after`, exactly what memory says, or a beginning of it."""
+        for slab in visible_slabs(self._memory.tables):
+            if slab.last <= after:
+                continue
+            first = max(slab.first, after + 1)
+            above = after + 1
+            held = self._asked(lambda above=above: self._own.next_index(above))  # type: ignore[misc]
+            if held is None or held < first:
+                break
+            count = self._matching(first, slab.last, slab.term)
+            after = first + count - 1 if count else after
+            if after < slab.last:
+                break
+        return after
 
     @contextlib.contextmanager
     def unwritten(self) -> Iterator[None]:
         """The store's: inside it no other thread appends."""
         with self._files_lock, self._lock:
             yield
-
-    def begin(self, wal: Wal) -> None:
-        """The store's: make the cuts again that memory says and a crash or an error may have left half way; then the
-        log can be used.
-
-        What agrees with memory stays: a flush has written it since the cut. So does what the snapshot covers, which
-        was recorded after the cuts below it were whole.
-        """
-        row = self.state
-        cuts = [table.base - 1 for table in self._memory.tables if table.cuts]
-        if cuts:
-            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))
-        self._memory.skip_to(row.index)
-        self._wal = wal
-        wal.smallest_live[self._log_id] = row.smallest_live_index
 
     # -- the log itself
 
@@ -1004,9 +1084,7 @@ class RaftLog(RaftReading):
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
-            segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins),
-            gap_after=through if (through := self.contiguous_through) < self.last_index else None,
-            is_busy=self.is_compacting,
+            segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
             failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
 
     @property
@@ -1015,19 +1093,22 @@ class RaftLog(RaftReading):
         return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:
-        """Check the log's own invariants.
+        """Check the log's own invariants, and read the states of its snapshot and checkpoints.
 
         Raises:
             AuditFailed: one is broken; says which, with the numbers.
+            CorruptData: a state is damaged.
             Closed: it was closed.
         """
         self._require_open()
-        with self._snapshotting, self._lock:
-            self._own.audit()
-            waiting = self.unconfirmed
-            if waiting and waiting.last > self.last_index:
-                raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
-                                  f"index {self.last_index}")
+        with self._snapshotting:
+            self._snapshots.audit(self._own.row)
+            with self._lock:
+                self._own.audit()
+                waiting = self.unconfirmed
+                if waiting and waiting.last > self.last_index:
+                    raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
+                                      f"index {self.last_index}")
 
     # -- ending
 
@@ -1092,73 +1173,47 @@ class RaftLog(RaftReading):
                 f"{self.state.index}>")
 
 
-def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tuple[int, int, list[Buffer]]]:
+def _checked_runs(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[Buffer]]]:
     """Cut entries into runs of consecutive indexes and one term: first index, term, payloads.
 
     Raises:
         InvalidInput: the indexes are not consecutive, or something is no entry.
     """
-    rows = entries if type(entries) is list else listed("the entries", entries, _with_own_bytes)
+    rows: list[Any] = entries if type(entries) is list else listed("the entries", entries, _with_own_bytes)
     if not rows:
-        return
+        return []
     try:
         indexes, terms, payloads = zip(*rows, strict=True)
-        range(rows[0][0])
     except (TypeError, ValueError):
         raise InvalidInput("an entry is an Entry, or a tuple of index (int), term (int) and payload (bytes); the first "
                            f"that was given is a {type(rows[0]).__name__}") from None
     first = indexes[0]
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
-        raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive "
-                           f"indexes, or use append_sparse")
+        raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive indexes")
+    runs: list[tuple[int, int, list[Buffer]]] = []
     start = 0
     while start < len(rows):
         term = terms[start]
         stop = len(rows) if terms.count(term) == len(rows) else start + 1
         while stop < len(rows) and terms[stop] == term:
             stop += 1
-        yield first + start, term, list(payloads[start:stop])
+        runs.append((first + start, term, list(payloads[start:stop])))
+        _require_numbers(first + start, first + stop - 1, term)
         start = stop
+    return runs
 
 
 def _with_own_bytes(row: Any) -> Any:
     """A row of a generator, which may give the next one in the same buffer."""
-    try:
-        index, term, payload = row
-    except (TypeError, ValueError):
-        return row  # refused with the others
+    index, term, payload = row
     return row if type(payload) is bytes else (index, term, bytes_of(payload))
 
 
-def require_numbers(first: object, last: object, term: object) -> None:
-    """Check the indexes and the term of a run.
-
-    Raises:
-        InvalidInput: one of them is no number that an entry can have.
-    """
-    for number in (first, last, term):
-        if not isinstance(number, int) or not 0 <= number <= MAX_INDEX:
-            raise _no_numbers(first, term)
+def _require_numbers(first: int, last: int, term: int) -> None:
+    if not 0 <= first <= last <= MAX_INDEX or not 0 <= term <= MAX_INDEX:
+        raise _no_numbers(first, term)
 
 
-def checked_entry(given: Any) -> Entry:
-    """An entry as a host gives it.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    try:
-        index, term, payload = given
-    except (TypeError, ValueError):
-        raise InvalidInput(f"an entry is {given!r:.100}; give an Entry, or index, term, payload") from None
-    return Entry(index, term, bytes_of(payload))
-
-
-def _no_numbers(first: object, term: object) -> InvalidInput:
+def _no_numbers(first: int, term: int) -> InvalidInput:
     return InvalidInput(f"entries from {first!r} on in term {term!r}: index and term are 0 to {MAX_INDEX}")
-
-
-def _require_index(index: object) -> None:
-    if not isinstance(index, int) or not 0 <= index <= MAX_INDEX:
-        raise InvalidInput(f"snapshot index {index!r}; give a whole number from 0 to {MAX_INDEX}")

@@ -42,12 +42,10 @@ from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.model.names import LOGS_FOLDER, SNAPSHOT_NAME, WAL_FOLDER
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.store.options import StoreOptions
-from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
@@ -60,19 +58,7 @@ SYNC_FAILED = "raftlog_sync_failed"
 FLUSH_FAILED = "raftlog_flush_failed"
 """Entries could not be written to segments, which is tried again: the same fields."""
 
-ROW_REBUILT = "raftlog_row_rebuilt"
-"""A log's row was damaged, and was written anew from its newest snapshot: `log_id`, `snapshot_index`, `error`."""
-
 _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-
-@attrs.frozen
-class _LostRow:
-    """A row that is damaged, and the snapshot that says the same."""
-
-    error: CorruptData
-    snapshots: SnapshotStore
-    meta: SnapshotMeta
 
 
 class RaftLogStore(Closing):
@@ -88,8 +74,7 @@ class RaftLogStore(Closing):
         Busy: another process, or another object in this one, has it open.
         CorruptData: a WAL file is damaged in what was durable. A single log that cannot be opened, because a segment's
             index or its row is damaged or its folder is not there, keeps nothing else back: `log` says what is wrong
-            with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed. (A row
-            can be rebuilt: see `StoreOptions.snapshots_of`.)
+            with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed.
         Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """
@@ -102,7 +87,6 @@ class RaftLogStore(Closing):
         self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
-        self._without_row: dict[str, _LostRow] = {}
         self._memories: dict[str, LogMemory] = {}
         self._changing = threading.RLock()
         self._delivering = threading.Lock()
@@ -121,6 +105,7 @@ class RaftLogStore(Closing):
                 self._guard.lock_folder(self._folder)
                 self._open()
                 self._guard.done()
+            self._begin_logs()
             if self.options.sync_by_itself:
                 self._committer.start()
             if self.options.background:
@@ -132,9 +117,6 @@ class RaftLogStore(Closing):
             raise
         for log_id, error in self._damaged.items():
             self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
-        for log_id, lost in self._without_row.items():
-            self._logs[log_id].attach(lost.snapshots)
-            self._observer.event(ROW_REBUILT, log_id=log_id, snapshot_index=lost.meta.index, error=str(lost.error))
         if self._wal.closed_files > self.options.max_unflushed_files:
             # Each opening begins a file, and may have been too short for a flush in the background.
             self._try_to_flush()
@@ -176,13 +158,8 @@ class RaftLogStore(Closing):
         for log_id in self._found:
             self._memories[log_id] = self._new_memory()
             try:
-                try:
-                    self._open_log(log_id)
-                except CorruptData as error:
-                    self._without_row[log_id] = self._lost_row(log_id, error)
-                    self._open_log(log_id, row_is_lost=True)
+                self._open_log(log_id)
             except (CorruptData, Unsupported, NotALog) as error:
-                self._without_row.pop(log_id, None)
                 # Without the frames, which would keep its files open for as long as the store is.
                 self._damaged[log_id] = error.with_traceback(None)
         found = recover_wal(self._files, os.path.join(self._folder, WAL_FOLDER))
@@ -201,45 +178,35 @@ class RaftLogStore(Closing):
                 memory.memtable.require_links()
             except CorruptData as error:
                 self._set_aside(log_id, error)
-        self._refuse_unfounded()
         self._wal = self._begin_wal(found)
         self._flushed_at = self._wal.number
-        for log in self._logs.values():
-            log.begin(self._wal)
         if found.torn_bytes:
             self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
 
-    def _open_log(self, log_id: str, *, row_is_lost: bool = False) -> RaftLog:
-        log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id], row_is_lost=row_is_lost)
+    def _begin_logs(self) -> None:
+        for log_id, log in list(self._logs.items()):
+            try:
+                log.begin(self._wal)
+            except CorruptData as error:
+                self._set_aside(log_id, error)
+            except StorageError:
+                # A received snapshot that the disk has no room for, say. `log` tries again; the others go on.
+                log.end()
+                log.let_go()
+
+    def _open_log(self, log_id: str) -> RaftLog:
+        log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id])
         self._logs[log_id] = log
         return log
 
     def _new_memory(self) -> LogMemory:
         return LogMemory(Memtable(max_entries=self.options.max_memtable_entries))
 
-    def _lost_row(self, log_id: str, error: CorruptData) -> _LostRow:
-        """What can take the place of a row that is damaged; raises the error that was given if nothing can."""
-        snapshots_of = self.options.snapshots_of
-        if snapshots_of is None or error.path != os.path.join(self._log_folder(log_id), SNAPSHOT_NAME):
-            raise error
-        snapshots = snapshots_of(log_id)
-        meta = snapshots.latest()
-        if meta is None:
-            raise error
-        return _LostRow(error, snapshots, meta)
-
-    def _refuse_unfounded(self) -> None:
-        """A log of which neither segments nor the WAL hold what its snapshot needs stays damaged."""
-        for log_id, lost in list(self._without_row.items()):
-            if not self._logs[log_id].holds(lost.meta):
-                self._set_aside(log_id, lost.error)
-
     def _set_aside(self, log_id: str, error: CorruptData | Unsupported | NotALog) -> None:
         """A damaged log keeps no other back."""
         self._damaged[log_id] = error.with_traceback(None)
         self._logs.pop(log_id).let_go()
         del self._memories[log_id]
-        self._without_row.pop(log_id, None)
 
     def _finish_removals(self) -> None:
         try:

@@ -213,7 +213,7 @@ MISTAKES: Sequence[Mistake] = (
         "A damaged copy takes the place of the only good one."),
     Mistake(
         "memtable-flushed-unsynced", "compactlib/raftlog/store/raft_log.py",
-        "            self._undone_if_refused(self._own.sync)\n",
+        "        self._undone_if_refused(self._own.sync)\n",
         "",
         ("raft_log_store-crashes",),
         "Entries are in no file once the WAL that held them is removed."),
@@ -242,25 +242,21 @@ MISTAKES: Sequence[Mistake] = (
         "A removed log is back, with half of its files."),
     Mistake(
         "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
-        "            self._wal.sync(self._pending.ticket)\n"
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
+        "        self._wal.sync(self._pending.ticket)\n"
+        "        self._require_held(found)\n",
+        "        self._require_held(found)\n",
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/replication/install.py",
-        "        log.sync()\n"
-        "        with log.pin(live):\n",
-        "        with log.pin(live):\n",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._entries.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/staging.py",
-        "        out = self._open()\n"
-        "        out.sync()\n",
-        "        out = self._open()\n",
+        "received-state-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._state.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose state a power failure has taken."),
     Mistake(
@@ -276,45 +272,88 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
     Mistake(
-        "install-refused-log-stays-open", "compactlib/raftlog/replication/install.py",
-        "                log.close()\n",
-        "                pass\n",
+        "install-refused-log-stays-open", "compactlib/raftlog/store/raft_log.py",
+        "                except CompactlibError as error:\n"
+        "                    self._guard.fail(error)\n"
+        "                    raise\n"
+        "                self._own.row = row\n",
+        "                except CompactlibError as error:\n"
+        "                    self._is_cutting = False\n"
+        "                    raise\n"
+        "                self._own.row = row\n",
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
         "sent-entries-not-pinned", "compactlib/raftlog/replication/sender.py",
-        "                    pin = log.pin(live)\n",
-        "                    pin = log.pin(live)\n"
-        "                    pin.release()\n"
-        "                    pin.read = log.read\n",
+        "                pin = log.pin(row.live)\n",
+        "                pin = log.pin(row.live)\n"
+        "                pin.release()\n"
+        "                pin.read = log.read\n",
         (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
-        "            self._cut(after, partial(self._queue_cut, after), self._require_open)\n",
+        "            self._cut(after, partial(self._queue_cut, after))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "            out.sync()\n"
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
+        "                out.sync()\n"
+        "            finally:\n",
+        "            finally:\n",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
-        "checkpoint-promoted-unsynced", "compactlib/raftlog/snapshots/folder.py",
-        "        self._files.sync_folder(self._folder)\n"
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
+        "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "                out.close()\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "                out.close()\n",
         ("raft_log_store-crashes",),
-        "The log's row names a snapshot that is a checkpoint again after a power failure."),
+        "The snapshot in force has no state after a power failure, and the log cannot be opened."),
+    Mistake(
+        "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots/folder.py",
+        "                self.open_state(row).close()\n",
+        "                pass\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
+    Mistake(
+        "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
+        "                    self._guard.fail(error)\n",
+        "                    self._guard.undone()\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
+    Mistake(
+        "received-entries-not-taken-again", "compactlib/raftlog/store/raft_log.py",
+        "            self._take_received(row)\n"
+        "        cuts",
+        "            pass\n"
+        "        cuts",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force whose live entries the log never takes."),
+    Mistake(
+        "received-entries-taken-twice", "compactlib/raftlog/snapshots/folder.py",
+        "            self._files.unlink(path)\n"
+        "        self._files.sync_folder(self.folder)\n"
+        "\n"
+        "    def audit",
+        "            self._files.unlink(path)\n"
+        "\n"
+        "    def audit",
+        ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
+         "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
+        "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
+    Mistake(
+        "received-names-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "        self._files.sync_folder(self.folder)\n"
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force, and its state and its live entries have no name after a power failure."),
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -16,7 +17,6 @@ import pytest
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files, LocalFiles
-from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     Entry,
     EveryNMinors,
@@ -27,9 +27,9 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SnapshotMeta,
     StoredSegment,
     StoreOptions,
+    open_log,
 )
 from compactlib.testing import (
     FilesInFront,
@@ -41,6 +41,7 @@ from compactlib.testing import (
     record,
 )
 from tests.harness.effort import Effort
+from tests.harness.snapshot_line import transfer
 
 Terms = Mapping[int, int]
 """By index, the term of the entry that is held."""
@@ -368,7 +369,10 @@ def store_installs_a_snapshot(life: StoreLife) -> None:
     life.done(7, (), lambda: life.log.reset(7))
     live = {index: life.states[-1][index] for index in (2, 5)}
     life.states.append(live)
-    life.log.install(SnapshotMeta(30, 3, live=IndexSet.from_sorted([2, 5])))
+    with TemporaryDirectory() as folder, open_log(Path(folder) / "leader", log_id="a") as leader:
+        leader.append((index, 1 if index < 20 else 3, payload_of(index, 1)) for index in range(1, 31))
+        leader.snapshot(30, [2, 5], [b"the state"])
+        assert transfer(leader, life.log, applied=7).is_well
     life.acknowledge(len(life.states) - 1)
 
 

@@ -24,7 +24,6 @@ from compactlib.raftlog import (
     SegmentChanges,
     SegmentLimits,
     SegmentLog,
-    SnapshotFolder,
     SnapshotWriter,
     StoreOptions,
     open_log,
@@ -154,7 +153,6 @@ def test_files_stay_until_the_host_has_heard(tmp_path: Path) -> None:
 @pytest.fixture
 def machine_log(tmp_path: Path) -> Iterator[RaftLog]:
     with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
-        log.attach(SnapshotFolder(tmp_path / "snapshots"))
         yield log
 
 

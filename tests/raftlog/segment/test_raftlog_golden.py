@@ -18,8 +18,13 @@ import pytest
 
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
-from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta, write_snapshot_meta
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.model.snapshot_meta import (
+    SnapshotManifest,
+    SnapshotMeta,
+    read_snapshot_meta,
+    write_snapshot_meta,
+)
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
@@ -73,6 +78,15 @@ def write_empty_snapshot(folder: Path) -> Path:
     return folder / "SNAPSHOT"
 
 
+WITH_STATE = SnapshotMeta(16, 2, IndexSet.from_sorted([5, 10, 15]), attempt=1, manifest=SnapshotManifest.of(
+    16, 2, IndexSet.from_sorted([5, 10, 15]), state_bytes=14, state_crc=0x68686C46, cluster=b"a,b"))
+
+
+def write_snapshot_with_state(folder: Path) -> Path:
+    write_snapshot_meta(LocalFiles(), folder, WITH_STATE)
+    return folder / "SNAPSHOT"
+
+
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "sealed.segment": write_sealed,
     "cut.segment": write_cut,
@@ -80,6 +94,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "compacted.segment": write_compacted,
     "SNAPSHOT": write_snapshot,
     "SNAPSHOT.empty": write_empty_snapshot,
+    "SNAPSHOT.state": write_snapshot_with_state,
 }
 
 
@@ -117,6 +132,7 @@ def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "state"), [
     ("SNAPSHOT", SnapshotMeta(1000, live=IndexSet.from_runs([(1, 3), (500, 500), (998, 999)]))),
     ("SNAPSHOT.empty", SnapshotMeta(7, live=IndexSet())),
+    ("SNAPSHOT.state", WITH_STATE),
 ])
 def test_a_snapshot_meta_is_read(name: str, state: SnapshotMeta, tmp_path: Path) -> None:
     shutil.copy(GOLDEN / name, tmp_path / "SNAPSHOT")
