@@ -34,7 +34,7 @@ from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.snapshots.folder import Snapshots
@@ -188,13 +188,7 @@ class RaftLog(OwnedLog):
     # -- what it holds
 
     @property
-    def state(self) -> SnapshotMeta:
-        """What the last snapshot left, as one value; `NO_SNAPSHOT` (index -1) before the first."""
-        return self._own.row or NO_SNAPSHOT
-
-    @property
     def last_index(self) -> int:
-        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1)."""
         return self._memory.last
 
     @property
