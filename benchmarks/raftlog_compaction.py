@@ -191,12 +191,10 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
 def without_numpy() -> Iterator[None]:
     """Copy as where NumPy is not installed."""
     fastest, copier._numpy = copier._numpy, lambda: None
-    copier._IDLE.clear()
     try:
         yield
     finally:
         copier._numpy = fastest
-        copier._IDLE.clear()
 
 
 def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int, goals: Goals, *,

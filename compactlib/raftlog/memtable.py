@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.errors import AuditFailed, CorruptData
+from compactlib.errors import CorruptData
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import MemtableFull
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
@@ -211,24 +211,6 @@ class Memtable:
     def indexes(self) -> IndexSet:
         """What the tables hold and was not taken back. O(slabs)."""
         return IndexSet.from_runs((slab.first, slab.last) for slab in visible_slabs(self.tables))
-
-    def audit(self) -> None:
-        """Check that slabs ascend, that tables answer from their base on, and that the count is right.
-
-        Raises:
-            AuditFailed: they do not.
-        """
-        counted = 0
-        for table in self.tables:
-            above = table.base - 1
-            for slab in table.slabs:
-                if slab.first <= above or not slab.payloads:
-                    raise AuditFailed(f"slab {slab.first}..{slab.last} follows {above} in a table from "
-                                      f"{table.base} on")
-                above = slab.last
-                counted += len(slab.payloads)
-        if counted != self.entries:
-            raise AuditFailed(f"the tables hold {counted} entries, {self.entries} were counted")
 
     def __repr__(self) -> str:
         return f"<Memtable: {self.entries:,} entries in {len(self.tables)} tables, last {self.last}>"

@@ -11,7 +11,7 @@ import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import add, getitem, mul, sub
 from typing import Any
@@ -260,20 +260,6 @@ class _Gaps(dict[int, memoryview]):
     def __missing__(self, size: int) -> memoryview:
         made = self[size] = self._bytes[:size]
         return made
-
-
-@contextmanager
-def idle_copier() -> Iterator[Copier]:
-    """One that no task uses now: to make its 2 MiB of buffers takes a tenth of a task."""
-    try:
-        copier = _IDLE.pop()
-    except IndexError:
-        copier = Copier()
-    yield copier
-    _IDLE[:] = [copier]
-
-
-_IDLE: list[Copier] = []
 
 
 def _numpy() -> Any:

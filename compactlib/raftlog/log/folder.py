@@ -11,7 +11,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
-from compactlib.files.disk import Files, StrPath, list_folder, look_at
+from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.hard_state import read_hard_state
 from compactlib.raftlog.model.names import (
@@ -29,13 +29,7 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.segment_list import (
-    is_committed,
-    is_headless,
-    list_segments,
-    open_segment,
-    with_head,
-)
+from compactlib.raftlog.segment.segment_list import is_committed, list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
@@ -49,7 +43,7 @@ def wal_of(folder: StrPath) -> str | None:
     if os.path.basename(os.path.dirname(path)) != LOGS_FOLDER or not os.path.isdir(wal):
         return None
     # Loaded for logs of a store only: a log that stands alone has no WAL.
-    from compactlib.raftlog.wal.names import wal_number
+    from compactlib.raftlog.wal.frames import wal_number
 
     # A store that was ever opened has a file there; folders of a host may have these names for other reasons. A listing
     # that runs while a new file takes the place of the only one may show neither.
@@ -134,14 +128,6 @@ def _meaning(folder: str, name: str) -> str:
     return "does not belong to the log"
 
 
-def discard_headless_newest(files: Files, folder: StrPath) -> None:
-    """Remove a newest segment file of no bytes, which a crash of another writer can leave."""
-    numbers = list_segments(folder)
-    if numbers and is_headless(folder, numbers[-1]):
-        files.unlink(os.path.join(folder, segment_name(numbers[-1])))
-        files.sync_folder(folder)
-
-
 @attrs.define
 class Examination:
     """What reading a log has found so far.
@@ -185,7 +171,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         BudgetSpent: the budget refused.
         StorageError: a segment cannot be read.
     """
-    numbers = with_head(folder)
+    numbers = list_segments(folder)
     # An empty newest one may lie behind one that is not sealed yet.
     newest = numbers[-2:] if numbers and _is_empty(folder, numbers[-1]) else numbers[-1:]
     for number in numbers:

@@ -26,7 +26,7 @@ from compactlib.raftlog.compaction.plan import LogPlan
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
 from compactlib.raftlog.compaction.view import LogView
-from compactlib.raftlog.log.folder import discard_headless_newest, require_log
+from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.snapshot_meta import (
@@ -89,9 +89,7 @@ class OwnedLog(LogReading):
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
-        discard_headless_newest(self._files, folder)
-        segments = Segments(self._files, folder, self._options.limits, guard, row,
-                            open_files=self._open_files)
+        segments = Segments(self._files, folder, self._options.limits, guard, row, open_files=self._open_files)
         segments.remove_dropped()
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments

@@ -21,7 +21,7 @@ from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import require_ascending, whole
+from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
@@ -137,8 +137,6 @@ class LogReading(Closing):
             CorruptData: the entry is damaged, or it is live and no segment holds it.
             Closed: the log was closed.
         """
-        if type(index) is not int:
-            index = whole("the index", index)
         self._require_open()
         row = self._segments.row
         if row is not None and index <= row.index and not row.live.holds(index):
@@ -225,7 +223,6 @@ class LogReading(Closing):
         dies before is left out. What is appended meanwhile may be left out too.
         """
         self._require_open()
-        first, last = whole("first", first), whole("last", last)
         with self._segments.lease():
             # The tables before the segments, as above.
             slabs, through = self._slabs(), self._end_of_segments()

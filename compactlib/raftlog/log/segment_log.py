@@ -6,14 +6,15 @@ What belongs to a log by itself, without a write-ahead log; the rest is `OwnedLo
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set, whole
+from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.folder import wal_of
 from compactlib.raftlog.log.owned_log import OwnedLog
@@ -185,16 +186,14 @@ class SegmentLog(OwnedLog):
             self._guard.release()
 
 
-def _checked(index: Any, term: Any, payload: Any) -> tuple[int, int, bytes]:
+def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
     """An entry as a host gives it, before anything is changed."""
     if type(payload) is not bytes:
         payload = bytes_of(payload)
-    if type(index) is not int or type(term) is not int:
-        index, term = whole("the index", index), whole("the term", term)
     if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or len(payload) > MAX_PAYLOAD_BYTES:
         raise InvalidInput(f"entry {index} in term {term} with {len(payload)} bytes: index and term are 0 to "
                            f"{MAX_INDEX}, a payload at most {MAX_PAYLOAD_BYTES} bytes")
-    return index, term, payload
+    return operator.index(index), operator.index(term), payload
 
 
 def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:

@@ -406,7 +406,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     empty: list[int] = []
     unsealed: int | None = None
     newest: SegmentReader | None = None
-    numbers = with_head(folder)
+    numbers = list_segments(folder)
     may_be_unsealed = True
     for number in reversed(numbers):
         reader = open_segment(folder, number, newest=may_be_unsealed)
@@ -420,7 +420,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             unsealed = number
         # Behind one that is not sealed only an empty one can be, which a truncation has just begun.
         may_be_unsealed = may_be_unsealed and segment is None
-    if gone := set(numbers).difference(with_head(folder)):
+    if gone := set(numbers).difference(list_segments(folder)):
         # A truncation in another process may have been read half before it and half after it.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} went while the folder was read; read it again")
     kept, inside = _disjoint(folder, known[::-1], row)
@@ -451,20 +451,6 @@ def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
                               found=f"{each.ref.first} to {each.ref.last}")
         inside[number] = leader.number
     return kept, inside
-
-
-def with_head(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, without a newest one of no bytes."""
-    numbers = list_segments(folder)
-    return numbers[:-1] if numbers and is_headless(folder, numbers[-1]) else numbers
-
-
-def is_headless(folder: StrPath, number: int) -> bool:
-    """Whether a segment's file has no bytes; only the newest may be found so, and then it holds nothing."""
-    try:
-        return os.path.getsize(os.path.join(folder, segment_name(number))) == 0
-    except OSError:
-        return False
 
 
 def list_segments(folder: StrPath) -> list[int]:

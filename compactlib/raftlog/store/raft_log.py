@@ -1098,7 +1098,6 @@ class RaftLog(OwnedLog):
         with self._snapshotting:
             self._snapshots.audit(self._own.row)
             with self._lock:
-                self._memory.audit()
                 self._own.audit()
                 waiting = self.unconfirmed
                 if waiting and waiting.last > self.last_index:

@@ -503,7 +503,6 @@ class RaftLogStore(Closing):
             Closed: the store was closed.
         """
         self._guard.require_open()
-        self._wal.audit()
         for log in list(self._logs.values()):
             if not log.is_closed:
                 log.audit()

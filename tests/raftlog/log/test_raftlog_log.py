@@ -27,7 +27,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
+from compactlib.raftlog.model.values import MAX_INDEX
 from tests.harness.plain_log import PlainLog, log_answers
 from tests.harness.recording import RecordingObserver
 from tests.raftlog.reading import copy_folder, write_segment
@@ -67,18 +67,6 @@ def segment_files(folder: Path) -> list[str]:
 
 
 # -- known answers
-
-
-def test_a_newest_file_of_no_bytes_is_replaced(tmp_path: Path) -> None:
-    write_segment(tmp_path, 1, [(1, 1, b"one")])
-    (tmp_path / segment_name(2)).touch()
-    with LogReader(tmp_path) as reader:
-        assert log_answers(reader, [1, 2]) == {1: Entry(1, 1, b"one"), 2: MissingEntry(2)}
-    with SegmentLog(tmp_path) as log:
-        log.append([(2, 1, b"two")])
-        assert log.refs == (SegmentRef(1, 1, 1), SegmentRef(2, 2, 2))
-    with LogReader(tmp_path) as reader:
-        assert [entry.payload for entry in reader.entries()] == [b"one", b"two"]
 
 
 # -- opening and closing
