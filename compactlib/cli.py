@@ -176,7 +176,7 @@ class _RaftLog(_Kind):
         from compactlib.raftlog import LogReader
 
         with LogReader(self.path) as reader:
-            segments, snapshot = reader.view().segments, reader.snapshot
+            segments, snapshot = reader.view().segments, reader.state
             unflushed, others = len(reader.unflushed), [attrs.asdict(other) for other in reader.other_names()]
             rows: list[dict[str, Any]] = [
                 {"segment": stats.number, "first": stats.ref.first, "last": stats.ref.last,
@@ -184,10 +184,10 @@ class _RaftLog(_Kind):
                  "live_bytes": stats.live_bytes, "file_bytes": _file_bytes(reader.path_of(stats.number))}
                 for stats in segments]
         data = {"folder": self.path, "segments": rows, "unflushed": unflushed, "others": others, "snapshot": None if
-                snapshot is None else {"index": snapshot.index, "live_indexes": len(snapshot.live)}}
+                snapshot.index < 0 else {"index": snapshot.index, "live_indexes": len(snapshot.live)}}
         title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
                  f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] or 0 for row in rows):,} bytes; "
-                 + ("no snapshot yet, so everything is live" if snapshot is None else
+                 + ("no snapshot yet, so everything is live" if snapshot.index < 0 else
                     f"snapshot at {snapshot.index:,} with {len(snapshot.live):,} live indexes")
                  + (f"; {unflushed:,} newer entries are in the store's write-ahead log" if unflushed else ""))
         tables = [str(Table.from_dicts(rows, title=title))]

@@ -8,8 +8,8 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 >>> from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 >>> folder = tempfile.mkdtemp()
 >>> with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
-...     log.extend((index, 1, b"command %d" % index) for index in range(1, 14))
-...     log.record_snapshot(12, live=[2, 3, 11])
+...     _ = log.append((index, 1, b"command %d" % index) for index in range(1, 14))
+...     log.snapshot(12, live=[2, 3, 11])
 ...     report = log.compact(policy=SeedPolicy())
 ...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
 [b'command 2', DeadEntry(index=4, snapshot_index=12), MissingEntry(index=99), 2]

@@ -25,16 +25,6 @@ def whole(name: str, value: Any) -> int:
         raise InvalidInput(f"{name} is {value!r:.100}; give a whole number") from None
 
 
-def listed(name: str, values: Any, each: Callable[[Any], Any] | None = None) -> list[Any]:
-    """The members of an iterable, of whatever kind they are; with `each` what that makes of them, one after the other.
-
-    Raises:
-        InvalidInput: it is no iterable.
-    """
-    members = iter(values)
-    return list(members if each is None else map(each, members))
-
-
 def index_set(name: str, indexes: Any) -> IndexSet:
     """`indexes` as a set: one, or strictly ascending whole numbers.
 

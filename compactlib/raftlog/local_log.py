@@ -84,13 +84,13 @@ class LocalLog(Closing):
         self._log = SegmentLog(folder, self._options, create=create)
         self._guard.keep(self._log)
         try:
-            if first_index > 1 and self._log.last_index is None and self._log.snapshot is None:
-                self._log.record_snapshot(first_index - 1)
-            snapshot = self._log.snapshot
-            self._first = 1 if snapshot is None else snapshot.index + 1
-            self._last = max(self._log.last_index or 0, self._first - 1)
+            if first_index > 1 and self._log.last_index < 0:
+                self._log.snapshot(first_index - 1, ())
+            snapshot = self._log.state
+            self._first = max(snapshot.index, 0) + 1
+            self._last = max(self._log.last_index, self._first - 1)
             self._durable = self._last
-            if snapshot is not None and snapshot.live:
+            if snapshot.live:
                 self._term = self._kept_term(snapshot.index)
         except BaseException:
             self._guard.release()
@@ -123,7 +123,7 @@ class LocalLog(Closing):
             self._replay(machine, applied)
             self._term += 1
             self._last += 1
-            self._log.append(self._last, self._term, _HEAD.pack(_OPENING, self._clock.now()))
+            self._log.append([(self._last, self._term, _HEAD.pack(_OPENING, self._clock.now()))])
             self._log.sync()
             self._durable = self._last
             self._machine = machine
@@ -132,8 +132,7 @@ class LocalLog(Closing):
     @property
     def _is_cut(self) -> bool:
         """Whether commands were forgotten."""
-        snapshot = self._log.snapshot
-        return snapshot is not None and bool(snapshot.live)
+        return bool(self._log.state.live)
 
     def _replay(self, machine: CommandMachine, applied: int) -> None:
         # From its beginning, though the machine may stand later: the last term must be known, and damage reported.
@@ -199,7 +198,7 @@ class LocalLog(Closing):
         if not pending:
             return
         try:
-            self._log.extend([(one.index, one.term, one.entry) for one in pending])
+            self._log.append([(one.index, one.term, one.entry) for one in pending])
             self._log.sync()
         except BaseException as error:
             self._guard.fail(error)
@@ -225,7 +224,7 @@ class LocalLog(Closing):
                                    f"{self._durable}; compact to what a snapshot covers")
             if index >= self._first:
                 # The last entry that is covered stays: with nothing after it, it is where the last term is found.
-                self._log.record_snapshot(index, live=[index])
+                self._log.snapshot(index, live=[index])
                 self._first = index + 1
         self._log.compact(policy=DropDead())
 

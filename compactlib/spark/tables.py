@@ -241,6 +241,10 @@ class _LogPart:
         return now is not None and (self.snapshot is None or now.index > self.snapshot.index)
 
 
+def _state_of(log: LogReader) -> SnapshotMeta | None:
+    return log.state if log.state.index >= 0 else None
+
+
 class LogTable(_Table):
     """A log's entries; see `register`."""
 
@@ -293,7 +297,7 @@ class LogTable(_Table):
 
     def _state(self, log: LogReader, folder: str) -> SnapshotMeta | None:
         """The snapshot that decides what is live. What was live by a later one than the last is still in the log."""
-        state, wanted = log.snapshot, self.asked["as_of"]
+        state, wanted = _state_of(log), self.asked["as_of"]
         if wanted is None or (state is not None and state.index == wanted):
             return state
         if (state is None or wanted > state.index) and (found := log.checkpoint(wanted)) is not None:
@@ -324,7 +328,7 @@ class LogTable(_Table):
 
     def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
         with LogReader(part.folder) as log:
-            if part.is_superseded(log.snapshot):
+            if part.is_superseded(_state_of(log)):
                 raise part.stale("the write-ahead log")
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):

@@ -127,12 +127,12 @@ class History:
 
     def found(self, log: LogReader | SegmentLog, acknowledged: Sequence[int]) -> PlainLog:
         """Which of the states the log is in: one that is no older than what was acknowledged."""
-        return self.found_in(log.entries(), log.snapshot, acknowledged)
+        return self.found_in(log.entries(), log.state, acknowledged)
 
     def found_in(self, held: Iterable[Entry], snapshot: Any, acknowledged: Sequence[int]) -> PlainLog:
         """As `found`, of what is held and the snapshot beside it."""
         entries = {entry.index: entry for entry in held}
-        reached = -1 if snapshot is None else snapshot.index
+        reached = snapshot.index
         for number in range(max(acknowledged, default=0), len(self.states)):
             for state in self._may_be(number):
                 if (state.entries, state.snapshot) == (entries, reached):

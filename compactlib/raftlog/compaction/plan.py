@@ -285,7 +285,7 @@ def _why(plan: LogPlan, view: LogView, choice: LogChoice, why: str) -> str:
         return "whole segments hold nothing alive" + (f"; {why}" if why else "")
     if view.snapshot_index is None:
         return (f"no snapshot was recorded yet, so nothing in {len(view.segments):,} segments is dead; record one "
-                f"(record_snapshot, or RaftLog.snapshot)")
+                f"(snapshot)")
     if not view.segments[:-1]:
         return (f"the log has {len(view.segments)} segment, and the newest is never touched; it ends at "
                 f"max_entries={view.limits.max_entries} or max_bytes={view.limits.max_bytes}, smaller limits end it "

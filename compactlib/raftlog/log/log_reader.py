@@ -137,11 +137,6 @@ class LogReader(LogReading):
 
         return wal_files(self._wal)
 
-    @property
-    def snapshot(self) -> SnapshotMeta | None:
-        """The last snapshot recorded, `None` before the first."""
-        return self._segments.row
-
     def checkpoint(self, index: int) -> SnapshotMeta | None:
         """The checkpoint of that index, with its live set; `None` if the log has none.
 

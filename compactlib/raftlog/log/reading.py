@@ -26,6 +26,7 @@ from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.model.refs import asked_refs, next_ref
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
     Answer,
@@ -108,10 +109,15 @@ class LogReading(Closing):
         return refs[0].first if refs else slabs[0].first if slabs else None
 
     @property
-    def last_index(self) -> int | None:
-        """The highest index in the log, `None` if it is empty."""
+    def last_index(self) -> int:
+        """The highest index held, or the snapshot's if that is higher; -1 in an empty log."""
         refs, slabs = self.refs, self._slabs()
-        return slabs[-1].last if slabs else refs[-1].last if refs else None
+        return max(slabs[-1].last if slabs else refs[-1].last if refs else -1, self.state.index)
+
+    @property
+    def state(self) -> SnapshotMeta:
+        """What the last snapshot left, as one value; its index is -1 before the first."""
+        return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
         if self._memtable is None or not self._memtable.tables:

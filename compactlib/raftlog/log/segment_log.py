@@ -18,7 +18,7 @@ from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.folder import wal_of
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus
 from compactlib.raftlog.model.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
 
@@ -30,7 +30,7 @@ _FEW = 10
 
 
 class SegmentLog(OwnedLog):
-    """A log open for writing: append, sync, record snapshots, compact. One process at a time holds it.
+    """A log open for writing: append, sync, note snapshots, compact. One process at a time holds it.
 
     Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
     beside both. Opening finishes or undoes what a crash interrupted and cuts a torn tail; `recovery` and `torn_entries`
@@ -61,34 +61,28 @@ class SegmentLog(OwnedLog):
 
     # -- writing
 
-    def append(self, index: int, term: int, payload: Buffer) -> None:
-        """Add one entry. Durable after `sync`; visible to reads at once.
+    def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
+        """Append entries, in order; all are checked before the first is. Returns the last index.
 
-        An index that the log already holds takes back everything from there on, whatever its term, durably before the
-        new entry is: what a follower of a Raft group is sent belongs into `RaftLog.append_entries`. A crash in between
-        leaves the entries before `index`, or more of the old ones. Gaps are allowed.
+        Durable after `sync`; visible to reads at once. An index that the log already holds takes back everything from
+        there on, whatever its term, durably before the new entry is: what a follower of a Raft group is sent belongs
+        into `RaftLog.append_entries`. A crash in between leaves the entries before that index, or more of the old ones.
+        Gaps are allowed.
+
+        Args:
+            entries: `Entry` values or (index, term, payload) tuples.
 
         Raises:
-            InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
+            InvalidInput: an index lies at or below the snapshot, or is no 64-bit number, or a payload is too large.
             StorageError: the disk refused. Entries that were not synced are lost, and the log is closed.
             Closed: the log was closed, or closed itself.
-        """
-        entry = _checked(index, term, payload)
-        with self._guard.lock:
-            self._require_above_snapshot(entry[0])
-            self._own.append(*entry)
-
-    def extend(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> None:
-        """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking.
-
-        All are checked before the first is appended.
         """
         run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
                 self._require_above_snapshot(run[0])
                 self._own.append_run(*run)
-            return
+            return self.last_index
         checked = [_checked(*row) for row in entries]
         with self._guard.lock:
             self._guard.require_open()
@@ -96,6 +90,14 @@ class SegmentLog(OwnedLog):
                 self._require_above_snapshot(index)
             for entry in checked:
                 self._own.append(*entry)
+        return self.last_index
+
+    def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
+        """Append entries of consecutive indexes and one term, with few calls; as `append`."""
+        checked = [_checked(first + place, term, payload)[2] for place, payload in enumerate(payloads)]
+        with self._guard.lock:
+            self._require_above_snapshot(first)
+            self._own.append_run(first, term, checked)
 
     def _require_above_snapshot(self, index: int) -> None:
         row = self._own.row
@@ -112,22 +114,22 @@ class SegmentLog(OwnedLog):
         """
         self._own.sync()
 
-    def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
+    def snapshot(self, index: int, live: IndexSet | Iterable[int]) -> None:
         """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
 
-        Everything else at or below `index` is dead from here on. Syncs the log first.
+        Everything else at or below `index` is dead from here on. Syncs the log first. The host keeps the state.
 
         Args:
             index: the snapshot's index, not below the one before.
-            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers. Say `()` for none.
 
         Raises:
             Stale: a later snapshot was recorded already.
             LiveAboveSnapshot: a live index lies above `index`.
             Unsorted: the live indexes do not ascend.
             LiveIndexMissing: a live index is in no segment, or was dead before.
-            StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
-                folder was refused may the new one be found when the log is opened again.
+            StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
+                shows which one is.
         """
         row = SnapshotMeta(index, live=index_set("the live indexes", live))
         if row.index < 0:
@@ -139,20 +141,15 @@ class SegmentLog(OwnedLog):
             self._record_state(row)
 
     @property
-    def snapshot(self) -> SnapshotMeta | None:
-        """The last snapshot recorded, `None` before the first."""
-        return self._segments.row
-
-    @property
-    def last_index(self) -> int | None:
-        """The highest index in the log, `None` if it is empty. O(1)."""
-        return self._own.last_index
+    def last_index(self) -> int:
+        last = self._own.last_index
+        return max(-1 if last is None else last, self.state.index)
 
     def status(self) -> LogStatus:
         """What the log says of itself, at once."""
         with self._guard.lock:
             self._guard.require_open()
-            segments, refs, row = self._own, self.refs, self._own.row or NO_SNAPSHOT
+            segments, refs, row = self._own, self.refs, self.state
             last, (durable, unsynced) = refs[-1].last if refs else -1, segments.durability
             return LogStatus(
                 log_id=os.path.basename(self._folder), first_index=refs[0].first if refs else None,

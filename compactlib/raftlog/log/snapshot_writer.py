@@ -16,27 +16,14 @@ from compactlib.budget import Budget
 from compactlib.errors import InvalidInput, Stale
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import index_set
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.report import Printed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from compactlib.raftlog.store.raft_log import RaftLog
+
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
-
-
-class SnapshotLog(Protocol):
-    """What a writer uses of a `RaftLog`."""
-
-    @property
-    def state(self) -> SnapshotMeta:
-        """The log's row."""
-
-    def snapshot(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None:
-        """See `RaftLog.snapshot`."""
-
-    def checkpoint(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None:
-        """See `RaftLog.checkpoint`."""
 
 
 class SnapshotTrigger(Protocol):
@@ -132,7 +119,7 @@ class SnapshotWriter:
     the newest.
 
     Args:
-        log: the `RaftLog`, which has a snapshot store (`RaftLog.attach`).
+        log: whose snapshots are written.
         applied: returns the last index that the machine has applied, -1 if none; called in the worker's thread, from
             its start on.
         copy: makes a copy of the machine, in the worker's thread: it holds what excludes `apply` while it copies, and
@@ -142,7 +129,7 @@ class SnapshotWriter:
         every_seconds: how often the triggers are asked though nothing is flushed, > 0; `None`: at flushes alone.
     """
 
-    def __init__(self, log: SnapshotLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
+    def __init__(self, log: RaftLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
                  when: SnapshotTrigger | None = Applied(), checkpoint_when: SnapshotTrigger | None = None,
                  every_seconds: float | None = 5.0) -> None:
         self._log = log

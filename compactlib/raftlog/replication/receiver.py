@@ -87,7 +87,7 @@ class Receiver:
 
     def _received(self, offer: Offer) -> Talk[TransferReport]:
         manifest = offer.manifest
-        incoming = self._log.begin_receiving(manifest)
+        incoming = self._log._begin_receiving(manifest)
         offset = resumed_at = incoming.state_bytes
         try:
             yield encode(Accept(self._last_applied, offset, self._max_entry_bytes))
@@ -104,7 +104,7 @@ class Receiver:
                 _require_next(piece, offset, manifest.state_bytes)
                 incoming.write(offset, piece.data)
                 offset += len(piece.data)
-            self._log.install(incoming, live)
+            self._log._install(incoming, live)
         except (CorruptData, StorageError) as error:
             if not isinstance(error, FrameDamaged):
                 with contextlib.suppress(StorageError):

@@ -196,16 +196,6 @@ class SegmentList:
             index = ref.last + 1
         return None
 
-    def previous_index(self, index: int) -> int:
-        """The highest index up to `index` that is held, dead or not; -1 if there is none."""
-        for ref in reversed(self.refs):
-            if ref.first <= index:
-                found = self.index_of(ref.number)
-                inside = found.positions_between(ref.first, min(ref.last, index))
-                if inside:
-                    return found.columns.indexes[inside[-1]]
-        return -1
-
     def matching(self, first: int, last: int, term: int) -> int:
         """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
         matched = 0

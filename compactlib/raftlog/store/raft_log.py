@@ -29,12 +29,12 @@ import attrs
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError
 from compactlib.files.disk import may_be_there
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set, listed
+from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting, SnapshotLost
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.snapshots.folder import Snapshots
@@ -158,13 +158,13 @@ class RaftLog(OwnedLog):
         if on_confirmed is not None:
             self._on_confirmed = on_confirmed
         if worker is not None:
-            self.stop_worker()
+            self._stop_worker()
             self._worker = made = worker(self)
             try:
                 made.start()
             except BaseException:
                 # What it has begun does not go on.
-                self.stop_worker()
+                self._stop_worker()
                 raise
             row = self.state
             if row.index >= 0:
@@ -188,13 +188,7 @@ class RaftLog(OwnedLog):
     # -- what it holds
 
     @property
-    def state(self) -> SnapshotMeta:
-        """What the last snapshot left, as one value; `NO_SNAPSHOT` (index -1) before the first."""
-        return self._own.row or NO_SNAPSHOT
-
-    @property
     def last_index(self) -> int:
-        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1)."""
         return self._memory.last
 
     @property
@@ -460,9 +454,9 @@ class RaftLog(OwnedLog):
 
     def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Checked parts of a run, each with its first index, and room in memory for each."""
-        if type(payloads) is not list:
-            payloads = listed("the payloads", payloads, bytes_of)
-        copied = payloads if set(map(type, payloads)) == {bytes} else list(map(bytes_of, payloads))
+        # A host may give each payload in the same buffer.
+        is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
+        copied = payloads if is_own else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
             _require_numbers(first + start, first + start + len(part) - 1, term)
@@ -548,8 +542,8 @@ class RaftLog(OwnedLog):
         self._wal.sync(self._pending.ticket)
         self._store.settle()
 
-    def notify_confirmed(self, confirmed: Confirmed) -> None:
-        """The store's: call the host's listener, with no lock held."""
+    def _notify_confirmed(self, confirmed: Confirmed) -> None:
+        """Call the host's listener, with no lock held."""
         if self._on_confirmed is not None:
             try:
                 self._on_confirmed(confirmed)
@@ -853,8 +847,8 @@ class RaftLog(OwnedLog):
 
     # -- a snapshot from elsewhere
 
-    def begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
-        """The receiver's: make room for a snapshot that comes from elsewhere.
+    def _begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
+        """Make room for a snapshot that comes from elsewhere.
 
         Raises:
             Busy: another is being received.
@@ -869,8 +863,8 @@ class RaftLog(OwnedLog):
             self._incoming = self._snapshots.receive(manifest)
             return self._incoming
 
-    def install(self, incoming: Incoming, live: IndexSet) -> None:
-        """The receiver's: put a snapshot in force that has arrived whole, durably.
+    def _install(self, incoming: Incoming, live: IndexSet) -> None:
+        """Put a snapshot in force that has arrived whole, durably.
 
         As in Raft, an entry that the log holds with the same index and term is the leader's, as is everything below it,
         and stays; so does whatever lies above the snapshot, if the log holds the snapshot's last entry.
@@ -975,8 +969,8 @@ class RaftLog(OwnedLog):
         self._require_open()
         self._store.flush()
 
-    def flush_memtable(self) -> None:
-        """The store's: write to segments what is in memory now, durably. What they hold already is not written again.
+    def _flush_memtable(self) -> None:
+        """Write to segments what is in memory now, durably. What they hold already is not written again.
 
         Raises:
             StorageError: the disk refused; what was written since the last sync is taken back, call again. If that is
@@ -1019,16 +1013,16 @@ class RaftLog(OwnedLog):
 
     # -- what its store calls
 
-    def replay(self, frame: Frame) -> None:
-        """The store's: do again what the WAL says was written to the log, before `begin`."""
+    def _replay(self, frame: Frame) -> None:
+        """Do again what the WAL says was written to the log, before `begin`."""
         replay(frame, self._memory, self.state, self._matching)
 
     def _matching(self, first: int, last: int, term: int) -> int:
         """How many entries from `first` on, up to `last`, segments hold with this term: for a replay."""
         return self._asked(lambda: self._own.matching(first, last, term))
 
-    def begin(self, wal: Wal) -> None:
-        """The store's: finish what a crash or an error may have left half way; then the log can be used.
+    def _begin(self, wal: Wal) -> None:
+        """Finish what a crash or an error may have left half way; then the log can be used.
 
         That is a received snapshot, or the cuts that memory says. What agrees with memory stays: a flush has written it
         since the cut. So does what the snapshot covers, which was recorded after the cuts below it were whole.
@@ -1064,8 +1058,8 @@ class RaftLog(OwnedLog):
         return after
 
     @contextlib.contextmanager
-    def unwritten(self) -> Iterator[None]:
-        """The store's: inside it no other thread appends."""
+    def _unwritten(self) -> Iterator[None]:
+        """Inside it no other thread appends."""
         with self._files_lock, self._lock:
             yield
 
@@ -1112,7 +1106,7 @@ class RaftLog(OwnedLog):
 
     # -- ending
 
-    def stop_worker(self) -> None:
+    def _stop_worker(self) -> None:
         """Stop the worker, and let it go."""
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -1122,7 +1116,7 @@ class RaftLog(OwnedLog):
                 self._worker = worker
                 raise
 
-    def require_outside(self) -> None:
+    def _require_outside(self) -> None:
         """Return unless the calling thread is inside a compaction of this log.
 
         Raises:
@@ -1143,27 +1137,27 @@ class RaftLog(OwnedLog):
         if self.closes_store:
             self._store.close()
         else:
-            self.close_alone()
+            self._close_alone()
 
-    def close_alone(self) -> None:
-        """The store's: close the log and not its store."""
+    def _close_alone(self) -> None:
+        """Close the log and not its store."""
         self._guard.require_outside()
-        self.stop_worker()
+        self._stop_worker()
         try:
             if not self.is_closed:
                 with contextlib.suppress(Closed):
                     self._wal.sync(self._pending.ticket)
         finally:
-            self.end()
-            self.let_go()
+            self._end()
+            self._let_go()
 
-    def end(self) -> None:
-        """The store's: refuse every later call; waits for who appends now."""
+    def _end(self) -> None:
+        """Refuse every later call; waits for who appends now."""
         with self._lock if self._guard.is_open else contextlib.nullcontext():
             self._guard.close()
 
-    def let_go(self) -> None:
-        """The store's: give up the files without a sync."""
+    def _let_go(self) -> None:
+        """Give up the files without a sync."""
         for pin in self._own.pins:
             pin.release()
         self._guard.release()
@@ -1179,7 +1173,7 @@ def _checked_runs(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tu
     Raises:
         InvalidInput: the indexes are not consecutive, or something is no entry.
     """
-    rows: list[Any] = entries if type(entries) is list else listed("the entries", entries, _with_own_bytes)
+    rows: list[Any] = entries if type(entries) is list else list(map(_with_own_bytes, entries))
     if not rows:
         return []
     try:

@@ -35,7 +35,15 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import Files, StrPath, list_folder, local_path, make_missing_folder, sync_names
+from compactlib.files.disk import (
+    Files,
+    StrPath,
+    list_folder,
+    local_path,
+    look_at,
+    make_missing_folder,
+    sync_names,
+)
 from compactlib.guard import Guard, take_within
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
@@ -47,7 +55,6 @@ from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
-from compactlib.raftlog.store.removal import begin_removal, finish_removals
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
@@ -58,6 +65,8 @@ SYNC_FAILED = "raftlog_sync_failed"
 FLUSH_FAILED = "raftlog_flush_failed"
 """Entries could not be written to segments, which is tried again: the same fields."""
 
+# No log id begins with a dot.
+_REMOVED_PREFIX = ".removed-"
 _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -171,7 +180,7 @@ class RaftLogStore(Closing):
                     path=self._log_folder(logged.log_id), offset=0, found="no folder with them",
                     expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
             else:
-                log.replay(logged.frame)
+                log._replay(logged.frame)
         # Later frames may take back what an earlier one says, and segments be cut already.
         for log_id, memory in list(self._memories.items()):
             try:
@@ -186,13 +195,13 @@ class RaftLogStore(Closing):
     def _begin_logs(self) -> None:
         for log_id, log in list(self._logs.items()):
             try:
-                log.begin(self._wal)
+                log._begin(self._wal)
             except CorruptData as error:
                 self._set_aside(log_id, error)
             except StorageError:
                 # A received snapshot that the disk has no room for, say. `log` tries again; the others go on.
-                log.end()
-                log.let_go()
+                log._end()
+                log._let_go()
 
     def _open_log(self, log_id: str) -> RaftLog:
         log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id])
@@ -205,12 +214,12 @@ class RaftLogStore(Closing):
     def _set_aside(self, log_id: str, error: CorruptData | Unsupported | NotALog) -> None:
         """A damaged log keeps no other back."""
         self._damaged[log_id] = error.with_traceback(None)
-        self._logs.pop(log_id).let_go()
+        self._logs.pop(log_id)._let_go()
         del self._memories[log_id]
 
     def _finish_removals(self) -> None:
         try:
-            finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
+            _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
         except StorageError as error:
             # What is left only takes room; the next opening, or the next removal, tries again.
             self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
@@ -278,15 +287,15 @@ class RaftLogStore(Closing):
         log = self._logs[log_id]
         if log.is_closed:
             with contextlib.suppress(StorageError):
-                log.close_alone()
+                log._close_alone()
             if any(table.cuts for table in self._memories[log_id].memtable.tables):
                 # It is durable before files are cut.
                 self._wal.sync()
             log = self._open_log(log_id)
             try:
-                log.begin(self._wal)
+                log._begin(self._wal)
             except BaseException:
-                log.let_go()
+                log._let_go()
                 raise
         return log
 
@@ -295,7 +304,7 @@ class RaftLogStore(Closing):
         self._memories[log_id] = self._new_memory()
         try:
             log = self._open_log(log_id)
-            log.begin(self._wal)
+            log._begin(self._wal)
         except BaseException:
             self._logs.pop(log_id, None)
             raise
@@ -315,38 +324,38 @@ class RaftLogStore(Closing):
         self._guard.require_open()
         found = self._logs.get(log_id)
         if found is not None:
-            found.require_outside()
-            found.stop_worker()
+            found._require_outside()
+            found._stop_worker()
         with self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)
                 return
             log = self.log(log_id, create=False)
-            with log.unwritten():
+            with log._unwritten():
                 self.flush()
-                log.close_alone()
+                log._close_alone()
             del self._logs[log_id], self._memories[log_id]
             self._wal.forget(log_id)
             try:
-                begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
+                _begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
             except BaseException:
                 if os.path.isdir(self._log_folder(log_id)):
                     with contextlib.suppress(CompactlibError):
                         self._begin_log(log_id)
                 raise
-            finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
+            _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
 
     def _remove_damaged(self, log_id: str) -> None:
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self.flush()
         # The WAL holds what it has of the log until its folder is gone: if that is refused, nothing was removed.
         if log_id in self._found:
-            begin_removal(self._files, logs, log_id)
+            _begin_removal(self._files, logs, log_id)
         self._wal.forget(log_id)
         # No other log may take the name while a WAL file speaks of this one.
         self.flush()
         del self._damaged[log_id]
-        finish_removals(self._files, logs)
+        _finish_removals(self._files, logs)
 
     # -- writing
 
@@ -386,7 +395,7 @@ class RaftLogStore(Closing):
                     each = confirmed.popleft()
                     log = self._logs.get(each.log_id)
                     if log is not None:
-                        log.notify_confirmed(each)
+                        log._notify_confirmed(each)
             finally:
                 if taken == [True]:
                     self._delivering.release()
@@ -423,7 +432,7 @@ class RaftLogStore(Closing):
             number = self._wal.number - 1
             for log_id in list(self._logs):
                 try:
-                    self._opened(log_id).flush_memtable()
+                    self._opened(log_id)._flush_memtable()
                 except CompactlibError as error:
                     refused = refused or error
             try:
@@ -511,21 +520,21 @@ class RaftLogStore(Closing):
         """
         logs = list(self._logs.values())
         for log in logs:
-            log.require_outside()
+            log._require_outside()
         if self._committer.is_own_thread or self._flusher.is_own_thread:
             raise Busy(f"the store in {self._folder} cannot be closed by what one of its own threads calls; close it "
                        f"from another thread")
         for service in (self._committer, self._flusher):
             service.stop()
         for log in logs:
-            log.stop_worker()
+            log._stop_worker()
         try:
             if self._guard.is_open:
                 self._wal.sync()
                 self._deliver()
         finally:
             for log in logs:
-                log.end()
+                log._end()
             self._guard.release()
 
     def __repr__(self) -> str:
@@ -550,6 +559,40 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
     return log
 
 
+# -- removing a log: one rename, after which it is gone, and then its files
+
+
+def _begin_removal(files: Files, logs: str, log_id: str) -> None:
+    """Take a log's folder out of the list, durably; again, where that was refused half way. It must not be open."""
+    path, removed = os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id)
+    if look_at(removed) is not None:
+        # An earlier one of this name; its files go only where it is out of the list for certain.
+        files.sync_folder(logs)
+        _finish_removals(files, logs)
+    if look_at(path) is not None:
+        files.rename(path, removed)
+    files.sync_folder(logs)
+
+
+def _finish_removals(files: Files, logs: str) -> None:
+    """Remove the folders that were taken out of the list, those that a crash left included."""
+    removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
+    for name in removed:
+        _remove_folder(files, os.path.join(logs, name))
+    if removed:
+        files.sync_folder(logs)
+
+
+def _remove_folder(files: Files, folder: str) -> None:
+    for name in list_folder(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            _remove_folder(files, path)
+        else:
+            files.unlink(path)
+    files.remove_folder(folder)
+
+
 @attrs.frozen
 class _LetGo:
     """The logs as the store's guard keeps them."""
@@ -558,7 +601,7 @@ class _LetGo:
 
     def close(self) -> None:
         for log in self.logs.values():
-            log.let_go()
+            log._let_go()
 
 
 __all__ = ["RaftLogStore", "StoreOptions", "open_log"]

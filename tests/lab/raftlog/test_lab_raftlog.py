@@ -43,8 +43,8 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) ->
                 key, size = int(random.random() ** 2 * 150), random.randrange(0, 300)
                 kind = DELETE if random.random() < 0.2 else PUT
                 replay.feed(Operations(kinds=bytes([kind]), keys=[key], sizes=[size], times_ms=[replay.operations]))
-                log.extend([(replay.last_index, 1, bytes(16 if kind == DELETE else size))])
-            log.record_snapshot(replay.last_index, live=replay.snapshot())
+                log.append([(replay.last_index, 1, bytes(16 if kind == DELETE else size))])
+            log.snapshot(replay.last_index, live=replay.snapshot())
             replay.audit()
             by = policy if round_ % 2 == 1 else DropDead()
             mine = log.plan(by)
@@ -72,10 +72,10 @@ def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) 
                 key, size = int(random.random() ** 2 * 100), random.randrange(0, 300)
                 replay.feed(Operations(kinds=bytes([PUT]), keys=[key], sizes=[size],
                                        times_ms=[round(clock.now() * 1000)]))
-                log.extend([(replay.last_index, 1, bytes(size))])
+                log.append([(replay.last_index, 1, bytes(size))])
                 clock.advance(random.choice((0.0, 0.5, 1.0)))
             replay.wait_until(round(clock.now() * 1000))
-            log.record_snapshot(replay.last_index, live=replay.snapshot())
+            log.snapshot(replay.last_index, live=replay.snapshot())
             report, mine = log.compact(), replay.compact_when_due()
             if not report.is_empty:
                 assert (report.policy, report.dropped) == (mine.policy, tuple(drop.number for drop in mine.drops))

@@ -57,8 +57,8 @@ class _Deciding:
 class Workers(ServiceFactory):
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
         self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
-        log.extend((index, 1, b"x" * 100) for index in range(1, 40))
-        log.record_snapshot(30, live=[2, 6, 10, 14])
+        log.append((index, 1, b"x" * 100) for index in range(1, 40))
+        log.snapshot(30, live=[2, 6, 10, 14])
         self.policy = _Deciding(hooks)
         worker = LogCompactionWorker(log, executor=_Hooked(hooks), observer=observer, every_seconds=None)
         worker.request(self.policy)

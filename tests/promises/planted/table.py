@@ -234,7 +234,7 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
-        "raftlog-removal-not-synced", "compactlib/raftlog/store/removal.py",
+        "raftlog-removal-not-synced", "compactlib/raftlog/store/store.py",
         "        files.rename(path, removed)\n"
         "    files.sync_folder(logs)\n",
         "        files.rename(path, removed)\n",

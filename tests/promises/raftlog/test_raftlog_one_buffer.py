@@ -43,9 +43,9 @@ def test_a_log_takes_entries_of_one_buffer_as_they_were_given(way: str, tmp_path
 
 def test_segments_take_entries_of_one_buffer_as_they_were_given(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
-        log.extend(in_one_buffer(ROWS))
+        log.append(in_one_buffer(ROWS))
         buffer = bytearray(b"payload 6")
-        log.append(6, 1, buffer)
+        log.append([(6, 1, buffer)])
         buffer[:] = b"the next one"
         log.sync()
         assert list(log.entries()) == [*ROWS, Entry(6, 1, b"payload 6")]

@@ -35,9 +35,9 @@ def payload(index: int) -> bytes:
 def in_segments(folder: Path, live: range) -> SegmentLog:
     log = SegmentLog(folder, OPTIONS)
     for index in range(1, LAST + 1):
-        log.append(index, 1, payload(index))
+        log.append([(index, 1, payload(index))])
     log.sync()
-    log.record_snapshot(LAST, live)
+    log.snapshot(LAST, live)
     return log
 
 

@@ -35,8 +35,8 @@ LIVE = range(1, 97, 8)
 
 def half_dead(folder: Path, **options: Any) -> SegmentLog:
     log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=8), **options))
-    log.extend((index, 1, b"%d" % index) for index in range(1, 101))
-    log.record_snapshot(96, LIVE)
+    log.append((index, 1, b"%d" % index) for index in range(1, 101))
+    log.snapshot(96, LIVE)
     return log
 
 
@@ -52,7 +52,7 @@ def test_request_during_a_compaction_is_carried_out_after_it(tmp_path: Path) -> 
         assert worker.last_report is not None
         assert worker.last_report.done
         assert not worker.run_pending()
-        log.record_snapshot(96, ())
+        log.snapshot(96, ())
         worker.request(SeedPolicy())
         with worker:
             report = worker.wait_until_idle()
@@ -120,8 +120,8 @@ def test_host_hears_of_changes_before_files_go(tmp_path: Path) -> None:
         log.compact(policy=SeedPolicy())
         assert heard
         assert sorted(listed.values()) == list(log.refs)
-        log.extend((index, 1, b"%d" % index) for index in range(101, 120))
-        log.record_snapshot(110, [1, 9])
+        log.append((index, 1, b"%d" % index) for index in range(101, 120))
+        log.snapshot(110, [1, 9])
         log.compact(policy=SeedPolicy())
         log.reclaim()
         assert sorted(listed.values()) == list(log.refs)
@@ -136,7 +136,7 @@ def test_files_stay_until_the_host_has_heard(tmp_path: Path) -> None:
             raise ValueError("the host's mistake")
 
     with half_dead(tmp_path, on_changes=on_changes, keep_links_seconds=0.0) as log:
-        log.record_snapshot(96, ())
+        log.snapshot(96, ())
         before = files_of(log)
         report = log.compact(policy=SeedPolicy())
         assert report.dropped

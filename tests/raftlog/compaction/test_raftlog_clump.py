@@ -57,8 +57,8 @@ def test_a_clumped_log_loses_the_segments_that_old_entries_pinned(tmp_path: Path
     """One old live entry pins a whole segment: the plan says which segments that frees, and it does."""
     live = IndexSet.from_sorted([3, 20, 40, *range(50, 60)])
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(Entry(index, 1, b"value %d" % index) for index in range(1, 100))
-        log.record_snapshot(90, live)
+        log.append(Entry(index, 1, b"value %d" % index) for index in range(1, 100))
+        log.snapshot(90, live)
         plan = plan_clump(live, 2, segments=log.stats())
         assert list(plan.indexes) == [3, 20, 40]
         assert plan.emptied == (1, 2, 3)
@@ -66,12 +66,12 @@ def test_a_clumped_log_loses_the_segments_that_old_entries_pinned(tmp_path: Path
         before = sum(stats.data_bytes for stats in log.stats())
         for number, entry in enumerate(values):
             assert isinstance(entry, Entry)
-            log.append(100 + number, 2, entry.payload)
+            log.append([(100 + number, 2, entry.payload)])
         log.sync()
         # The machine has applied the new entries: the old places died, the new ones are alive.
         after = (live - plan.indexes) | IndexSet.range(100, 102)
         assert after.run_count == plan.runs_after
-        log.record_snapshot(102, after)
+        log.snapshot(102, after)
         log.compact(policy=DropDead())
         assert {ref.number for ref in log.refs}.isdisjoint(plan.emptied)
         assert before - sum(stats.data_bytes for stats in log.stats()) >= plan.emptied_bytes - 60

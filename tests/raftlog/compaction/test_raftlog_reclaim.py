@@ -106,7 +106,7 @@ def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
             done(log.compact(policy=log.policy))
             assert links(tmp_path) == {2: ONE, 3: ONE}
             assert list(plan.answers()) == [expected.answer(index) for index in range(1, 50)]
-            log.record_snapshot(49, [2, 40])
+            log.snapshot(49, [2, 40])
             log.compact(policy=log.policy)
             assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else DeadEntry(index, 49)
                                             for index in range(1, 50)]
@@ -119,9 +119,9 @@ def test_a_scan_that_began_before_goes_on_through_compactions(tmp_path: Path) ->
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
         scan = log.entries()
         first = [next(scan) for _ in range(6)]
-        log.record_snapshot(80, [1, 21, 53, 57, 77])
+        log.snapshot(80, [1, 21, 53, 57, 77])
         compact_to_rest(log)
-        log.extend([entry_of(82)])
+        log.append([entry_of(82)])
         # What was alive when its segment was reached; what died before is left out, what came later is not waited for.
         assert [entry.index for entry in first] == [1, 5, 9, 13, 17, 21]
         rest = [entry.index for entry in scan]

@@ -46,14 +46,14 @@ def options(max_entries: int = 128, max_bytes: int = 64_000_000, **changes: Any)
 
 def append(log: SegmentLog, model: PlainLog, indexes: Iterable[int], term: int = 1) -> None:
     rows = [(index, term, payload(index)) for index in indexes]
-    log.extend(rows)
+    log.append(rows)
     for row in rows:
         model.append(*row)
 
 
 def record(log: SegmentLog, model: PlainLog, index: int, live: Iterable[int] = ()) -> None:
     kept = sorted(live)
-    log.record_snapshot(index, kept)
+    log.snapshot(index, kept)
     model.record_snapshot(index, kept)
 
 
@@ -74,9 +74,9 @@ def segment_files(folder: Path) -> list[str]:
 
 def test_a_torn_tail_is_told(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
-        log.extend((index, 1, b"payload") for index in (1, 2))
+        log.append((index, 1, b"payload") for index in (1, 2))
         log.sync()
-        log.extend((index, 1, b"payload") for index in (3, 4))
+        log.append((index, 1, b"payload") for index in (3, 4))
         log.sync()
         copied = copy_folder(tmp_path, tmp_path.parent / (tmp_path.name + "-copy"))
     os.truncate(copied / segment_name(1), os.path.getsize(copied / segment_name(1)) - 9)
@@ -94,19 +94,19 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
 def test_an_extend_that_is_refused_adds_nothing(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options(2)) as log:
         with pytest.raises(InvalidInput):
-            log.extend([(1, 1, b"one"), (2, 1, b"two"), (3, -1, b"refused"), (4, 1, b"four")])
+            log.append([(1, 1, b"one"), (2, 1, b"two"), (3, -1, b"refused"), (4, 1, b"four")])
         PlainLog.of([]).check(log)
-        log.append(3, 1, b"three")
+        log.append([(3, 1, b"three")])
         PlainLog.of([(3, 1, b"three")]).check(log)
 
 
 def test_the_largest_index(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options(1)) as log:
-        log.append(MAX_INDEX - 1, MAX_INDEX, b"one before")
-        log.append(MAX_INDEX, MAX_INDEX, b"last")
+        log.append([(MAX_INDEX - 1, MAX_INDEX, b"one before")])
+        log.append([(MAX_INDEX, MAX_INDEX, b"last")])
         with pytest.raises(InvalidInput):
-            log.append(MAX_INDEX + 1, 1, b"")
-        log.record_snapshot(MAX_INDEX, [MAX_INDEX])
+            log.append([(MAX_INDEX + 1, 1, b"")])
+        log.snapshot(MAX_INDEX, [MAX_INDEX])
         assert log.read(MAX_INDEX) == Entry(MAX_INDEX, MAX_INDEX, b"last")
         assert log.read(MAX_INDEX - 1) == DeadEntry(MAX_INDEX - 1, MAX_INDEX)
         assert [entry.index for entry in log.entries()] == [MAX_INDEX]
@@ -137,8 +137,8 @@ def test_an_overwrite_after_reopening_a_sealed_segment(tmp_path: Path) -> None:
 
 def test_dead_missing_and_live_are_three_answers(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
-        log.extend((index, 1, payload(index)) for index in (1, 2, 3, 5))
-        log.record_snapshot(3, [2])
+        log.append((index, 1, payload(index)) for index in (1, 2, 3, 5))
+        log.snapshot(3, [2])
         for opened in (log, LogReader(tmp_path)):
             assert log_answers(opened, range(7)) == {
                 0: DeadEntry(0, 3), 1: DeadEntry(1, 3), 2: Entry(2, 1, payload(2)), 3: DeadEntry(3, 3),
@@ -152,19 +152,19 @@ def test_a_snapshot_that_cannot_be_leaves_the_one_before_in_force(tmp_path: Path
         record(log, model, 5, [2, 4])
         before = (tmp_path / "SNAPSHOT").read_bytes()
         acts: list[tuple[type[Exception], Callable[[], None]]] = [
-            (LiveAboveSnapshot, lambda: log.record_snapshot(8, [4, 9])),
-            (Unsorted, lambda: log.record_snapshot(8, [4, 2])),
-            (Unsorted, lambda: log.record_snapshot(8, [2, 2])),
-            (InvalidInput, lambda: log.record_snapshot(8, [-1])),
-            (InvalidInput, lambda: log.record_snapshot(-1)),
-            (InvalidInput, lambda: log.record_snapshot(MAX_INDEX + 1)),
+            (LiveAboveSnapshot, lambda: log.snapshot(8, [4, 9])),
+            (Unsorted, lambda: log.snapshot(8, [4, 2])),
+            (Unsorted, lambda: log.snapshot(8, [2, 2])),
+            (InvalidInput, lambda: log.snapshot(8, [-1])),
+            (InvalidInput, lambda: log.snapshot(-1, ())),
+            (InvalidInput, lambda: log.snapshot(MAX_INDEX + 1, ())),
             # In no segment: below the first, in a gap, above the last, dead already.
-            (LiveIndexMissing, lambda: log.record_snapshot(13, [0])),
-            (LiveIndexMissing, lambda: log.record_snapshot(13, [2, 11])),
-            (LiveIndexMissing, lambda: log.record_snapshot(20, [14])),
-            (LiveIndexMissing, lambda: log.record_snapshot(13, [3, 7])),
-            (LiveIndexMissing, lambda: log.record_snapshot(13, IndexSet.range(4, 12))),
-            (Stale, lambda: log.record_snapshot(4, [2])),
+            (LiveIndexMissing, lambda: log.snapshot(13, [0])),
+            (LiveIndexMissing, lambda: log.snapshot(13, [2, 11])),
+            (LiveIndexMissing, lambda: log.snapshot(20, [14])),
+            (LiveIndexMissing, lambda: log.snapshot(13, [3, 7])),
+            (LiveIndexMissing, lambda: log.snapshot(13, IndexSet.range(4, 12))),
+            (Stale, lambda: log.snapshot(4, [2])),
         ]
         for error, act in acts:
             with pytest.raises(error):
@@ -172,7 +172,7 @@ def test_a_snapshot_that_cannot_be_leaves_the_one_before_in_force(tmp_path: Path
             assert (tmp_path / "SNAPSHOT").read_bytes() == before
             model.check(log)
         with pytest.raises(LiveIndexMissing, match="1 of 5 live indexes are in no segment or died before") as raised:
-            log.record_snapshot(13, [2, 4, 7, 11, 13])
+            log.snapshot(13, [2, 4, 7, 11, 13])
     assert (raised.value.missing, raised.value.first) == (1, 11)
     with SegmentLog(tmp_path) as log:
         model.check(log)
