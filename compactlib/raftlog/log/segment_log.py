@@ -77,6 +77,12 @@ class SegmentLog(OwnedLog):
             StorageError: the disk refused. Entries that were not synced are lost, and the log is closed.
             Closed: the log was closed, or closed itself.
         """
+        if type(entries) is list and len(entries) == 1:
+            entry = _checked(*entries[0])
+            with self._guard.lock:
+                self._require_above_snapshot(entry[0])
+                self._own.append(*entry)
+            return entry[0]
         run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
