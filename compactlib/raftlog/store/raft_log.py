@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -53,8 +53,6 @@ _LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
 _RUN_ENTRIES = 1024
 """Flushed at a stretch, in about a millisecond, before a read of another thread has its turn."""
-_MAX_ATTEMPTS = 100
-_SeenT = TypeVar("_SeenT")
 
 
 class LogWorker(Protocol):
@@ -69,7 +67,7 @@ class LogWorker(Protocol):
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """A snapshot was taken or installed. Called with the log's lock held: must not block."""
 
-    def segments_flushed(self, last_index: int | None) -> None:
+    def segments_flushed(self, last_index: int) -> None:
         """Entries came to segments. Called with the log's lock held: must not block."""
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
@@ -130,7 +128,7 @@ class RaftLog(OwnedLog):
         self._last_error: BaseException | None = None
         self._worker: LogWorker | None = None
         if not memory.is_begun:
-            memory.memtable.skip_to(self._last_in_segments)
+            memory.memtable.skip_to(self._own.last_index)
             memory.is_begun = True
         try:
             self._hard_state: KeptHardState = KeptHardState(self._files, folder)
@@ -196,19 +194,6 @@ class RaftLog(OwnedLog):
         """The term of the last index, `None` in an empty log."""
         return self.term_of(self.last_index) if self.last_index >= 0 else None
 
-    @property
-    def first_index(self) -> int | None:
-        """The lowest index that can be read, `None` if none can."""
-        row = self.state
-        if row.live:
-            return row.live.first
-        tables = self._memory.tables
-        base, start = self._memory.base, row.index + 1
-        found = self._asked(lambda: self._own.next_index(start)) if start < base else None
-        if found is not None and found < base:
-            return found
-        return min((max(slab.first, start) for slab in visible_slabs(tables) if slab.last >= start), default=None)
-
     def term_of(self, index: int) -> int | None:
         """The term of an entry that can be read, or of the one at which the snapshot ends; `None` for any other index.
         """
@@ -230,20 +215,6 @@ class RaftLog(OwnedLog):
             return row.kept_from
         begins = self.first_index
         return 1 if begins is None else begins
-
-    def _asked(self, ask: Callable[[], _SeenT]) -> _SeenT:
-        """The answer of the segments; asked again, by the list as it is then, when one has gone meanwhile."""
-        for _ in range(_MAX_ATTEMPTS - 1):
-            try:
-                return ask()
-            except NotFound:
-                continue
-        return ask()
-
-    @property
-    def _last_in_segments(self) -> int:
-        last = self._own.last_index
-        return -1 if last is None else last
 
     # -- what a leader sends
 
@@ -487,7 +458,7 @@ class RaftLog(OwnedLog):
         ticket = self._wal.queue(QueuedWrite(self._log_id, body, last if last >= 0 else None, None, indexes[0],
                                              indexes[-1], terms[-1], indexes, terms))
         for entry in entries:
-            self._memory.insert(entry.index, entry.term, [entry.payload])
+            self._memory.insert(entry.index, entry.term, [entry.payload])  # type: ignore[assignment]  # all bytes
             self._wait_for(ticket, entry.index, entry.index)
 
     def _wait_for(self, ticket: int, first: int, last: int) -> None:
@@ -583,7 +554,7 @@ class RaftLog(OwnedLog):
         meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
         """
         with self._switching():
-            if self._last_in_segments > after:
+            if self._own.last_index > after:
                 self._own.prepare_truncation()
             with self._lock:
                 self._require_open()
@@ -887,7 +858,7 @@ class RaftLog(OwnedLog):
             with self._switching():
                 after = self._agreed_with(incoming)
                 takes = after < self.last_index or bool(sent.at_least(after + 1))
-                if self._last_in_segments > after:
+                if self._own.last_index > after:
                     self._own.prepare_truncation()
                 row = self._snapshots.place(incoming, row, after if takes else None)
                 self._is_cutting = True
@@ -995,7 +966,7 @@ class RaftLog(OwnedLog):
             # It holds nothing alive, and only its place as the newest keeps compactions from it.
             self._undone_if_refused(self._own.end_segment)
         for slab in slabs:
-            for start in range(max(self._last_in_segments + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
+            for start in range(max(self._own.last_index + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
                 payloads = slab.payloads[start:start + _RUN_ENTRIES]
                 self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
         self._undone_if_refused(self._own.sync)
