@@ -77,6 +77,12 @@ class SegmentLog(OwnedLog):
             StorageError: the disk refused. Entries that were not synced are lost, and the log is closed.
             Closed: the log was closed, or closed itself.
         """
+        if type(entries) is list and len(entries) == 1:
+            entry = _checked(*entries[0])
+            with self._guard.lock:
+                self._require_above_snapshot(entry[0])
+                self._own.append(*entry)
+            return entry[0]
         run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
@@ -88,8 +94,8 @@ class SegmentLog(OwnedLog):
             self._guard.require_open()
             for index, _, _ in checked:
                 self._require_above_snapshot(index)
-            for entry in checked:
-                self._own.append(*entry)
+            for each in checked:
+                self._own.append(*each)
         return self.last_index
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:

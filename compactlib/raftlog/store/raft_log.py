@@ -37,17 +37,17 @@ from compactlib.raftlog.model.hard_state import HardState, KeptHardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
+from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.snapshots.folder import Snapshots
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
 from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from compactlib.raftlog.store.store import RaftLogStore
 
 _LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
@@ -90,6 +90,29 @@ class LogMemory:
     is_begun: bool = False  # knows where the segments end
 
 
+class OwnStore(Protocol):
+    """What a log uses of its `RaftLogStore`."""
+
+    options: StoreOptions
+    open_files: OpenFiles
+    syncs_by_itself: bool
+
+    def wake_committer(self) -> None:
+        """Something was queued, which the store's own thread syncs."""
+
+    def settle(self) -> None:
+        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
+
+    def flush_closed(self) -> None:
+        """Write what the logs hold in memory to their segments, and remove the closed WAL files."""
+
+    def flush(self) -> None:
+        """Close the WAL file first, and do the same."""
+
+    def close(self) -> None:
+        """Sync, and let all logs go."""
+
+
 class RaftLog(OwnedLog):
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
@@ -102,7 +125,7 @@ class RaftLog(OwnedLog):
     _wal: Wal
     """Given by the store once all logs are open."""
 
-    def __init__(self, store: RaftLogStore, log_id: str, folder: str, memory: LogMemory) -> None:
+    def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory) -> None:
         options = store.options
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
@@ -429,7 +452,7 @@ class RaftLog(OwnedLog):
         is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
         copied = payloads if is_own else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
-            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
+            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]  # type: ignore[assignment]  # all bytes
             _require_numbers(first + start, first + start + len(part) - 1, term)
             self._make_room_for(len(part))
             yield first + start, part
@@ -458,7 +481,7 @@ class RaftLog(OwnedLog):
         ticket = self._wal.queue(QueuedWrite(self._log_id, body, last if last >= 0 else None, None, indexes[0],
                                              indexes[-1], terms[-1], indexes, terms))
         for entry in entries:
-            self._memory.insert(entry.index, entry.term, [entry.payload])  # type: ignore[assignment]  # all bytes
+            self._memory.insert(entry.index, entry.term, [entry.payload])
             self._wait_for(ticket, entry.index, entry.index)
 
     def _wait_for(self, ticket: int, first: int, last: int) -> None:
