@@ -31,13 +31,12 @@ if TYPE_CHECKING:
         RaPolicy as RaPolicy,
         SeedPolicy as SeedPolicy,
     )
-    from compactlib.raftlog.compaction.policy import LogChoice as LogChoice, LogPolicy as LogPolicy
+    from compactlib.raftlog.compaction.policy import LogChoice as LogChoice, LogPolicy as LogPolicy, LogView as LogView
     from compactlib.raftlog.compaction.report import (
         LogCompactionReport as LogCompactionReport,
         SegmentChanges as SegmentChanges,
     )
     from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
-    from compactlib.raftlog.compaction.view import LogView as LogView
     from compactlib.raftlog.local_log import LocalLog as LocalLog
     from compactlib.raftlog.log.folder import OtherName as OtherName, is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
@@ -79,8 +78,7 @@ else:
     offer(__name__, {
         "compactlib.raftlog.compaction.plan": "LogPlan",
         "compactlib.raftlog.compaction.policies": "CostPolicy DropDead RaPolicy SeedPolicy",
-        "compactlib.raftlog.compaction.policy": "LogChoice LogPolicy",
-        "compactlib.raftlog.compaction.view": "LogView",
+        "compactlib.raftlog.compaction.policy": "LogChoice LogPolicy LogView",
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",

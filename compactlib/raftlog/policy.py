@@ -14,6 +14,7 @@ from compactlib.raftlog.compaction.policy import (
     LeftOut,
     LogChoice,
     LogPolicy,
+    LogView,
     checked_choice,
     filled_groups,
     is_worthwhile,
@@ -21,7 +22,6 @@ from compactlib.raftlog.compaction.policy import (
     stored_live_bytes,
 )
 from compactlib.raftlog.compaction.triggers import CompactionState, MajorCadence, Trigger
-from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 
 __all__ = [

@@ -108,7 +108,7 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
     """Put a checked file in place of `members` (segment numbers, ascending), durably, with one folder sync.
 
     Raises:
-        StorageError: the disk refused a step. If `is_placed` says no, the sources are as before; else the leader may
+        StorageError: the disk refused a step. If `is_committed` says no, the sources are as before; else the leader may
             already hold everything. Opening the log finishes or undoes it in either case.
     """
     compacting = os.path.join(folder, compacting_name(members))
@@ -119,19 +119,10 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
     except BaseException:
         # On a full disk a large file must not wait for the next run to be removed.
         with contextlib.suppress(StorageError):
-            if not is_placed(folder, members):
+            if not is_committed(folder, members):
                 files.unlink(compacting)
         raise
     files.sync_folder(folder)
-
-
-def is_placed(folder: StrPath, members: Sequence[int]) -> bool:
-    """Whether the leader's name leads to the new file, durably or not.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    return is_committed(folder, compacting_name(members))
 
 
 # -- steps 3 and 4
@@ -256,7 +247,7 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
         members = compacting_members(name)
         if members is None:
             continue
-        if is_placed(folder, members):
+        if is_committed(folder, members):
             _require_whole_leader(folder, members)
             # The rename that committed may not have been synced yet; the links must not overtake it.
             files.sync_folder(folder)

@@ -37,7 +37,6 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,
-    is_placed,
     link_members,
     links_in,
     place_leader,
@@ -48,17 +47,16 @@ from compactlib.raftlog.compaction.commit import (
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan import GroupFailed, LogPlan, PlannedGroup, plan_for, require_fitting
 from compactlib.raftlog.compaction.policies import DropDead
-from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.compaction.triggers import MajorCadence
-from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.segment_list import between, file_bytes
+from compactlib.raftlog.segment.segment_list import between, file_bytes, is_committed
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
@@ -325,7 +323,7 @@ class Compactor:
                     try:
                         place_leader(self._files, self._folder, members, file.path)
                     except StorageError:
-                        if not is_placed(self._folder, members):
+                        if not is_committed(self._folder, members):
                             self._guard.undone()
                         raise
                     epoch = self._segments.replace(members, merged)

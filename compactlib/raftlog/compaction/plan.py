@@ -14,8 +14,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.raftlog.compaction.policies import DropDead
-from compactlib.raftlog.compaction.policy import LogChoice, LogPolicy, checked_choice, is_worthwhile
-from compactlib.raftlog.compaction.view import LogView
+from compactlib.raftlog.compaction.policy import LogChoice, LogPolicy, LogView, checked_choice, is_worthwhile
 from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord, Printed, Table

@@ -17,11 +17,11 @@ from compactlib.raftlog.arguments import is_number
 from compactlib.raftlog.compaction.policy import (
     LeftOut,
     LogChoice,
+    LogView,
     filled_groups,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
 
 DEFAULT_MAX_SOURCES = 8
@@ -69,7 +69,6 @@ class SeedPolicy:
     name: ClassVar[str] = "seed"
 
     def choose(self, view: LogView, now: float) -> LogChoice:
-        """See `LogPolicy`. O(segments)."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
         for members in filled_groups(view.candidates, view.limits, self.max_sources):
@@ -117,7 +116,6 @@ class RaPolicy:
     name: ClassVar[str] = "ra"
 
     def choose(self, view: LogView, now: float) -> LogChoice:
-        """See `LogPolicy`. O(segments)."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
         limits = view.limits
@@ -180,7 +178,6 @@ class CostPolicy:
     name: ClassVar[str] = "cost"
 
     def choose(self, view: LogView, now: float) -> LogChoice:
-        """See `LogPolicy`. O(segments * max_sources)."""
         segments = view.candidates
         groups: list[tuple[int, ...]] = []
         reasons = {segment.number: self._why_too_dear(segment) for segment in segments}

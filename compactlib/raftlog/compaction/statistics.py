@@ -12,7 +12,7 @@ from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.compaction.view import DamagedSegment, LogView
+from compactlib.raftlog.compaction.policy import DamagedSegment, LogView
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.raftlog.segment.liveness import kept_of

@@ -120,7 +120,7 @@ def _meaning(folder: str, name: str) -> str:
     members = compacting_members(name)
     if members is not None:
         numbers = ", ".join(map(str, members))
-        return f"segments {numbers} merged, {'being put' if is_committed(folder, name) else 'not yet'} in place"
+        return f"segments {numbers} merged, {'being put' if is_committed(folder, members) else 'not yet'} in place"
     if is_private_folder(name) and os.path.isdir(path):
         return "what a compaction is writing, or was when it was interrupted"
     if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:

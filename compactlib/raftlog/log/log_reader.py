@@ -18,9 +18,8 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.compaction.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.policies import SeedPolicy
-from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
-from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.log.folder import Examination, OtherName, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.model.names import segment_name

@@ -23,9 +23,8 @@ from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, p
 from compactlib.raftlog.compaction.compactor import Compactor
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan import LogPlan
-from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
-from compactlib.raftlog.compaction.view import LogView
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable

@@ -22,7 +22,7 @@ from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import require_ascending
-from compactlib.raftlog.compaction.view import LogView
+from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.model.refs import asked_refs, next_ref

@@ -21,7 +21,7 @@ import attrs
 from compactlib.errors import Closed, CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.names import compacting_members, segment_name, segment_number
+from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name, segment_number
 from compactlib.raftlog.model.refs import asked_refs, next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry, SegmentRef
@@ -461,7 +461,8 @@ def list_segments(folder: StrPath) -> list[int]:
     """
     names = list_folder(folder)
     # Members of groups that are committed but not finished; their own files no longer count.
-    merged = {member for name in names if is_committed(folder, name) for member in (compacting_members(name) or ())[1:]}
+    groups = [members for name in names if (members := compacting_members(name)) is not None]
+    merged = {member for members in groups if is_committed(folder, members) for member in members[1:]}
     return [number for name in names if (number := segment_number(name)) is not None
             and not os.path.islink(os.path.join(folder, name)) and number not in merged]
 
@@ -497,18 +498,15 @@ def file_bytes(folder: StrPath, number: int) -> int:
     return 0 if found is None else found.st_size
 
 
-def is_committed(folder: StrPath, compacting: str) -> bool:
-    """Whether the leader's own name (not a link) leads to the file of the `.compacting` name.
+def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
+    """Whether the leader's own name (not a link) leads to the new file of a group, durably or not.
 
     A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
 
     Raises:
         StorageError: the disk refused.
     """
-    members = compacting_members(compacting)
-    if members is None:
-        return False
-    new = look_at(os.path.join(folder, compacting))
+    new = look_at(os.path.join(folder, compacting_name(members)))
     old = look_at(os.path.join(folder, segment_name(members[0])))
     return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
             and os.path.samestat(new, old))
