@@ -30,7 +30,7 @@ from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, Invali
 from compactlib.files.disk import may_be_there
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set
-from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting, SnapshotLost
+from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
@@ -939,22 +939,11 @@ class RaftLog(OwnedLog):
             Closed: the log was closed.
         """
         self._require_open()
-        # No snapshot may come between reading the row and the pin.
+        # No snapshot may come between.
         with self._snapshotting:
-            base = self._memory.base
-            in_memory = {index: entry for index in indexes.at_least(base)
-                         if isinstance(entry := self.read(index), Entry)}
-            below = indexes.at_most(base - 1)
-            in_files = [(reader, tuple(held)) for reader, held in self._asked(lambda: self._own.open_for(below))]
-            pin = Pin(indexes, in_memory, in_files, self._own)
-        dead = indexes - self.state.needed(indexes)
-        missing = dead | (indexes - pin.found)
-        if missing:
-            pin.release()
-            raise LiveIndexMissing(f"{len(missing)} of {len(indexes)} indexes to be pinned are dead or not in the log, "
-                                   f"the first of them {missing.first}; pin what a snapshot in force names",
-                                   missing=len(missing), first=missing.first)
-        return pin
+            if indexes:
+                self._require_held(SnapshotMeta(indexes.last, live=indexes))
+            return Pin(self, indexes)
 
     # -- flushing
 
@@ -982,7 +971,8 @@ class RaftLog(OwnedLog):
             tables, row = self._memory.freeze(), self.state
         if not tables:
             return False
-        slabs = needed_slabs(visible_slabs(tables), row)
+        live = row.live | self._own.pinned.at_most(row.index)
+        slabs = needed_slabs(visible_slabs(tables), row.index, live)
         newest = self._own.known_of(self._own.newest_number)
         if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
                 and newest.data_bytes > STALE_BYTES):
