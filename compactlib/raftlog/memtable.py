@@ -231,17 +231,17 @@ def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
     return [slab for part in reversed(found) for slab in part]
 
 
-def needed_slabs(slabs: Iterable[Slab], row: SnapshotMeta) -> list[Slab]:
+def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> list[Slab]:
     """What of `slabs` a flush writes: all entries above the snapshot, only live ones below. O(slabs and live runs)."""
     kept: list[Slab] = []
     for slab in slabs:
-        if slab.first > row.index:
+        if slab.first > snapshot_index:
             kept.append(slab)
             continue
         kept += (slab.part(first, last) for first, last
-                 in row.live.between(slab.first, min(slab.last, row.index)).runs())
-        if slab.last > row.index:
-            kept.append(slab.part(row.index + 1, slab.last))
+                 in live.between(slab.first, min(slab.last, snapshot_index)).runs())
+        if slab.last > snapshot_index:
+            kept.append(slab.part(snapshot_index + 1, slab.last))
     return kept
 
 

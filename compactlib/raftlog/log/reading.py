@@ -13,8 +13,8 @@ import contextlib
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _MAX_ATTEMPTS = 100
+_T = TypeVar("_T")
 
 
 class LogReading(Closing):
@@ -104,9 +105,15 @@ class LogReading(Closing):
 
     @property
     def first_index(self) -> int | None:
-        """The lowest index in the log, `None` if it is empty."""
-        refs, slabs = self.refs, self._slabs()
-        return refs[0].first if refs else slabs[0].first if slabs else None
+        """The lowest index that can be read, `None` if none can."""
+        row, slabs = self.state, self._slabs()
+        if row.live:
+            return row.live.first
+        start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.base
+        found = self._asked(lambda: self._segments.next_index(start)) if start < base else None
+        if found is not None and found < base:
+            return found
+        return min((max(slab.first, start) for slab in slabs if slab.last >= start), default=None)
 
     @property
     def last_index(self) -> int:
@@ -125,6 +132,15 @@ class LogReading(Closing):
         from compactlib.raftlog.memtable import visible_slabs  # loaded for logs of a store alone
 
         return visible_slabs(self._memtable.tables)
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        """The answer of the segments; asked again, by the list as it is then, when one has gone meanwhile."""
+        for _ in range(_MAX_ATTEMPTS - 1):
+            try:
+                return ask()
+            except NotFound:
+                self.refresh()
+        return ask()
 
     # -- one index
 
@@ -348,9 +364,8 @@ class LogReading(Closing):
                                          "left by an interrupted compaction; the next one finishes or removes it"))
 
     def __repr__(self) -> str:
-        row = self._segments.row
-        return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments, {self.first_index} to "
-                f"{self.last_index}, snapshot {None if row is None else row.index}>")
+        return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments up to {self.last_index}, "
+                f"snapshot {self.state.index}>")
 
 
 class ReadPlan(Closing):

@@ -94,8 +94,8 @@ class SegmentLog(OwnedLog):
             self._guard.require_open()
             for index, _, _ in checked:
                 self._require_above_snapshot(index)
-            for entry in checked:
-                self._own.append(*entry)
+            for each in checked:
+                self._own.append(*each)
         return self.last_index
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
@@ -148,18 +148,17 @@ class SegmentLog(OwnedLog):
 
     @property
     def last_index(self) -> int:
-        last = self._own.last_index
-        return max(-1 if last is None else last, self.state.index)
+        return max(self._own.last_index, self.state.index)
 
     def status(self) -> LogStatus:
         """What the log says of itself, at once."""
         with self._guard.lock:
             self._guard.require_open()
             segments, refs, row = self._own, self.refs, self.state
-            last, (durable, unsynced) = refs[-1].last if refs else -1, segments.durability
+            durable, unsynced = segments.durability
             return LogStatus(
-                log_id=os.path.basename(self._folder), first_index=refs[0].first if refs else None,
-                last_index=max(row.index, last), last_term=segments.last_term, durable_index=durable,
+                log_id=os.path.basename(self._folder), first_index=self.first_index,
+                last_index=self.last_index, last_term=segments.last_term, durable_index=durable,
                 unconfirmed=unsynced, snapshot_index=row.index, snapshot_term=row.term,
                 smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0,
                 segments=len(refs), pinned=len(segments.pinned), pins=len(segments.pins), is_busy=self.is_compacting)

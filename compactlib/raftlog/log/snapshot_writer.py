@@ -16,14 +16,24 @@ from compactlib.budget import Budget
 from compactlib.errors import InvalidInput, Stale
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import index_set
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.report import Printed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from compactlib.raftlog.store.raft_log import RaftLog
-
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
+
+
+class SnapshotLog(Protocol):
+    """What a writer uses of a `RaftLog`."""
+
+    @property
+    def state(self) -> SnapshotMeta: ...
+
+    def snapshot(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None: ...
+
+    def checkpoint(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None: ...
 
 
 class SnapshotTrigger(Protocol):
@@ -129,7 +139,7 @@ class SnapshotWriter:
         every_seconds: how often the triggers are asked though nothing is flushed, > 0; `None`: at flushes alone.
     """
 
-    def __init__(self, log: RaftLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
+    def __init__(self, log: SnapshotLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
                  when: SnapshotTrigger | None = Applied(), checkpoint_when: SnapshotTrigger | None = None,
                  every_seconds: float | None = 5.0) -> None:
         self._log = log

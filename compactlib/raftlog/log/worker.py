@@ -131,7 +131,7 @@ class LogCompactionWorker:
         self._has_snapshot = self._has_snapshot or row.index >= 0
         self.request()
 
-    def segments_flushed(self, last_index: int | None) -> None:
+    def segments_flushed(self, last_index: int) -> None:
         """Request a compaction, since what was the newest segment may be one; the log calls it."""
         if self._has_snapshot:
             self.request()

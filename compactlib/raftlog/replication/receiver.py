@@ -14,9 +14,7 @@ from typing import TypeVar
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, StorageError
 from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
-from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
-from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
-from compactlib.raftlog.replication.messages import (
+from compactlib.raftlog.messages import (
     OVERHEAD_BYTES,
     Accept,
     Entries,
@@ -27,6 +25,8 @@ from compactlib.raftlog.replication.messages import (
     State,
     encode,
 )
+from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
 from compactlib.raftlog.snapshots.incoming import Incoming
 from compactlib.raftlog.store.raft_log import RaftLog
 

@@ -11,10 +11,7 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferRefused
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
-from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
-from compactlib.raftlog.replication.messages import (
+from compactlib.raftlog.messages import (
     MAX_FRAME_ENTRIES,
     Accept,
     Entries,
@@ -25,6 +22,9 @@ from compactlib.raftlog.replication.messages import (
     State,
     encode,
 )
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
+from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.store.raft_log import RaftLog

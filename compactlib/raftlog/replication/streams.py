@@ -16,8 +16,8 @@ import attrs
 
 from compactlib.errors import CompactlibError
 from compactlib.raftlog.errors import FrameDamaged, TransferBroken
+from compactlib.raftlog.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
 from compactlib.raftlog.replication.conversation import Talk, TransferReport
-from compactlib.raftlog.replication.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
 from compactlib.raftlog.replication.receiver import Receiver
 from compactlib.raftlog.replication.sender import sending
 from compactlib.raftlog.store.raft_log import RaftLog

@@ -22,7 +22,7 @@ from compactlib.errors import Closed, CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name, segment_number
-from compactlib.raftlog.model.refs import asked_refs, next_ref
+from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry, SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
@@ -214,16 +214,6 @@ class SegmentList:
             if count < wanted:
                 break
         return matched
-
-    def open_for(self, indexes: IndexSet) -> list[tuple[SegmentReader, IndexSet]]:
-        """The open segments that hold `indexes`, each with those that it holds, ascending."""
-        found = []
-        for ref, wanted in asked_refs(self.refs, indexes):
-            reader = self.reader(ref.number)
-            held = wanted & reader.index.index_set()
-            if held:
-                found.append((reader, held))
-        return found
 
     # -- open readers
 

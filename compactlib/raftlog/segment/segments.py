@@ -128,9 +128,9 @@ class Segments(SegmentList):
         return self._newest
 
     @property
-    def last_index(self) -> int | None:
-        """The highest index, `None` if there is none."""
-        return self._last if self._last >= 0 else None
+    def last_index(self) -> int:
+        """The highest index, -1 if there is none."""
+        return self._last
 
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append an entry whose numbers were checked. An index that is held takes back all from there on, durably.

@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly, write_durably
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, decode_head, encode_head
-from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
-from compactlib.raftlog.replication.messages import (
+from compactlib.raftlog.messages import (
     CRC_BYTES,
     HEAD_BYTES,
     OVERHEAD_BYTES,
@@ -25,6 +23,8 @@ from compactlib.raftlog.replication.messages import (
     decode,
     encode,
 )
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, decode_head, encode_head
+from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
 
 INCOMING_MANIFEST = "incoming.manifest"
 INCOMING_STATE = "incoming.state"

@@ -1,94 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pins: entries kept readable, whatever is compacted, while a holder such as a transfer needs them."""
+"""Pins: entries kept readable although a snapshot leaves them dead, while a holder such as a transfer needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from compactlib.errors import CorruptData, NotFound
+from compactlib.errors import NotFound
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.values import DamagedEntry, Entry
-from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_list import SegmentList
+from compactlib.raftlog.log.reading import LogReading
+from compactlib.raftlog.model.values import Entry
 
 
 class Pin:
-    """Pinned entries. Holds the open files, so that nothing that happens to their names matters. A context manager.
+    """Pinned entries: compactions and flushes keep them as if they were live. A context manager.
 
-    Compactions keep pinned entries as if they were live.
+    What the log takes back goes all the same: it was never committed.
 
     Args:
+        log: that holds the entries.
         indexes: what is pinned.
-        in_memory: those entries that are in no segment yet.
-        in_files: open segments, each with the indexes to be read from it; ascending.
-        segments: of the log, which note the pin.
     """
 
-    def __init__(self, indexes: IndexSet, in_memory: Mapping[int, Entry],
-                 in_files: Sequence[tuple[SegmentReader, tuple[int, ...]]], segments: SegmentList) -> None:
-        self._indexes = indexes
-        self._in_memory = dict(in_memory)
-        self._in_files = tuple(in_files)
-        self._segments = segments
-        self._is_released = False
-        segments.pin(self, indexes)
-
-    @property
-    def indexes(self) -> IndexSet:
-        """What was pinned."""
-        return self._indexes
-
-    @property
-    def found(self) -> IndexSet:
-        """What of it the log held."""
-        in_files = [IndexSet.from_sorted(indexes) for _, indexes in self._in_files]
-        return IndexSet.from_iterable(self._in_memory).union(*in_files)
+    def __init__(self, log: LogReading, indexes: IndexSet) -> None:
+        self._log = log
+        self.indexes: IndexSet = indexes
+        log._segments.pin(self, indexes)
 
     def read(self, index: int) -> Entry:
-        """A pinned entry. O(segments).
+        """A pinned entry.
 
         Raises:
-            NotFound: it was not pinned, or the pin was released.
+            NotFound: it was not pinned, or was taken back, or the pin was released.
             CorruptData: it is damaged.
         """
-        entry = self._in_memory.get(index)
-        if entry is not None:
-            return entry
-        if not self._is_released and index in self._indexes:
-            for reader, indexes in self._in_files:
-                if indexes[0] <= index <= indexes[-1]:
-                    found = reader.read(index)
-                    if found is not None:
-                        return found
-        raise NotFound(f"index {index} is not pinned; pin it while it is live")
+        found = self._log._asked(lambda: self._log._find(index)) if index in self.indexes else None
+        if found is None:
+            raise NotFound(f"index {index} is not pinned, or was taken back; pin it while it is live")
+        return found
 
     def entries(self) -> Iterator[Entry]:
-        """All pinned entries, ascending; neighbours in a file are read together.
+        """All pinned entries that were not taken back, ascending.
 
         Raises:
             CorruptData: one is damaged; those before it have been given.
         """
-        waiting = sorted(self._in_memory.items())
-        place = 0
-        for reader, indexes in self._in_files:
-            for answer in reader.read_many(indexes):
-                while place < len(waiting) and waiting[place][0] < answer.index:
-                    yield waiting[place][1]
-                    place += 1
-                if isinstance(answer, DamagedEntry):
-                    raise answer.error
-                if not isinstance(answer, Entry):
-                    raise CorruptData(path=reader.path, offset=0, index=answer.index, expected="a pinned entry",
-                                      found="none")
-                yield answer
-        yield from (entry for _, entry in waiting[place:])
+        for index in self.indexes:
+            found = self._log._asked(lambda index=index: self._log._find(index))  # type: ignore[misc]
+            if found is not None:
+                yield found
 
     def release(self) -> None:
         """Let the entries go; releasing again does nothing."""
-        self._is_released = True
-        self._segments.unpin(self)
-        self._in_files = ()
-        self._in_memory.clear()
+        self._log._segments.unpin(self)
+        self.indexes = IndexSet()
 
     def __enter__(self) -> Pin:
         return self
@@ -97,4 +61,4 @@ class Pin:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<Pin of {self._indexes!r}{', released' if self._is_released else ''}>"
+        return f"<Pin of {self.indexes!r}>"

@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -30,16 +30,18 @@ from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, Invali
 from compactlib.files.disk import may_be_there
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set
-from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, Overwriting, SnapshotLost
+from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
+from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.snapshots.folder import Snapshots
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.store.options import StoreOptions
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
 from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
@@ -47,14 +49,10 @@ from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from compactlib.raftlog.store.store import RaftLogStore
-
 _LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
 _RUN_ENTRIES = 1024
 """Flushed at a stretch, in about a millisecond, before a read of another thread has its turn."""
-_MAX_ATTEMPTS = 100
-_SeenT = TypeVar("_SeenT")
 
 
 class LogWorker(Protocol):
@@ -69,7 +67,7 @@ class LogWorker(Protocol):
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """A snapshot was taken or installed. Called with the log's lock held: must not block."""
 
-    def segments_flushed(self, last_index: int | None) -> None:
+    def segments_flushed(self, last_index: int) -> None:
         """Entries came to segments. Called with the log's lock held: must not block."""
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
@@ -92,6 +90,29 @@ class LogMemory:
     is_begun: bool = False  # knows where the segments end
 
 
+class OwnStore(Protocol):
+    """What a log uses of its `RaftLogStore`."""
+
+    options: StoreOptions
+    open_files: OpenFiles
+    syncs_by_itself: bool
+
+    def wake_committer(self) -> None:
+        """Something was queued, which the store's own thread syncs."""
+
+    def settle(self) -> None:
+        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
+
+    def flush_closed(self) -> None:
+        """Write what the logs hold in memory to their segments, and remove the closed WAL files."""
+
+    def flush(self) -> None:
+        """Close the WAL file first, and do the same."""
+
+    def close(self) -> None:
+        """Sync, and let all logs go."""
+
+
 class RaftLog(OwnedLog):
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
@@ -104,7 +125,7 @@ class RaftLog(OwnedLog):
     _wal: Wal
     """Given by the store once all logs are open."""
 
-    def __init__(self, store: RaftLogStore, log_id: str, folder: str, memory: LogMemory) -> None:
+    def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory) -> None:
         options = store.options
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
@@ -130,7 +151,7 @@ class RaftLog(OwnedLog):
         self._last_error: BaseException | None = None
         self._worker: LogWorker | None = None
         if not memory.is_begun:
-            memory.memtable.skip_to(self._last_in_segments)
+            memory.memtable.skip_to(self._own.last_index)
             memory.is_begun = True
         try:
             self._hard_state: KeptHardState = KeptHardState(self._files, folder)
@@ -196,19 +217,6 @@ class RaftLog(OwnedLog):
         """The term of the last index, `None` in an empty log."""
         return self.term_of(self.last_index) if self.last_index >= 0 else None
 
-    @property
-    def first_index(self) -> int | None:
-        """The lowest index that can be read, `None` if none can."""
-        row = self.state
-        if row.live:
-            return row.live.first
-        tables = self._memory.tables
-        base, start = self._memory.base, row.index + 1
-        found = self._asked(lambda: self._own.next_index(start)) if start < base else None
-        if found is not None and found < base:
-            return found
-        return min((max(slab.first, start) for slab in visible_slabs(tables) if slab.last >= start), default=None)
-
     def term_of(self, index: int) -> int | None:
         """The term of an entry that can be read, or of the one at which the snapshot ends; `None` for any other index.
         """
@@ -230,20 +238,6 @@ class RaftLog(OwnedLog):
             return row.kept_from
         begins = self.first_index
         return 1 if begins is None else begins
-
-    def _asked(self, ask: Callable[[], _SeenT]) -> _SeenT:
-        """The answer of the segments; asked again, by the list as it is then, when one has gone meanwhile."""
-        for _ in range(_MAX_ATTEMPTS - 1):
-            try:
-                return ask()
-            except NotFound:
-                continue
-        return ask()
-
-    @property
-    def _last_in_segments(self) -> int:
-        last = self._own.last_index
-        return -1 if last is None else last
 
     # -- what a leader sends
 
@@ -458,7 +452,7 @@ class RaftLog(OwnedLog):
         is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
         copied = payloads if is_own else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
-            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
+            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]  # type: ignore[assignment]  # all bytes
             _require_numbers(first + start, first + start + len(part) - 1, term)
             self._make_room_for(len(part))
             yield first + start, part
@@ -583,7 +577,7 @@ class RaftLog(OwnedLog):
         meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
         """
         with self._switching():
-            if self._last_in_segments > after:
+            if self._own.last_index > after:
                 self._own.prepare_truncation()
             with self._lock:
                 self._require_open()
@@ -887,7 +881,7 @@ class RaftLog(OwnedLog):
             with self._switching():
                 after = self._agreed_with(incoming)
                 takes = after < self.last_index or bool(sent.at_least(after + 1))
-                if self._last_in_segments > after:
+                if self._own.last_index > after:
                     self._own.prepare_truncation()
                 row = self._snapshots.place(incoming, row, after if takes else None)
                 self._is_cutting = True
@@ -945,22 +939,11 @@ class RaftLog(OwnedLog):
             Closed: the log was closed.
         """
         self._require_open()
-        # No snapshot may come between reading the row and the pin.
+        # No snapshot may come between.
         with self._snapshotting:
-            base = self._memory.base
-            in_memory = {index: entry for index in indexes.at_least(base)
-                         if isinstance(entry := self.read(index), Entry)}
-            below = indexes.at_most(base - 1)
-            in_files = [(reader, tuple(held)) for reader, held in self._asked(lambda: self._own.open_for(below))]
-            pin = Pin(indexes, in_memory, in_files, self._own)
-        dead = indexes - self.state.needed(indexes)
-        missing = dead | (indexes - pin.found)
-        if missing:
-            pin.release()
-            raise LiveIndexMissing(f"{len(missing)} of {len(indexes)} indexes to be pinned are dead or not in the log, "
-                                   f"the first of them {missing.first}; pin what a snapshot in force names",
-                                   missing=len(missing), first=missing.first)
-        return pin
+            if indexes:
+                self._require_held(SnapshotMeta(indexes.last, live=indexes))
+            return Pin(self, indexes)
 
     # -- flushing
 
@@ -988,14 +971,15 @@ class RaftLog(OwnedLog):
             tables, row = self._memory.freeze(), self.state
         if not tables:
             return False
-        slabs = needed_slabs(visible_slabs(tables), row)
+        live = row.live | self._own.pinned.at_most(row.index)
+        slabs = needed_slabs(visible_slabs(tables), row.index, live)
         newest = self._own.known_of(self._own.newest_number)
         if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
                 and newest.data_bytes > STALE_BYTES):
             # It holds nothing alive, and only its place as the newest keeps compactions from it.
             self._undone_if_refused(self._own.end_segment)
         for slab in slabs:
-            for start in range(max(self._last_in_segments + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
+            for start in range(max(self._own.last_index + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
                 payloads = slab.payloads[start:start + _RUN_ENTRIES]
                 self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
         self._undone_if_refused(self._own.sync)

@@ -292,6 +292,12 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
+        "pinned-entries-not-flushed", "compactlib/raftlog/store/raft_log.py",
+        "        live = row.live | self._own.pinned.at_most(row.index)\n",
+        "        live = row.live\n",
+        ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
+        "Entries that a transfer needs are gone once the memory that held them is flushed."),
+    Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
         "            self._cut(after, partial(self._queue_cut, after))\n",
         "",

@@ -30,6 +30,7 @@ from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"
+SNAPSHOT_PAGE = PAGE.parent / "raftlog-snapshot.md"
 
 LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)
 WRITTEN = [(1, 1, b"one"), (2, 1, b""), (9, 1, b"nine, after a gap"), (10, 2, b"ten"),
@@ -137,6 +138,11 @@ def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
 def test_a_snapshot_meta_is_read(name: str, state: SnapshotMeta, tmp_path: Path) -> None:
     shutil.copy(GOLDEN / name, tmp_path / "SNAPSHOT")
     assert read_snapshot_meta(tmp_path) == state
+
+
+def test_the_page_of_snapshots_shows_the_golden_file() -> None:
+    shown = SNAPSHOT_PAGE.read_text().partition("```hex\n")[2].partition("```")[0]
+    assert bytes.fromhex("".join(line[6:] for line in shown.splitlines())) == (GOLDEN / "SNAPSHOT.state").read_bytes()
 
 
 def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
