@@ -199,4 +199,4 @@ def test_verify_names_a_damaged_state(tmp_path: Path) -> None:
     state.write_bytes(bytes([state.read_bytes()[0] ^ 1]) + state.read_bytes()[1:])
     log = open_log(tmp_path / "log", StoreOptions(background=False))
     with log:
-        assert [finding.kind for finding in log.verify().findings] == ["damaged"]
+        assert [finding.kind for finding in log.verify().findings] == ["damage"]
