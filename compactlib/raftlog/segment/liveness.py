@@ -14,7 +14,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.index import SegmentIndex, picked
+from compactlib.raftlog.segment.index import SegmentIndex, is_uniform, picked
 
 
 def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
@@ -56,8 +56,14 @@ def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | N
 
 def kept_of(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> tuple[int, int]:
     """How many entries of a segment a compaction keeps, and their payload bytes. Raises as `kept_positions`."""
+    lengths = index.columns.lengths
+    if index.is_dense and is_uniform(lengths) and index.first <= ref.first and ref.last <= index.last:
+        # Nothing can be missing, and no position has to be found.
+        covered = ref.first - 1 if state is None else min(max(state.index, ref.first - 1), ref.last)
+        kept = ref.last - covered + (0 if state is None else len(state.live.between(ref.first, covered)))
+        return kept, kept * lengths[0]
     positions = kept_positions(index, ref, state)
-    return len(positions), sum(picked(index.columns.lengths, positions))
+    return len(positions), sum(picked(lengths, positions))
 
 
 def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[SegmentRef],

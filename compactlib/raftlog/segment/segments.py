@@ -356,7 +356,14 @@ class Segments(SegmentList):
 
     def read(self, index: int) -> Entry | None:
         if index < self._newest_first:
-            return super().read(index)
+            # As in `SegmentList.read`, without a call: this is the path of every random read.
+            view = self._view
+            place = bisect_right(view.firsts, index) - 1
+            if place < 0 or view.refs[place].last < index:
+                return None
+            number = view.refs[place].number
+            reader = self.readers.get(number)
+            return (self.reader(number) if reader is None else reader).read(index)
         with self._guard.lock:
             self._guard.require_open()
             writer = self._writer
