@@ -191,3 +191,12 @@ def test_snapshot_of_unknown_outcome_closes_the_log(tmp_path: Path) -> None:
         assert store.log("b").append([(1, 1, b"x")]) == 1
         assert store.log("a").state.index == 29
         assert [entry.index for entry in store.log("a").entries()] == [30]
+
+
+def test_verify_names_a_damaged_state(tmp_path: Path) -> None:
+    grown(tmp_path)
+    (state,) = snapshots_of(tmp_path).glob("*.state")
+    state.write_bytes(bytes([state.read_bytes()[0] ^ 1]) + state.read_bytes()[1:])
+    log = open_log(tmp_path / "log", StoreOptions(background=False))
+    with log:
+        assert [finding.kind for finding in log.verify().findings] == ["damage"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SnapshotWriter`: has a log's worker write snapshots and checkpoints of the host's machine, when a trigger wants one.
+"""`SnapshotWriter`: has a log's worker write snapshots and checkpoints of the host's machine, when one is due.
 
 The host says how far its machine is, and gives a copy of it when asked; the rest is `RaftLog.snapshot` and
 `RaftLog.checkpoint`.
@@ -36,21 +36,9 @@ class SnapshotLog(Protocol):
     def checkpoint(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None: ...
 
 
-class SnapshotTrigger(Protocol):
-    """Decides when a snapshot, or a checkpoint, is written."""
-
-    def wants_snapshot(self, entries: int, seconds: float) -> str | None:
-        """The reason why one should be, with the numbers in it, or `None`. Pure and quick.
-
-        Args:
-            entries: applied since the last one, > 0.
-            seconds: since then, or since the worker first looked.
-        """
-
-
 @attrs.frozen
 class Applied:
-    """Wants one after so many entries, or after some time if any was applied.
+    """A snapshot or checkpoint is due after so many entries, or after some time if any was applied.
 
     Attributes:
         entries: applied since the last one, at least 1.
@@ -69,12 +57,9 @@ class Applied:
         if self.seconds is not None and not self.seconds > 0:
             raise InvalidInput(f"seconds is {self.seconds}; give more than 0, or None")
 
-    def wants_snapshot(self, entries: int, seconds: float) -> str | None:
-        if entries >= self.entries:
-            return f"{entries} entries were applied, at least {self.entries}"
-        if self.seconds is not None and seconds >= self.seconds:
-            return f"{entries} entries in {seconds:.0f} seconds, at least {self.seconds:g}"
-        return None
+    def is_due(self, entries: int, seconds: float) -> bool:
+        """Whether one is, so many entries and seconds after the last one."""
+        return entries >= self.entries or (self.seconds is not None and seconds >= self.seconds)
 
 
 @attrs.frozen
@@ -101,7 +86,7 @@ class SnapshotReport(Printed):
         kind: `"snapshot"` or `"checkpoint"`; `None` if none was written.
         index: its last entry, -1 if none was written.
         live: how many live entries it names.
-        state_bytes: how large the machine's state is; 0 for one that was there as a checkpoint, whose state is kept.
+        state_bytes: how large the machine's state is.
         why: what asked for it, or held it back.
     """
 
@@ -136,16 +121,16 @@ class SnapshotWriter:
             no longer.
         when: a snapshot is written; `None`: only when the host asks for one.
         checkpoint_when: a checkpoint is written, unless a snapshot is; `None`: never.
-        every_seconds: how often the triggers are asked though nothing is flushed, > 0; `None`: at flushes alone.
+        every_seconds: how often that is decided though nothing is flushed, > 0; `None`: at flushes alone.
     """
 
     def __init__(self, log: SnapshotLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
-                 when: SnapshotTrigger | None = Applied(), checkpoint_when: SnapshotTrigger | None = None,
+                 when: Applied | None = Applied(), checkpoint_when: Applied | None = None,
                  every_seconds: float | None = 5.0) -> None:
         self._log = log
         self._applied = applied
         self._copy = copy
-        self._triggers: tuple[tuple[SnapshotKind, SnapshotTrigger | None], ...] = (
+        self._triggers: tuple[tuple[SnapshotKind, Applied | None], ...] = (
             ("snapshot", when), ("checkpoint", checkpoint_when))
         self.every_seconds: float | None = every_seconds
         # For each kind: the index of the newest one, and when it was seen first.
@@ -157,12 +142,12 @@ class SnapshotWriter:
         Args:
             now: seconds on any clock that does not go back.
             budget: asked for each piece of a state.
-            is_asked: write a snapshot although no trigger wants one.
+            is_asked: write a snapshot although none is due.
 
         Raises:
             BudgetSpent: the budget refused; nothing has changed.
             InvalidInput, LiveIndexMissing, StorageError, Closed: as `RaftLog.snapshot`.
-            Exception: what `applied`, `copy` or a trigger raised.
+            Exception: what `applied` or `copy` raised.
         """
         applied, row = self._applied(), self._log.state.index
         self._seen("snapshot", row, now)
@@ -173,14 +158,12 @@ class SnapshotWriter:
         why = "the host asked for it"
         for each, trigger in self._triggers:
             since, at = self._newest[each]
-            if kind is None and trigger is not None and applied > since:
-                reason = trigger.wants_snapshot(applied - since, now - at)
-                kind, why = (kind, why) if reason is None else (each, reason)
+            if kind is None and trigger is not None and applied > since and trigger.is_due(applied - since, now - at):
+                kind, why = each, f"{applied - since} entries were applied in {now - at:.0f} seconds: {trigger}"
         if kind is None:
             since, at = self._newest["snapshot"]
-            return SnapshotReport(why=f"no trigger wants a snapshot: {applied - since} entries were applied and "
-                                      f"{now - at:.0f} seconds passed since {since if since >= 0 else 'the start'}; "
-                                      f"see when=, or ask for one")
+            return SnapshotReport(why=f"none is due: {applied - since} entries were applied in {now - at:.0f} seconds "
+                                      f"since {since if since >= 0 else 'the start'}, when={self._triggers[0][1]}")
         copied, sizes = self._copy(), list[int]()
 
         def paced() -> Iterator[Buffer]:

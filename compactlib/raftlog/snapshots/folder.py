@@ -313,7 +313,7 @@ class Snapshots:
             self._files.unlink(path)
         self._files.sync_folder(self.folder)
 
-    def audit(self, row: SnapshotMeta | None) -> None:
+    def read_all(self, row: SnapshotMeta | None) -> None:
         """Read the states of the snapshot and of every checkpoint, and check that they are whole.
 
         Raises:

@@ -175,9 +175,12 @@ def read_sealed(path: StrPath) -> tuple[int, Iterator[Entries]]:
         StorageError: it cannot be read.
     """
     name = os.fspath(path)
-    size = os.stat(path).st_size
-    with open(path, "rb") as file:
-        last = list(_groups(file.fileno(), name, max(0, size - _SEAL_BYTES)))
+    try:
+        size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            last = list(_groups(file.fileno(), name, max(0, size - _SEAL_BYTES)))
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
     if len(last) != 1 or last[0].entries:
         raise CorruptData(path=name, offset=size, expected="the frame that ends the live entries", found="another")
     after = last[0].previous

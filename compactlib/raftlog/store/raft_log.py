@@ -26,11 +26,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError
+from compactlib.budget import Budget
+from compactlib.errors import (
+    AuditFailed,
+    Busy,
+    Closed,
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    Stale,
+    StorageError,
+    Unsupported,
+)
 from compactlib.files.disk import may_be_there
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
+from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
@@ -896,7 +909,9 @@ class RaftLog(OwnedLog):
                 except CompactlibError as error:
                     self._guard.fail(error)
                     raise
-                self._own.row = row
+                with self._lock:
+                    self._own.row = row
+                    self._memory.skip_to(row.index)
                 self._is_cutting = False
             incoming.close()
             self._shown(row)
@@ -1071,22 +1086,27 @@ class RaftLog(OwnedLog):
         return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:
-        """Check the log's own invariants, and read the states of its snapshot and checkpoints.
+        """Check the log's own invariants.
 
         Raises:
             AuditFailed: one is broken; says which, with the numbers.
-            CorruptData: a state is damaged.
             Closed: it was closed.
         """
         self._require_open()
-        with self._snapshotting:
-            self._snapshots.audit(self._own.row)
-            with self._lock:
-                self._own.audit()
-                waiting = self.unconfirmed
-                if waiting and waiting.last > self.last_index:
-                    raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
-                                      f"index {self.last_index}")
+        with self._snapshotting, self._lock:
+            self._own.audit()
+            waiting = self.unconfirmed
+            if waiting and waiting.last > self.last_index:
+                raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last index "
+                                  f"{self.last_index}")
+
+    def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
+        super().examine(seen, budget=budget)
+        try:
+            with self._snapshotting:
+                self._snapshots.read_all(self._own.row)
+        except (CorruptData, Unsupported) as error:
+            seen.note(error)
 
     # -- ending
 

@@ -276,11 +276,11 @@ MISTAKES: Sequence[Mistake] = (
         "                except CompactlibError as error:\n"
         "                    self._guard.fail(error)\n"
         "                    raise\n"
-        "                self._own.row = row\n",
+        "                with self._lock:\n",
         "                except CompactlibError as error:\n"
         "                    self._is_cutting = False\n"
         "                    raise\n"
-        "                self._own.row = row\n",
+        "                with self._lock:\n",
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
@@ -342,10 +342,10 @@ MISTAKES: Sequence[Mistake] = (
         "            self._files.unlink(path)\n"
         "        self._files.sync_folder(self.folder)\n"
         "\n"
-        "    def audit",
+        "    def read_all",
         "            self._files.unlink(path)\n"
         "\n"
-        "    def audit",
+        "    def read_all",
         ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
          "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),

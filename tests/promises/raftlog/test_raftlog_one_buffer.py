@@ -62,4 +62,4 @@ def test_a_snapshot_of_a_state_in_one_buffer_is_whole(tmp_path: Path) -> None:
                 assert b"".join(state.pieces()) == b"".join(PIECES)
         with pytest.raises(InvalidInput, match="a piece of the state is a str"):
             log.snapshot(5, [], ["text"])  # type: ignore[list-item]
-        log.audit()
+        assert log.verify().is_sound
