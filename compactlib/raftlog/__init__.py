@@ -41,15 +41,8 @@ if TYPE_CHECKING:
     from compactlib.raftlog.log.folder import OtherName as OtherName, is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
-    from compactlib.raftlog.log.snapshot_writer import (
-        Applied as Applied,
-        MachineCopy as MachineCopy,
-        SnapshotReport as SnapshotReport,
-        SnapshotWriter as SnapshotWriter,
-    )
     from compactlib.raftlog.log.stored_segment import StoredEntry as StoredEntry, StoredSegment as StoredSegment
     from compactlib.raftlog.log.unflushed import logs_of_store as logs_of_store
-    from compactlib.raftlog.log.worker import LogCompactionWorker as LogCompactionWorker
     from compactlib.raftlog.model.snapshot_meta import (
         SnapshotManifest as SnapshotManifest,
         SnapshotMeta as SnapshotMeta,
@@ -63,7 +56,9 @@ if TYPE_CHECKING:
         MissingEntry as MissingEntry,
         SegmentLimits as SegmentLimits,
     )
+    from compactlib.raftlog.options import StoreOptions as StoreOptions
     from compactlib.raftlog.ra_import import import_ra as import_ra
+    from compactlib.raftlog.raft_log import RaftLog as RaftLog
     from compactlib.raftlog.replication.conversation import TransferReport as TransferReport
     from compactlib.raftlog.replication.streams import (
         receive_snapshot as receive_snapshot,
@@ -71,9 +66,14 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
     from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
-    from compactlib.raftlog.store.options import StoreOptions as StoreOptions
-    from compactlib.raftlog.store.raft_log import RaftLog as RaftLog
-    from compactlib.raftlog.store.store import RaftLogStore as RaftLogStore, open_log as open_log
+    from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
+    from compactlib.raftlog.worker import (
+        Applied as Applied,
+        LogCompactionWorker as LogCompactionWorker,
+        MachineCopy as MachineCopy,
+        SnapshotReport as SnapshotReport,
+        SnapshotWriter as SnapshotWriter,
+    )
 else:
     offer(__name__, {
         "compactlib.raftlog.compaction.plan": "LogPlan",
@@ -85,10 +85,9 @@ else:
         "compactlib.raftlog.log.folder": "OtherName is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.log.snapshot_writer": "Applied MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",
         "compactlib.raftlog.log.unflushed": "logs_of_store",
-        "compactlib.raftlog.log.worker": "LogCompactionWorker",
+        "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.model.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.model.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
@@ -98,7 +97,7 @@ else:
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.state_reader": "StateReader",
-        "compactlib.raftlog.store.options": "StoreOptions",
-        "compactlib.raftlog.store.raft_log": "RaftLog",
-        "compactlib.raftlog.store.store": "RaftLogStore open_log",
+        "compactlib.raftlog.options": "StoreOptions",
+        "compactlib.raftlog.raft_log": "RaftLog",
+        "compactlib.raftlog.store": "RaftLogStore open_log",
     })

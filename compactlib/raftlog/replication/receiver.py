@@ -26,9 +26,9 @@ from compactlib.raftlog.messages import (
     encode,
 )
 from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
 from compactlib.raftlog.snapshots.incoming import Incoming
-from compactlib.raftlog.store.raft_log import RaftLog
 
 _MessageT = TypeVar("_MessageT", bound=Message)
 

@@ -24,10 +24,10 @@ from compactlib.raftlog.messages import (
 )
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
 from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.pins import Pin
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.raftlog.store.pins import Pin
-from compactlib.raftlog.store.raft_log import RaftLog
 
 
 @attrs.frozen

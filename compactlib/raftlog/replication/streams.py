@@ -17,10 +17,10 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.raftlog.errors import FrameDamaged, TransferBroken
 from compactlib.raftlog.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.replication.conversation import Talk, TransferReport
 from compactlib.raftlog.replication.receiver import Receiver
 from compactlib.raftlog.replication.sender import sending
-from compactlib.raftlog.store.raft_log import RaftLog
 
 _T = TypeVar("_T")
 _MAX_CHUNK_BYTES = 8 << 20

@@ -26,7 +26,7 @@ MISTAKES: Sequence[Mistake] = (
         ("segment_log-crashes",),
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
-        "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
+        "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
         "        self._sync_found()\n",
         "",
         (KILLED + "[raft_log_store-opening]",),
@@ -181,13 +181,13 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
-        "truncation-not-made-again", "compactlib/raftlog/store/raft_log.py",
+        "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
         "            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
-        "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
+        "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
         "            try:\n"
         "                self._wal.sync(self._pending.ticket)\n"
         "                self._own.truncate(after)\n",
@@ -212,7 +212,7 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_raftlog_outputs.py",),
         "A damaged copy takes the place of the only good one."),
     Mistake(
-        "memtable-flushed-unsynced", "compactlib/raftlog/store/raft_log.py",
+        "memtable-flushed-unsynced", "compactlib/raftlog/raft_log.py",
         "        self._undone_if_refused(self._own.sync)\n",
         "",
         ("raft_log_store-crashes",),
@@ -234,14 +234,14 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
-        "raftlog-removal-not-synced", "compactlib/raftlog/store/store.py",
+        "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "        files.rename(path, removed)\n"
         "    files.sync_folder(logs)\n",
         "        files.rename(path, removed)\n",
         ("raft_log_store-crashes",),
         "A removed log is back, with half of its files."),
     Mistake(
-        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
+        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/raft_log.py",
         "        self._wal.sync(self._pending.ticket)\n"
         "        self._require_held(found)\n",
         "        self._require_held(found)\n",
@@ -272,7 +272,7 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
     Mistake(
-        "install-refused-log-stays-open", "compactlib/raftlog/store/raft_log.py",
+        "install-refused-log-stays-open", "compactlib/raftlog/raft_log.py",
         "                except CompactlibError as error:\n"
         "                    self._guard.fail(error)\n"
         "                    raise\n"
@@ -292,13 +292,13 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
-        "pinned-entries-not-flushed", "compactlib/raftlog/store/raft_log.py",
+        "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
         "        live = row.live | self._own.pinned.at_most(row.index)\n",
         "        live = row.live\n",
         ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
-        "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
+        "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
         "            self._cut(after, partial(self._queue_cut, after))\n",
         "",
         ("raft_log_store-kills",),
@@ -330,7 +330,7 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(
-        "received-entries-not-taken-again", "compactlib/raftlog/store/raft_log.py",
+        "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
         "            self._take_received(row)\n"
         "        cuts",
         "            pass\n"

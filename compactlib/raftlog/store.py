@@ -52,9 +52,9 @@ from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
+from compactlib.raftlog.options import StoreOptions
+from compactlib.raftlog.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.segment.segment_list import OpenFiles
-from compactlib.raftlog.store.options import StoreOptions
-from compactlib.raftlog.store.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport

@@ -50,12 +50,12 @@ from compactlib.raftlog.model.hard_state import HardState, KeptHardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
+from compactlib.raftlog.options import StoreOptions
+from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segment_list import OpenFiles
 from compactlib.raftlog.snapshots.folder import Snapshots
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.raftlog.store.options import StoreOptions
-from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
 from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
 
