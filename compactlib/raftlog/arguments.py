@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments: what a host may give for a number, a folder or a payload; anything else is `InvalidInput`."""
+"""Checks of values that a host gives; what cannot be is `InvalidInput`."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from sys import float_info
@@ -11,18 +10,6 @@ from typing import Any
 
 from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset import IndexSet
-
-
-def whole(name: str, value: Any) -> int:
-    """`value` as a whole number.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} is {value!r:.100}; give a whole number") from None
 
 
 def index_set(name: str, indexes: Any) -> IndexSet:

@@ -103,14 +103,6 @@ class LocalLog(Closing):
         return found.term
 
     def start(self, machine: CommandMachine) -> None:
-        """See `CommandLog.start`. Replays about 200,000 commands a second, plus what the machine itself needs.
-
-        Raises:
-            OutOfStep: see `CommandLog.start`.
-            CorruptData: one of the commands that follow is damaged or missing.
-            Unsupported: a command was written by a later release.
-            StorageError: the new term could not be noted; the log is closed.
-        """
         require_outside_commands(self._guard)
         with self._guard.lock:
             self._guard.require_open()
@@ -157,16 +149,9 @@ class LocalLog(Closing):
         return CorruptData(path=self._log.folder, offset=0, expected=expected, found=found, index=index)
 
     def propose(self, payload: bytes) -> Any:
-        """See `CommandLog.propose`. About 10 microseconds, and its share of a sync."""
         return self.decide(lambda command: payload)
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """See `CommandLog.decide`.
-
-        Raises:
-            StorageError: the disk refused, and the log is closed; whether the command is in it is not known.
-            Closed: the log was closed, or closed itself.
-        """
         require_outside_commands(self._guard)
         result = None
         with self._guard.lock:
@@ -211,11 +196,6 @@ class LocalLog(Closing):
         self._observer.event("command_log_commands", add=len(pending))
 
     def compact(self, index: int) -> None:
-        """See `CommandLog.compact`. Drops the segments that hold nothing later.
-
-        Raises:
-            CompactlibError: the disk refused; call again.
-        """
         require_outside_commands(self._guard)
         with self._writing:
             self._guard.require_open()
@@ -249,14 +229,6 @@ class LocalLog(Closing):
         return self._term if self._machine is not None else 0
 
     def close(self) -> None:
-        """See `CommandLog.close`. Commands under way are made durable first, unless the log has closed itself.
-
-        In a fork of the process that opened the log it only gives up the fork's copy.
-
-        Raises:
-            Busy: called from within a command; nothing was done.
-            StorageError: the disk refused the last sync; the log is closed all the same.
-        """
         require_outside_commands(self._guard)
         try:
             if self._guard.is_open:

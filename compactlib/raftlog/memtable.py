@@ -8,8 +8,8 @@ from its `base` on.
 >>> memtable = Memtable()
 >>> memtable.insert(1, 1, [b"a", b"b", b"c"])
 >>> memtable.insert(2, 2, [b"B"])
->>> [memtable.find(index) for index in (1, 2, 3)]
-[Entry(index=1, term=1, payload=b'a'), Entry(index=2, term=2, payload=b'B'), None]
+>>> [(slab.first, slab.term, slab.payloads) for slab in visible_slabs(memtable.tables)]
+[(1, 1, [b'a']), (2, 2, [b'B'])]
 """
 
 from __future__ import annotations
@@ -200,13 +200,6 @@ class Memtable:
     def base(self) -> int:
         """From this index on the tables answer; above every index if there is none."""
         return min((table.base for table in self.tables), default=MAX_INDEX + 1)
-
-    def find(self, index: int) -> Entry | None:
-        """The entry of `index`, `None` if the tables hold none. O(tables + log slabs)."""
-        for table in reversed(self.tables):
-            if index >= table.base:
-                return table.find(index)
-        return None
 
     def indexes(self) -> IndexSet:
         """What the tables hold and was not taken back. O(slabs)."""

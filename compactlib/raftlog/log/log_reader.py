@@ -118,6 +118,10 @@ class LogReader(LogReading):
                 raise Busy(f"{self._folder} is taking a snapshot that its leader has sent; open it again when that "
                            f"has ended, or open its store if the process that did so is gone")
 
+    @property
+    def _is_contiguous(self) -> bool:
+        return self._wal is not None
+
     def _is_behind(self) -> bool:
         return snapshot_version(self._folder) != self._snapshot_version
 

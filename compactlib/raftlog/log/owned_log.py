@@ -171,6 +171,16 @@ class OwnedLog(LogReading):
             raise Stale(f"snapshot {row.index} is older than {recorded.index}, which is recorded; snapshots only "
                         f"move forward")
 
+    def end_segment(self) -> None:
+        """End the newest segment durably, so that a snapshot may free it; the next one has the limits of the options.
+
+        Raises:
+            StorageError: the disk refused; the log is closed.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        self._own.end_segment()
+
     # -- reading
 
     def lease(self) -> Lease:

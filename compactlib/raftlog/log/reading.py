@@ -224,12 +224,18 @@ class LogReading(Closing):
         """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
 
         Raises:
-            CorruptData: an entry is damaged; those before it have been given.
+            CorruptData: an entry is damaged, or one that a log of a store must hold is missing; those before it have
+                been given.
             LiveIndexMissing: a live entry is not in its segment.
         """
+        following = max(first, self.state.index + 1) if self.state.index >= 0 else -1
         for answer in self.scan(first, last):
             if isinstance(answer, DamagedEntry):
                 raise answer.error
+            # A snapshot may have covered what is missing meanwhile.
+            if self._is_contiguous and -1 < following < answer.index and following > self.state.index:
+                raise self._missing(following)
+            following = max(following, answer.index + 1)
             yield answer
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
@@ -359,9 +365,31 @@ class LogReading(Closing):
                 self.read(index)
             except CorruptData as error:
                 seen.note(error, kind="missing")
+        hole = self._hole() if self._is_contiguous else None
+        if hole is not None and hole == self._hole():
+            seen.note(self._missing(hole), kind="missing")
         for name in self.leftovers():
             seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
                                          "left by an interrupted compaction; the next one finishes or removes it"))
+
+    @property
+    def _is_contiguous(self) -> bool:
+        """Whether every index above the snapshot must be held: a log of a store has no gaps there."""
+        return self._memtable is not None
+
+    def _hole(self) -> int | None:
+        """The first index that is missing above the snapshot, by the ranges of the segments; `None` if none is."""
+        held = self.unflushed.union(*(IndexSet.range(each.ref.first, each.ref.last) for each in self._segments.known()))
+        above = held.at_least(self.state.index + 1)
+        if not above:
+            return None
+        wanted = IndexSet.range(self.state.index + 1 if self.state.index >= 0 else above.first, above.last)
+        missing = wanted - above
+        return missing.first if missing else None
+
+    def _missing(self, index: int) -> CorruptData:
+        return CorruptData(path=self._folder, offset=0, index=index, found="none",
+                           expected=f"a segment that holds entry {index}, since later ones are there")
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments up to {self.last_index}, "

@@ -329,9 +329,10 @@ class Wal:
                 if write.cut_after is not None or write.last >= smallest.get(write.log_id, 0)]
 
     def _write_mark(self) -> None:
-        # It only informs a reader; the next batch says the same.
+        # It says that everything before is durable; so does the next batch, which is written over it.
         with contextlib.suppress(StorageError):
-            self._out.write_at(self._end, mark(self._end, self._salt))
+            self._out.write_at(self._end, encode_frame(empty_body(FrameKind.MARK), log=0, previous=None, cuts=False,
+                                                       first=0, term=0, synced_end=self._end, salt=self._salt))
 
     def close(self) -> None:
         """Give the file up without another write; closing again does nothing. The store's guard calls it."""
@@ -400,12 +401,6 @@ def assemble(writes: Iterable[QueuedWrite], *, offset: int, salt: int,
                                first=write.first, term=write.term, synced_end=offset, salt=salt)
         size += write.body.frame_bytes
     return pieces, size, named
-
-
-def mark(offset: int, salt: int) -> list[bytes]:
-    """A frame for `offset` that says that everything before is durable; the next batch is written over it."""
-    return encode_frame(empty_body(FrameKind.MARK), log=0, previous=None, cuts=False, first=0, term=0,
-                        synced_end=offset, salt=salt)
 
 
 def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
