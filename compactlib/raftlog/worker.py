@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_above, is_whole
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, Stale, StorageError, TaskFailed
@@ -60,14 +61,8 @@ class Applied:
         InvalidInput: one of them is out of its range.
     """
 
-    entries: int = 10_000
-    seconds: float | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.entries < 1:
-            raise InvalidInput(f"entries is {self.entries}; give at least 1")
-        if self.seconds is not None and not self.seconds > 0:
-            raise InvalidInput(f"seconds is {self.seconds}; give more than 0, or None")
+    entries: int = attrs.field(default=10_000, validator=is_whole(1))
+    seconds: float | None = attrs.field(default=None, validator=is_above(0, or_none=True))
 
     def is_due(self, entries: int, seconds: float) -> bool:
         """Whether one is, so many entries and seconds after the last one."""
