@@ -92,8 +92,6 @@ SUPERFLUOUS: Sequence[Row] = (
         "a leftover, which the next opening removes"),
     Row("sync folder in raftlog.snapshots.folder.begin", LATER,
         "still before the row or the checkpoint that names a state in it"),
-    Row("sync in raftlog.snapshots.folder.write", LATER,
-        "still before the row or the checkpoint that names the state"),
     Row("sync folder in raftlog.snapshots.folder.write", LATER,
         "still before the row or the checkpoint that names the state"),
     Row("unlink in raftlog.snapshots.folder.discard", BOTH,
