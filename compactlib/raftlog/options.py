@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_whole
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES
 from compactlib.raftlog.snapshots.machine import StateMachine
@@ -37,18 +37,11 @@ class StoreOptions:
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)
-    max_wal_bytes: int = 64 << 20
-    max_unflushed_files: int = 4
-    max_queued_bytes: int = 16 << 20
-    max_memtable_entries: int = DEFAULT_MAX_ENTRIES
+    max_wal_bytes: int = attrs.field(default=64 << 20, validator=is_whole(1))
+    max_unflushed_files: int = attrs.field(default=4, validator=is_whole())
+    max_queued_bytes: int = attrs.field(default=16 << 20, validator=is_whole())
+    max_memtable_entries: int = attrs.field(default=DEFAULT_MAX_ENTRIES, validator=is_whole(1))
     background: bool = True
     sync_by_itself: bool = False
-    keep_trailing: int = 0
+    keep_trailing: int = attrs.field(default=0, validator=is_whole())
     machine_of: Callable[[str], StateMachine] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
-                            ("max_memtable_entries", 1), ("keep_trailing", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise InvalidInput(f"{name} is {value!r}; give a whole number of at least {least}")

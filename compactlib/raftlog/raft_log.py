@@ -1020,6 +1020,13 @@ class RaftLog(OwnedLog):
         """How many entries from `first` on, up to `last`, segments hold with this term: for a replay."""
         return self._asked(lambda: self._own.matching(first, last, term))
 
+    def _require_whole_received(self) -> None:
+        """Raise `CorruptData` if live entries that the log has yet to take are damaged."""
+        row = self.state
+        if row.index >= 0 and may_be_there(self._snapshots.entries_path(row)):
+            for _ in read_sealed(self._snapshots.entries_path(row))[1]:
+                pass
+
     def _begin(self, wal: Wal) -> None:
         """Finish what a crash or an error may have left half way; then the log can be used.
 

@@ -185,6 +185,8 @@ class RaftLogStore(Closing):
         for log_id, memory in list(self._memories.items()):
             try:
                 memory.memtable.require_links()
+                if log_id in self._logs:
+                    self._logs[log_id]._require_whole_received()
             except CorruptData as error:
                 self._set_aside(log_id, error)
         self._wal = self._begin_wal(found)
@@ -193,11 +195,9 @@ class RaftLogStore(Closing):
             self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
 
     def _begin_logs(self) -> None:
-        for log_id, log in list(self._logs.items()):
+        for log in list(self._logs.values()):
             try:
                 log._begin(self._wal)
-            except CorruptData as error:
-                self._set_aside(log_id, error)
             except StorageError:
                 # A received snapshot that the disk has no room for, say. `log` tries again; the others go on.
                 log._end()

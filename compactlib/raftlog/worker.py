@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_above, is_whole
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, Stale, StorageError, TaskFailed
 from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.arguments import index_set
-from compactlib.raftlog.compaction.plan import LogPlan
 from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.compaction.policy import LogPolicy
-from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
+from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
@@ -32,6 +32,9 @@ from compactlib.service import PeriodicService
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from compactlib.raftlog.log.segment_log import SegmentLog
+    from compactlib.raftlog.raft_log import RaftLog
 
 WORKER_FAILED = "raftlog_worker_failed"
 """A compaction or a snapshot failed, and is tried again: `work`, `error`, `message`, `failures` of the worker."""
@@ -46,17 +49,6 @@ _NONE, _DROPS, _OWN_RULE, _POLICY = range(4)
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 
 
-class SnapshotLog(Protocol):
-    """What a writer uses of a `RaftLog`."""
-
-    @property
-    def state(self) -> SnapshotMeta: ...
-
-    def snapshot(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None: ...
-
-    def checkpoint(self, index: int, live: IndexSet, state: Iterable[Buffer], /) -> None: ...
-
-
 @attrs.frozen
 class Applied:
     """A snapshot or checkpoint is due after so many entries, or after some time if any was applied.
@@ -69,14 +61,8 @@ class Applied:
         InvalidInput: one of them is out of its range.
     """
 
-    entries: int = 10_000
-    seconds: float | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.entries < 1:
-            raise InvalidInput(f"entries is {self.entries}; give at least 1")
-        if self.seconds is not None and not self.seconds > 0:
-            raise InvalidInput(f"seconds is {self.seconds}; give more than 0, or None")
+    entries: int = attrs.field(default=10_000, validator=is_whole(1))
+    seconds: float | None = attrs.field(default=None, validator=is_above(0, or_none=True))
 
     def is_due(self, entries: int, seconds: float) -> bool:
         """Whether one is, so many entries and seconds after the last one."""
@@ -145,7 +131,7 @@ class SnapshotWriter:
         every_seconds: how often that is decided though nothing is flushed, > 0; `None`: at flushes alone.
     """
 
-    def __init__(self, log: SnapshotLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
+    def __init__(self, log: RaftLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
                  when: Applied | None = Applied(), checkpoint_when: Applied | None = None,
                  every_seconds: float | None = 5.0) -> None:
         self._log = log
@@ -210,22 +196,6 @@ class SnapshotWriter:
             self._newest[kind] = index, now
 
 
-class CompactableLog(Protocol):
-    """What a worker calls of a log: a `RaftLog` or a `SegmentLog`."""
-
-    @property
-    def folder(self) -> str: ...
-
-    def plan(self) -> LogPlan: ...
-
-    def compact(self, *, policy: LogPolicy | None = None, executor: Executor | None = None,
-                budget: Budget | None = None) -> LogCompactionReport: ...
-
-    def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport: ...
-
-    def status(self) -> Any: ...
-
-
 class LogCompactionWorker:
     """See the module. Any thread may call any method. Use it in a `with`, or call `start` and `stop`.
 
@@ -246,7 +216,7 @@ class LogCompactionWorker:
         last_snapshot: how the last attempt at a snapshot ended; `why` says what holds one back.
     """
 
-    def __init__(self, log: CompactableLog, *, snapshots: SnapshotWriter | None = None,
+    def __init__(self, log: SegmentLog | RaftLog, *, snapshots: SnapshotWriter | None = None,
                  executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                  every_seconds: float | None = PERIOD_SECONDS, clock: Clock | None = None) -> None:
         self._log = log

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, StorageError
+from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import LiveSetLost, SnapshotLost
 from compactlib.testing import FilesInFront, Request
@@ -200,3 +200,25 @@ def test_verify_names_a_damaged_state(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", StoreOptions(background=False))
     with log:
         assert [finding.kind for finding in log.verify().findings] == ["damage"]
+
+
+def test_state_that_the_disk_garbles_takes_no_ones_place(tmp_path: Path) -> None:
+    garbles = [False]
+
+    def meet(request: Request, act: Callable[[], Any]) -> Any:
+        found = act()
+        if request.kind == "write" and request.path.endswith(".state") and garbles[0]:
+            Path(request.path).write_bytes(b"another state")
+        return found
+
+    options = StoreOptions(background=False, log=LogOptions(files=FilesInFront(meet)))
+    with open_log(tmp_path / "log", options) as log:
+        log.append_run(1, 1, [b"x"] * 30)
+        log.snapshot(10, [], [b"the first state"])
+        garbles[0] = True
+        with pytest.raises(CorruptData):
+            log.snapshot(20, [], [b"the second state"])
+        assert log.state.index == 10
+        with log.open_state() as state:
+            assert list(state.pieces()) == [b"the first state"]
+        assert len(list(snapshots_of(tmp_path).iterdir())) == 1

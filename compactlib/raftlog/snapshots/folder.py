@@ -43,7 +43,7 @@ from compactlib.raftlog.model.snapshot_meta import (
 )
 from compactlib.raftlog.snapshots.incoming import INCOMING_STATE, Incoming, is_incoming, staged_in
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.state_reader import StateReader, require_state
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -151,9 +151,10 @@ class Snapshots:
         return StateReader(os.path.join(self.folder, _name(row, "state")), row.manifest)
 
     def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
-        """Write a state durably, and return the row that names it; nothing is in force by that.
+        """Write a state durably, read it back, and return the row that names it; nothing is in force by that.
 
         Raises:
+            CorruptData: what is read back is not what was written.
             InvalidInput: see `SnapshotManifest`.
             StorageError: the disk refused.
         """
@@ -167,6 +168,7 @@ class Snapshots:
                     size += out.write_at(size, [batch])
                     crc = crc32(batch, crc)
                 out.sync()
+                require_state(out.fileno(), path, size, crc)
             finally:
                 out.close()
             self._files.sync_folder(self.folder)

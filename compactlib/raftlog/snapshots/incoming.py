@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
-from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly, write_durably
 from compactlib.raftlog.messages import (
     CRC_BYTES,
@@ -25,11 +24,11 @@ from compactlib.raftlog.messages import (
 )
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, decode_head, encode_head
 from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.snapshots.state_reader import require_state
 
 INCOMING_MANIFEST = "incoming.manifest"
 INCOMING_STATE = "incoming.state"
 INCOMING_ENTRIES = "incoming.entries"
-_PIECE_BYTES = 1 << 20
 _SEAL_BYTES = len(encode(Entries(-1, ())))
 
 
@@ -105,14 +104,8 @@ class Incoming:
         """
         self._require_open()
         self._state.sync()
-        size = crc = 0
-        while data := read_exactly(self._state.fileno(), _PIECE_BYTES, size):
-            crc = crc32(data, crc)
-            size += len(data)
-        if (size, crc) != (self.manifest.state_bytes, self.manifest.state_crc):
-            raise CorruptData(path=os.path.join(self._folder, INCOMING_STATE), offset=0,
-                              found=f"{size} with {crc:#010x}", expected=f"{self.manifest.state_bytes} bytes with CRC "
-                              f"{self.manifest.state_crc:#010x}")
+        require_state(self._state.fileno(), os.path.join(self._folder, INCOMING_STATE), self.manifest.state_bytes,
+                      self.manifest.state_crc)
 
     def sealed_entries(self, cut_after: int) -> str:
         """End the file of the live entries, durably, and return its path."""

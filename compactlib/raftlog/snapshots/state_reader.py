@@ -15,6 +15,25 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
 _PIECE_BYTES = 1 << 20
 
 
+def require_state(descriptor: int, path: str, state_bytes: int, state_crc: int) -> None:
+    """Read a state that was written, and return if it is what it has to be. O(bytes).
+
+    Raises:
+        CorruptData: it is not.
+        StorageError: the disk refused.
+    """
+    size = crc = 0
+    try:
+        while data := read_exactly(descriptor, _PIECE_BYTES, size):
+            crc = crc32(data, crc)
+            size += len(data)
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    if (size, crc) != (state_bytes, state_crc):
+        raise CorruptData(path=path, offset=0, found=f"{size} with {crc:#010x}",
+                          expected=f"{state_bytes} bytes with CRC {state_crc:#010x}")
+
+
 class StateReader(ReadDescriptor):
     """A state open for reading; it stays readable when the snapshot is removed. A context manager.
 

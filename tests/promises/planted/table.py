@@ -306,10 +306,16 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
         "                out.sync()\n"
-        "            finally:\n",
-        "            finally:\n",
+        "                require_state",
+        "                require_state",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
+    Mistake(
+        "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
+        "                require_state(out.fileno(), path, size, crc)\n",
+        "",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A state that the disk has garbled takes the place of a whole one."),
     Mistake(
         "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
         "                out.close()\n"

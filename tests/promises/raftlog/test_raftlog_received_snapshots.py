@@ -28,6 +28,7 @@ from compactlib.raftlog import (
     Entry,
     LogOptions,
     RaftLog,
+    RaftLogStore,
     SegmentLimits,
     StoreOptions,
     TransferReport,
@@ -799,3 +800,32 @@ def require_same(of: Member, to: Member) -> None:
     assert list(to.entries()) == list(of.entries())
     with of.open_state() as there, to.open_state() as here:
         assert b"".join(there.pieces()) == b"".join(here.pieces())
+
+
+def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(tmp_path: Path) -> None:
+    """The process ends while the log takes them; one byte of the file that holds them is another then."""
+    killed = tmp_path / "killed"
+
+    def meet(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "unlink" and request.path.endswith("-1.entries"):
+            shutil.copytree(tmp_path / "follower", killed, symlinks=True)
+        return act()
+
+    with leader(tmp_path / "leader") as of:
+        with follower(tmp_path / "follower"):
+            pass
+        with member(tmp_path / "follower", FilesInFront(meet)) as to:
+            assert transfer(of, to).is_well
+    (file,) = killed.rglob("*.entries")
+    data = file.read_bytes()
+    file.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    with RaftLogStore(killed / "log", OPTIONS) as store:
+        assert store.status().damaged == ("log",)
+        with pytest.raises(CorruptData):
+            store.log("log")
+        other = store.log("another")
+        other.append([entry(1)])
+        store.flush()
+    file.write_bytes(data)
+    with member(killed) as to:
+        require_snapshot(to)
