@@ -209,9 +209,12 @@ def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
     """The bytes of a row's file."""
     if row.index < 0:
         return encode_head(None)
-    of = row.manifest or SnapshotManifest.of(row.index, row.term, row.live, state_bytes=0, state_crc=0)
+    data = row.live.to_bytes()
+    of = row.manifest or SnapshotManifest(
+        index=row.index, term=row.term, live_count=row.live.count, live_bytes=len(data), live_crc=live_set_crc(data),
+        state_bytes=0, state_crc=0)
     return encode_head(of, kept=row.index + 1 - row.kept_from, attempt=row.attempt,
-                       has_state=row.manifest is not None) + row.live.to_bytes()
+                       has_state=row.manifest is not None) + data
 
 
 def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
