@@ -28,7 +28,7 @@ MISTAKES: Sequence[Mistake] = (
         ("segment_log-crashes",),
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
-        "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
+        "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
         "        self._sync_found()\n",
         "",
         (KILLED + "[raft_log_store-opening]",),
@@ -148,9 +148,9 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
-        "            self._may_lack_seal = True\n"
-        "            self._out.sync()\n",
-        "            self._may_lack_seal = True\n",
+        "            self._out.sync()\n"
+        "            # Not synced in turn",
+        "            # Not synced in turn",
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
@@ -162,9 +162,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n"
-        "            self._files.sync_folder(self._folder)\n",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -183,13 +183,13 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
-        "truncation-not-made-again", "compactlib/raftlog/store/raft_log.py",
+        "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
         "            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
-        "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
+        "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
         "            try:\n"
         "                self._wal.sync(self._pending.ticket)\n"
         "                self._own.truncate(after)\n",
@@ -214,8 +214,8 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_raftlog_outputs.py",),
         "A damaged copy takes the place of the only good one."),
     Mistake(
-        "memtable-flushed-unsynced", "compactlib/raftlog/store/raft_log.py",
-        "            self._undone_if_refused(self._own.sync)\n",
+        "memtable-flushed-unsynced", "compactlib/raftlog/raft_log.py",
+        "        self._undone_if_refused(self._own.sync)\n",
         "",
         ("raft_log_store-crashes",),
         "Entries are in no file once the WAL that held them is removed."),
@@ -236,33 +236,29 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
-        "raftlog-removal-not-synced", "compactlib/raftlog/store/removal.py",
+        "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "        files.rename(path, removed)\n"
         "    files.sync_folder(logs)\n",
         "        files.rename(path, removed)\n",
         ("raft_log_store-crashes",),
         "A removed log is back, with half of its files."),
     Mistake(
-        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
-        "            self._wal.sync(self._pending.ticket)\n"
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
+        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/raft_log.py",
+        "        self._wal.sync(self._pending.ticket)\n"
+        "        self._require_held(found)\n",
+        "        self._require_held(found)\n",
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/replication/install.py",
-        "        log.sync()\n"
-        "        with log.pin(live):\n",
-        "        with log.pin(live):\n",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._entries.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/staging.py",
-        "        out = self._open()\n"
-        "        out.sync()\n",
-        "        out = self._open()\n",
+        "received-state-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._state.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose state a power failure has taken."),
     Mistake(
@@ -278,45 +274,100 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
     Mistake(
-        "install-refused-log-stays-open", "compactlib/raftlog/replication/install.py",
-        "                log.close()\n",
-        "                pass\n",
+        "install-refused-log-stays-open", "compactlib/raftlog/raft_log.py",
+        "                except CompactlibError as error:\n"
+        "                    self._guard.fail(error)\n"
+        "                    raise\n"
+        "                with self._lock:\n",
+        "                except CompactlibError as error:\n"
+        "                    self._is_cutting = False\n"
+        "                    raise\n"
+        "                with self._lock:\n",
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
         "sent-entries-not-pinned", "compactlib/raftlog/replication/sender.py",
-        "                    pin = log.pin(live)\n",
-        "                    pin = log.pin(live)\n"
-        "                    pin.release()\n"
-        "                    pin.read = log.read\n",
+        "                pin = log.pin(row.live)\n",
+        "                pin = log.pin(row.live)\n"
+        "                pin.release()\n"
+        "                pin.read = log.read\n",
         (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
-        "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
-        "            self._cut(after, partial(self._queue_cut, after), self._require_open)\n",
+        "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
+        "        live = row.live | self._own.pinned.at_most(row.index)\n",
+        "        live = row.live\n",
+        ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
+        "Entries that a transfer needs are gone once the memory that held them is flushed."),
+    Mistake(
+        "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
+        "            self._cut(after, partial(self._queue_cut, after))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "            out.sync()\n"
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
+        "                out.sync()\n"
+        "                require_state",
+        "                require_state",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
-        "checkpoint-promoted-unsynced", "compactlib/raftlog/snapshots/folder.py",
-        "        self._files.sync_folder(self._folder)\n"
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
+        "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
+        "                require_state(out.fileno(), path, size, crc)\n",
+        "",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A state that the disk has garbled takes the place of a whole one."),
+    Mistake(
+        "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "                out.close()\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "                out.close()\n",
         ("raft_log_store-crashes",),
-        "The log's row names a snapshot that is a checkpoint again after a power failure."),
+        "The snapshot in force has no state after a power failure, and the log cannot be opened."),
+    Mistake(
+        "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots/folder.py",
+        "                self.open_state(row).close()\n",
+        "                pass\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
+    Mistake(
+        "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
+        "                    self._guard.fail(error)\n",
+        "                    self._guard.undone()\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
+    Mistake(
+        "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
+        "            self._take_received(row)\n"
+        "        cuts",
+        "            pass\n"
+        "        cuts",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force whose live entries the log never takes."),
+    Mistake(
+        "received-entries-taken-twice", "compactlib/raftlog/snapshots/folder.py",
+        "            self._files.unlink(path)\n"
+        "        self._files.sync_folder(self.folder)\n"
+        "\n"
+        "    def read_all",
+        "            self._files.unlink(path)\n"
+        "\n"
+        "    def read_all",
+        ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
+         "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
+        "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
+    Mistake(
+        "received-names-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "        self._files.sync_folder(self.folder)\n"
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force, and its state and its live entries have no name after a power failure."),
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
