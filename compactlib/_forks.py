@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Final
 
 from compactlib.errors import Closed
@@ -83,43 +82,6 @@ class OpenState(OfOneProcess):
             raise Closed(f"{self._name} was closed; open it again")
         if self.is_inherited:
             raise self.refusal(self._name, "open it again here")
-
-
-class OwnedLock(OfOneProcess):
-    """A re-entrant lock of the process that made it, for `with`; a fork of that process is refused at once.
-
-    Args:
-        what: name of the guarded object in messages, for example `"the log in /data/a"`.
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-        self._lock = threading.RLock()
-
-    def require_mine(self) -> None:
-        """Check that this process made it.
-
-        Raises:
-            Closed: this process is a fork of the one that made it.
-        """
-        if self.is_inherited:
-            raise self.refusal(self._what)
-
-    # `with` reads both before it calls the first, and gets functions of C: an interrupt comes before the lock is taken
-    # or inside the block. A method of Python could end with the lock held.
-    @property
-    def __enter__(self) -> Callable[[], bool]:
-        if self.is_inherited:
-            raise self.refusal(self._what)
-        return self._lock.__enter__
-
-    @property
-    def __exit__(self) -> Callable[..., None]:
-        return self._lock.__exit__
-
-    def __repr__(self) -> str:
-        return f"<OwnedLock of {self._what}>"
 
 
 def _inherit_all() -> None:
