@@ -28,6 +28,7 @@ from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
+from compactlib.store_numbers import notify_compaction
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
