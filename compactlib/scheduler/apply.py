@@ -2,10 +2,10 @@
 """Apply, the second phase of a command: carries out an operation. A function of state, command and operation alone, the
 same on every replica.
 
-Whatever happened between prepare and apply, nothing is done twice and nothing is undone: what a worker says is judged
-here, and each job that the update names is left alone if it has changed. Nothing here raises for what `prepare` made.
+The state may have changed since `prepare`. So reports of workers are judged here, and a job in the update that has
+changed is skipped. Nothing here raises for an update of `prepare`.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+`docs/design/scheduler.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations
@@ -53,37 +53,39 @@ from compactlib.scheduler.values import (
 )
 
 JOB_EXCLUDED = "scheduler_job_excluded"
-"""A job failed too often, and goes to no worker any more: `job`, `failures`, `blocks`, and `reason` if there is one."""
+"""A job failed too often, and is no longer assigned: `job`, `failures`, `blocks`, and `reason` if there is one."""
 JOB_COMPLETED = "scheduler_job_completed"
-"""A job is done: `job`, `level`, `source_bytes`, `output_bytes` (as far as the blocks' sizes were given), and `seconds`
-since it was created."""
+"""A job is done: `job`, `level`, `source_bytes`, `output_bytes` (of the blocks with known sizes), and `seconds` since
+its creation."""
 JOB_QUARANTINED = "scheduler_job_quarantined"
-"""A job was given up, and waits for an operator: `job`, `reason`, `failures`, `blocks`."""
+"""A job was moved to quarantine for an operator: `job`, `reason`, `failures`, `blocks`."""
 JOB_REASSIGNED = "scheduler_job_reassigned"
-"""A job whose lease had run out went to another worker: `job`, `token`, `held_token` (the one before), `failures`."""
+"""A job was assigned again after the end of its lease: `job`, `token`, `held_token` (of the earlier assignment),
+`failures`."""
 LEASES_CUT = "scheduler_leases_cut"
-"""Leases ended more than a lease from now, since a clock was ahead; they end a lease from now: `jobs`."""
+"""Leases of a leader with a fast clock were shortened to a lease from now: `jobs`."""
 OUTPUTS_REFUSED = "scheduler_outputs_refused"
-"""Blocks of a worker that came too late are to be deleted: `job`, `blocks`."""
+"""Blocks of a late worker get a tombstone: `job`, `blocks`."""
 QUARANTINE_DROPPED = "scheduler_quarantine_dropped"
-"""There were too many: a job left the quarantine: `job`, `blocks`."""
+"""The oldest job was removed from a full quarantine: `job`, `blocks`."""
 TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
-"""There were too many: the objects stay, for a sweep to find. `tombstone`, `tenant`, `shard`, `blocks`."""
+"""The oldest of too many tombstones was removed; its objects stay for a sweep: `tombstone`, `tenant`, `shard`,
+`blocks`."""
 
 Event: TypeAlias = tuple[str, dict[str, Any]]
 _SEQUENCE_BITS = 20
-"""A job's sequence is its command's index shifted by this, plus its place among the command's new jobs."""
+"""A job's sequence is its command's index shifted by this, plus its position among the command's new jobs."""
 _RETAINED_AT_ONCE = 32
 _MAX_ORPHANS = 10_000
-"""Blocks remembered for one job that late workers wrote; more are not deleted."""
+"""The most blocks of late workers stored with a job; others are not deleted."""
 
 
 def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[SchedulerState, ApplyResult,
                                                                                   list[Event]]:
-    """Change the state as the operation says. O(its parts * log n); O(everything) for other settings.
+    """Carry out an operation on the state. O(its parts * log n); O(state) for new settings.
 
     Returns:
-        The state, another one for other settings alone; the result; and what a host may want to know.
+        The state, a new object only for new settings; the result; and the events for the host.
     """
     if command.index <= state.applied_index:
         return state, AlreadyApplied(command.index, state.applied_index), []
@@ -107,11 +109,11 @@ def apply(state: SchedulerState, command: Command, operation: Operation) -> tupl
 
 
 class _Change:
-    """One command that is carried out.
+    """Carries out one command.
 
     Attributes:
-        state: what is changed.
-        events: what a host may want to know: name and fields.
+        state: to change.
+        events: for the host: name and fields.
     """
 
     def __init__(self, state: SchedulerState, command: Command) -> None:
@@ -170,7 +172,7 @@ class _Change:
                             tuple(tombstone for tombstone in leased if tombstone is not None), now, update.why)
 
     def _cut_long_leases(self, end: float) -> None:
-        """Nothing else corrects clocks: a worker counts its lease from when it polled, and loses nothing by this."""
+        """Shorten leases of a leader with a fast clock. Workers count a lease from their poll, so they lose nothing."""
         jobs = self.state.jobs.leases_beyond(end)
         for job in jobs:
             self.state.jobs.change(job, lease_expires_at=end)
@@ -194,7 +196,7 @@ class _Change:
         if said.status == JobStatus.IN_PROGRESS:
             self.state.jobs.change(job, lease_expires_at=self._now + config.lease_seconds)
         elif answer.verdict is Verdict.BAD_RESULT and result_problem(job.plan, results) is None:
-            # An output waits for deletion, which is no failure of the job.
+            # An output has a tombstone, which is no failure of the job.
             self._take_back(job, job.failures, job.releases, config.max_backoff_seconds, answer.detail)
         elif answer.verdict is Verdict.BAD_RESULT:
             self._give_back(job, released=False, reason=f"bad result: {answer.detail}")
@@ -205,10 +207,10 @@ class _Change:
             self._complete(job, results, gone=answer.verdict is Verdict.SOURCES_GONE)
 
     def _give_back(self, job: Job, *, released: bool, reason: str) -> None:
-        """Take the job back from its worker; it waits, unless it was given back for the first time."""
+        """Take the job back from its worker, with a back-off unless it is its first release."""
         config, releases, failures = self.state.config, job.releases + 1, job.failures
         if released and 0 < config.max_releases <= releases:
-            # A worker that shuts down does no harm; a job that no worker can do must not go round for ever.
+            # A release by a stopping worker is harmless, but a job that every worker releases must fail at last.
             reason = f"given back {releases} times, the last time: {reason or 'without a reason'}"
             released = False
         if released:
@@ -232,7 +234,7 @@ class _Change:
                                            "blocks": len(job.plan.source_blocks), "reason": job.last_failure}))
 
     def _assign(self, item: JobAsSeen) -> Job | None:
-        """Give the job to the worker, unless it went elsewhere since."""
+        """Assign the job to the worker, unless it has changed since."""
         job = self.state.jobs.get(item.name)
         if job is None or (job.token, job.lease_expires_at) != (item.token, item.lease_expires_at):
             return None
@@ -246,7 +248,7 @@ class _Change:
         return job
 
     def _complete(self, job: Job, results: CompactedBlocks, *, gone: bool) -> None:
-        """Take the job out of the queue, and replace its blocks by the results unless the index has lost a source."""
+        """Remove the job from the queue, and replace its blocks by the results, unless a source left the index."""
         state, plan, sources, blocks = self.state, job.plan, results.source_blocks, results.new_blocks
         state.jobs.remove(job)
         if gone:
@@ -259,7 +261,7 @@ class _Change:
                                                  level=plan.compaction_level, blocks=sources), self._now)
             state.index.remove(plan.tenant, plan.shard, sources)
             for block in blocks:
-                # One that is known already stays where it is, in a job perhaps.
+                # A known block stays where it is, perhaps in a job.
                 if state.index.add(block):
                     state.blocks.push(block, self._now)
         self.events.append((JOB_COMPLETED, {
@@ -267,16 +269,16 @@ class _Change:
             "output_bytes": sum(block.size_bytes for block in blocks),
             "seconds": max(0.0, self._now - job.added_at)}))
         if job.orphans:
-            # What others wrote for it is deleted, except what became the job's own output.
+            # Blocks of late workers are deleted, except those among the job's outputs.
             owned = {(block.tenant, block.id) for block in blocks}
             self._delete_unowned(plan.name, (block for block in job.orphans if (block.tenant, block.id) not in owned))
         self._quarantine_unread(plan, job.failures, results)
 
     def _quarantine_unread(self, plan: JobPlan, failures: int, results: CompactedBlocks) -> None:
-        """Put the sources that the worker did not find, if there are any, where an operator sees them."""
+        """Move the sources that the worker did not find, if any, to quarantine."""
         read = () if results.no_output is NoOutput.MISSING else results.source_blocks
         if len(read) < len(plan.source_blocks):
-            # What retention has removed meanwhile is missed by nobody.
+            # Sources that retention has removed since are not missing.
             unread = self.state.index.find(plan.tenant, plan.shard,
                                            [each for each in plan.source_blocks if each not in set(read)])
             if unread:
@@ -284,10 +286,10 @@ class _Change:
                                  "the worker did not find these sources", failures)
 
     def _refuse_outputs(self, name: str, blocks: tuple[BlockMeta, ...]) -> None:
-        """Deal with blocks written by a worker that did not hold the job.
+        """Delete the blocks of a worker that did not hold the job, at once or after the job's end.
 
-        While another worker holds it, they may be the very blocks that the holder writes, since a host may derive ids
-        from the sources: they are remembered with the job until it ends. A quarantined job may be run again as well.
+        A host may derive ids from the sources, so they may be the blocks that the present holder writes: they are
+        stored with the job until it ends, also with a quarantined job, which may be run again.
         """
         job, given_up = self.state.jobs.get(name), self.state.quarantine.get(name)
         if job is not None:
@@ -298,7 +300,7 @@ class _Change:
             self._delete_unowned(name, blocks)
 
     def _delete_unowned(self, job: str, blocks: Iterable[BlockMeta]) -> None:
-        """Have blocks deleted that a worker wrote for a job, except those that have an owner."""
+        """Add a tombstone for blocks of a late worker, except for blocks with an owner."""
         index, tombstones = self.state.index, self.state.tombstones
         unowned = [block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
                    and not tombstones.exists(block.tenant, block.shard, block.id)]
@@ -314,7 +316,7 @@ class _Change:
             self.events.append((OUTPUTS_REFUSED, {"job": job, "blocks": len(unowned)}))
 
     def _quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
-        """Put a job where an operator sees it; if there is no room, the oldest one goes."""
+        """Move a job to quarantine; if that is full, remove its oldest job."""
         state = self.state
         state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self._now,
                                                      orphans=orphans)
@@ -328,7 +330,7 @@ class _Change:
             self.events.append((QUARANTINE_DROPPED, {"job": name, "blocks": len(gone.plan.source_blocks)}))
 
     def _forget_tombstones(self) -> None:
-        """While there are more than may be kept, the oldest go: their objects stay, for a sweep to find."""
+        """Remove the oldest tombstones above the limit; their objects stay for a sweep."""
         state = self.state
         while len(state.tombstones) > state.config.max_tombstones:
             gone = state.tombstones.drop_oldest()
@@ -383,14 +385,14 @@ class _Change:
         return Requeued(tuple(done), tuple(unknown), blocks)
 
     def _begin_anew(self, name: str) -> int:
-        """Forget the failures of a queued job that failed or waits, and has no holder; return its sources, or 0."""
+        """Reset a queued job without a holder that has failed or backs off; return the number of its sources, or 0."""
         jobs = self.state.jobs
         job = jobs.get(name)
         if job is None or not (job.failures or job.not_before):
             return 0
         if job.status is JobStatus.IN_PROGRESS and not self._now > job.lease_expires_at:
             return 0
-        # Under a token of its own: a worker that comes back late learns that the job is not its any more.
+        # With a new token, which tells a late worker that it has lost the job.
         jobs.change(job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=0,
                     releases=0, not_before=0.0)
         return len(job.plan.source_blocks)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which blocks there are: by id, tenant, shard and time. Retention removes whole partitions of time.
+"""`BlockIndex`: all blocks, by tenant, shard, id and time. Retention removes whole partitions of time.
 
-Changed by commands alone. See `docs/design/scheduler.md`.
+Only commands change it. See `docs/design/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compactlib.scheduler.tombstones import Tombstones
 from compactlib.scheduler.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
 
 PARTITION_SECONDS = 6 * 3600
-"""What retention removes at once: the blocks of a tenant and shard that begin in one partition."""
+"""The unit of retention: the blocks of a tenant and shard that begin in one partition."""
 
 
 @attrs.define
@@ -29,7 +29,7 @@ class _Group:
     """`min_time` and id of the blocks that have times."""
     timeless: dict[str, BlockMeta] = attrs.field(factory=dict)
     longest: float = attrs.field(default=0.0, eq=False)
-    """No block reaches further than this beyond its oldest data; removals leave it as it is."""
+    """An upper bound of the time from the oldest to the newest data of a block; removals do not lower it."""
 
 
 class BlockIndex:
@@ -38,19 +38,19 @@ class BlockIndex:
     def __init__(self) -> None:
         self._groups: SortedDict[tuple[str, int], _Group] = SortedDict()
         self._dropped_until: dict[tuple[str, int], float] = {}
-        self._shard_dropped_until: dict[int, float] = {}  # the same over all tenants of a shard
+        self._shard_dropped_until: dict[int, float] = {}  # the highest of all tenants of a shard
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def get(self, tenant: str, shard: int, block_id: str) -> BlockMeta | None:
-        """Return the block of this id, if there is one. O(1)."""
+        """Return the block of this id, or `None`. O(1)."""
         group = self._groups.get((tenant, shard))
         return None if group is None else group.by_id.get(block_id)
 
     def find(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
-        """Return the blocks of these ids, in the order given; those that are not there are left out. O(ids)."""
+        """Return the blocks of these ids in this order, without unknown ids. O(ids)."""
         group = self._groups.get((tenant, shard))
         known = {} if group is None else group.by_id
         return tuple([known[block_id] for block_id in block_ids if block_id in known])
@@ -73,19 +73,19 @@ class BlockIndex:
         return True
 
     def refuses(self, block: BlockMeta, tombstones: Tombstones) -> bool:
-        """Whether a host must not add the block: it waits for deletion, or retention has removed what is as old.
+        """Return whether a new block is refused: it has a tombstone, or begins in a time that retention has dropped.
 
-        Too old is what begins before the end of a span that was dropped, also once its tombstone is confirmed: the
-        deletion of the span may have met the object of a block that was on its way. A block of several tenants is too
-        old as soon as any tenant of its shard has lost that time: what a job makes of it would lie in a span that some
-        worker, long after its lease, may still be deleting.
+        A block is too old if it begins before the end of a dropped span, also after the confirmation of its tombstone:
+        the deletion of the span may have deleted the object of a block that was not added yet. A block of several
+        tenants is too old if any tenant of its shard has lost that time: a job's outputs would be in a span that a
+        worker may still delete, long after its lease.
         """
         until = (self._shard_dropped_until.get(block.shard, -math.inf) if block.tenant == ANONYMOUS_TENANT
                  else self._dropped_until.get((block.tenant, block.shard), -math.inf))
         return (block.min_time is not None and block.min_time < until) or tombstones.covers(block)
 
     def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> int:
-        """Remove the blocks that are there; return how many. O(log n) a block."""
+        """Remove the known ones of these blocks; return their number. O(log n) a block."""
         group = self._groups.get((tenant, shard))
         if group is None:
             return 0
@@ -106,14 +106,14 @@ class BlockIndex:
                end: float = math.inf) -> Iterator[BlockMeta]:
         """Yield the blocks that may have data between `start` and `end` (both inclusive, seconds), oldest first.
 
-        Ordered by `min_time`, then tenant, shard and id; blocks without times come last, and in every span. The index
-        must not change meanwhile.
+        Ordered by `min_time`, then tenant, shard and id; blocks without times are in every span, and come last. The
+        index must not change during the iteration.
 
         Args:
-            tenant: of this tenant only.
-            shard: of this shard only.
-            start: leave out blocks that end before.
-            end: leave out blocks that begin after.
+            tenant: only of this tenant.
+            shard: only of this shard.
+            start: only blocks that end at this time or later.
+            end: only blocks that begin at this time or earlier.
         """
         groups = [(key, group) for key, group in self._groups.items()
                   if tenant in (None, key[0]) and shard in (None, key[1])]
@@ -129,18 +129,17 @@ class BlockIndex:
             yield from sorted(group.timeless.values(), key=lambda block: block.id)
 
     def expired(self, before: float, limit: int, *, name_suffix: str) -> tuple[ShardTombstone, ...]:
-        """Return the partitions that retention removes: those that end before `before`, like all their data.
+        """Return the partitions that retention removes: those that end before `before`, with all their data.
 
-        Removed whole, by `drop`, and their objects by the tombstone: whatever lies in the tenant and shard and begins
-        in the span. A partition stays as long as the shard has a block of several tenants that begins before its end,
-        from which a job may yet make blocks that lie in it; those blocks expire themselves, or are compacted. Blocks
-        without times are never removed; as long as one of several tenants has none, no tenant of its shard loses a
-        partition.
+        `drop` removes a partition from the index, and its tombstone deletes the objects: all blocks of the tenant and
+        shard that begin in the span. A partition stays while the shard has a block of several tenants that begins
+        before its end, from which a job may make blocks in the partition; such blocks expire or are compacted. Blocks
+        without times are never removed; a block of several tenants without times keeps all partitions of its shard.
 
         Args:
             before: data newer than this stays, seconds.
-            limit: how many partitions at most, oldest first within each tenant and shard.
-            name_suffix: makes the names unique for all time, for example by the command's index.
+            limit: the most partitions, oldest first within each tenant and shard.
+            name_suffix: makes the names unique for ever, for example by the command's index.
         """
         found: list[ShardTombstone] = []
         for (tenant, shard), group in self._groups.items():
@@ -148,7 +147,7 @@ class BlockIndex:
             entries = group.times.irange()
             entry = next(entries, None)
             while entry is not None and len(found) < limit:
-                # Whole numbers, other than a division that is rounded: a block must lie in the span of its partition.
+                # With whole numbers, since a rounded quotient could put a block outside of the span of its partition.
                 start = int(entry[0] // PARTITION_SECONDS) * PARTITION_SECONDS
                 if not start + PARTITION_SECONDS <= ends_by:
                     break
@@ -164,16 +163,16 @@ class BlockIndex:
         return tuple(found)
 
     def _anonymous_from(self, shard: int) -> float:
-        """The beginning of the shard's oldest block of several tenants; one without times may begin at any."""
+        """Return the begin of the shard's oldest block of several tenants; -inf if one has no times."""
         group = self._groups.get((ANONYMOUS_TENANT, shard))
         if group is None:
             return math.inf
         return -math.inf if group.timeless else group.times[0][0]
 
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
-        """Remove every block of the tenant and shard that begins in the span; return them. O(log n) a block.
+        """Remove and return all blocks of the tenant and shard that begin in the span. O(log n) a block.
 
-        From now on, blocks that begin before the end of the span are refused.
+        Later blocks that begin before the end of the span are refused.
         """
         end = span.timestamp + span.duration
         self.note_dropped(span.tenant, span.shard, end)
@@ -184,12 +183,12 @@ class BlockIndex:
         return gone
 
     def note_dropped(self, tenant: str, shard: int, until: float) -> None:
-        """Blocks of the tenant and shard that begin before `until` are refused from now on."""
+        """Refuse later blocks of the tenant and shard that begin before `until`."""
         self._dropped_until[tenant, shard] = max(until, self._dropped_until.get((tenant, shard), -math.inf))
         self._shard_dropped_until[shard] = max(until, self._shard_dropped_until.get(shard, -math.inf))
 
     def dropped(self) -> tuple[tuple[str, int, float], ...]:
-        """Return the arguments that `note_dropped` restores this index with."""
+        """Return the arguments of `note_dropped` that restore this index."""
         return tuple((*key, until) for key, until in sorted(self._dropped_until.items()))
 
     def __repr__(self) -> str:

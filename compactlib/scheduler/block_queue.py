@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that wait for compaction: staged per tenant, shard and level, and flushed in batches.
+"""`BlockQueue`: blocks to compact, staged by tenant, shard and level, and flushed in batches.
 
 A block is staged under its key. The staged batch is flushed when it is full (`max_blocks`), large (`max_job_bytes`) or
-old (`max_age_seconds`); each command that adds blocks and each poll flushes the old ones. Only flushed blocks are
-planned. Blocks leave by `remove` alone, so that planning changes nothing.
+old (`max_age_seconds`); each command that adds blocks and each poll flushes old batches. Only flushed blocks are
+planned. Only `remove` takes blocks out, so that planning changes nothing.
 
-So that planning does not read what cannot become a job yet, keys with flushed blocks are kept in two orders: *ripe*
-ones (enough blocks or bytes for a job, or times too far apart for one job) by the arrival of their oldest batch, and
-all others by its age.
+Planning reads only keys that can become a job: keys with flushed blocks are in two orders, *ripe* keys (enough blocks
+or bytes for a job, or times too far apart for one job) by the arrival of their oldest batch, and others by its age.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+`docs/design/scheduler.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from compactlib.scheduler.values import BlockMeta
 Key: TypeAlias = tuple[str, int, int]
 """Tenant, shard, level."""
 Batch: TypeAlias = tuple[int, float]
-"""A flushed batch: its place in the order of arrival, and the time of the command that brought its first block."""
+"""A flushed batch: its position in the order of arrival, and the time of the command of its first block."""
 
 
 @attrs.define
 class Group:
-    """Everything queued under one key."""
+    """The blocks of a key."""
 
     key: Key
     staged: OrderedDict[str, BlockMeta] = attrs.field(factory=OrderedDict)
     staged_at: float = attrs.field(default=0.0, eq=False)
-    """Time of the command that brought the first staged block, seconds."""
+    """Time of the command of the first staged block, seconds."""
     staged_bytes: int = 0
     flushed: OrderedDict[str, tuple[BlockMeta, Batch]] = attrs.field(factory=OrderedDict)
-    """In the order of arrival; blocks of one batch follow each other."""
+    """In the order of arrival, batch by batch."""
     flushed_bytes: int = 0
     stands_at: tuple[SortedDict[Any, Group], Any] | None = attrs.field(default=None, eq=False)
-    """The order in which planning finds it, and its key there."""
+    """The order for planning that has it, and its key there."""
 
     @property
     def oldest(self) -> Batch:
@@ -54,7 +53,7 @@ class Group:
 
 @attrs.define
 class QueueLevel:
-    """All groups of one level, and their orders."""
+    """All groups of a level, and their orders."""
 
     config: LevelConfig
     groups: dict[Key, Group] = attrs.field(factory=dict)
@@ -64,11 +63,11 @@ class QueueLevel:
     blocks: int = 0
 
     def overdue(self, now: float) -> list[Group]:
-        """Return the groups whose oldest flushed batch is too old to wait any longer."""
+        """Return the groups with an oldest flushed batch older than `max_age_seconds`."""
         return self._older(self.waiting, now)
 
     def old(self, now: float) -> list[Group]:
-        """Return the groups whose staged batch is too old to be filled any longer."""
+        """Return the groups with a staged batch older than `max_age_seconds`."""
         return self._older(self.staged, now)
 
     def _older(self, order: SortedDict[Any, Group], now: float) -> list[Group]:
@@ -88,14 +87,15 @@ class BlockQueue:
         self._next_batch = 1
 
     def __len__(self) -> int:
-        """Blocks, staged ones included. O(levels)."""
+        # All blocks, staged ones included. O(levels).
         return sum(level.blocks for level in self.levels)
 
     # ------------------------------------------------------------------------------------------------- changes
 
     def push(self, block: BlockMeta, now: float) -> bool:
-        """Queue a block, and flush its batch if it is full or old; `False` if its level is not compacted, or it is
-        queued already. O(log groups)."""
+        """Queue a block, and flush its batch if it is full or old; return `False` if its level is not compacted, or it
+        is queued already. O(log groups).
+        """
         level = self._level(block.level)
         if level is None:
             return False
@@ -117,7 +117,7 @@ class BlockQueue:
         return True
 
     def tick(self, now: float) -> int:
-        """Flush every staged batch that is too old; return how many. O(those + levels)."""
+        """Flush the old staged batches; return their number. O(old batches + levels)."""
         flushed = 0
         for level in self.levels:
             for group in level.old(now):
@@ -126,11 +126,11 @@ class BlockQueue:
         return flushed
 
     def has_old(self, now: float) -> bool:
-        """Whether `tick` would flush anything. O(what it would flush + levels)."""
+        """Return whether there are old staged batches. O(old batches + levels)."""
         return any(level.old(now) for level in self.levels)
 
     def remove(self, key: Key, block_ids: Iterable[str]) -> None:
-        """Take blocks out, those that are there; a key without blocks is forgotten. O(blocks + log groups)."""
+        """Remove the known ones of these blocks, and a key without blocks. O(blocks + log groups)."""
         level = self._level(key[2])
         group = None if level is None else level.groups.get(key)
         if level is None or group is None:
@@ -159,7 +159,7 @@ class BlockQueue:
 
     @staticmethod
     def _order(level: QueueLevel, group: Group) -> None:
-        """Put the group where planning finds it; after each change of its flushed blocks."""
+        """Update the place of the group in the orders, after a change of its flushed blocks."""
         if group.stands_at is not None:
             order, at = group.stands_at
             del order[at]
@@ -179,11 +179,11 @@ class BlockQueue:
         return self.levels[number] if 0 <= number < len(self.levels) else None
 
     def has_flushed(self) -> bool:
-        """Whether a plan might find anything at all. O(levels)."""
+        """Return whether there are flushed blocks. O(levels)."""
         return any(level.ripe or level.waiting for level in self.levels)
 
     def holds(self, key: Key, block_id: str) -> bool:
-        """Whether the block is queued under this key, staged or flushed."""
+        """Return whether the block is queued under this key, staged or flushed."""
         level = self._level(key[2])
         group = None if level is None else level.groups.get(key)
         return group is not None and (block_id in group.staged or block_id in group.flushed)
@@ -191,7 +191,7 @@ class BlockQueue:
     # ---------------------------------------------------------------------------------------------- stored form
 
     def dump(self) -> StoredQueue:
-        """Return the whole state as a value, blocks by their ids. O(blocks)."""
+        """Return the state as a value, with the ids of the blocks. O(blocks)."""
         groups = []
         for level in self.levels:
             for group in level.groups.values():
@@ -204,14 +204,14 @@ class BlockQueue:
         return StoredQueue(self._next_batch, tuple(groups))
 
     def load(self, stored: StoredQueue, find: Callable[[str, int, str], BlockMeta | None]) -> None:
-        """Become what `dump` returned, but for levels that are configured no more; flush what is full now.
+        """Restore the state of `dump`, except for levels that are no longer configured; flush full batches.
 
         Args:
-            stored: of a queue.
+            stored: from `dump`.
             find: returns the block of a tenant, a shard and an id.
 
         Raises:
-            ValueError: there is no such block.
+            ValueError: `find` does not know a block.
         """
         self._next_batch = stored.next_batch
         for each in stored.groups:
@@ -243,7 +243,7 @@ class BlockQueue:
 
 @attrs.frozen
 class StoredGroup:
-    """A group as it is stored: ids of staged blocks, and of each batch its place, its time and the ids."""
+    """The stored form of a group: ids of staged blocks, and position, time and ids of each batch."""
 
     key: Key
     staged_at: float
@@ -253,7 +253,7 @@ class StoredGroup:
 
 @attrs.frozen
 class StoredQueue:
-    """A block queue as it is stored."""
+    """The stored form of a block queue."""
 
     next_batch: int
     groups: tuple[StoredGroup, ...] = ()
@@ -272,7 +272,7 @@ def _is_full(limits: LevelConfig, group: Group) -> bool:
 
 
 def _is_ripe(limits: LevelConfig, group: Group) -> bool:
-    """Whether a plan would make a job of the group's oldest flushed blocks, whatever the time. O(max_blocks)."""
+    """Return whether the group's oldest flushed blocks make a job at any time. O(max_blocks)."""
     if len(group.flushed) >= limits.max_blocks:
         return True
     if limits.max_job_bytes is not None and group.flushed_bytes >= limits.max_job_bytes:

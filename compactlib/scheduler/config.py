@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a scheduler: part of its replicated state, changed by a command alone."""
+"""The settings of a scheduler: part of its replicated state, which only commands change."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def _seconds(default: float, *, above_zero: bool = False) -> Any:
 
 @attrs.frozen(kw_only=True)
 class LevelConfig:
-    """When the blocks of one level become a job.
+    """The limits of the jobs of a level.
 
     Raises:
         BadConfig: a value is out of its range.
     """
 
     max_blocks: int = attrs.field(validator=_whole(1))
-    """So many blocks are a full batch, and the most that a job has."""
+    """The number of blocks of a full batch, and the most blocks of a job."""
     max_age_seconds: float = _seconds(0.0)
-    """A batch older than this is flushed and planned though it is not full; 0: never."""
+    """The age from which on a batch is flushed and planned before it is full; 0: never."""
     max_job_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(1)))
-    """A job takes no block that would bring it above this, except its first; `None`: no limit."""
+    """The most bytes of a job, except of a single block; `None`: no limit."""
     max_range_seconds: float = _seconds(0.0)
-    """The most by which the times of a job's blocks may differ; 0: no limit."""
+    """The largest difference of the times of a job's blocks; 0: no limit."""
 
 
 DEFAULT_LEVELS = (
@@ -70,36 +70,36 @@ def _are_levels(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class SchedulerConfig:
-    """How jobs are made, leased and cleaned up after. Which one goes first is an `AssignmentPolicy`'s to say.
+    """The settings of jobs, leases and tombstones. An `AssignmentPolicy` orders the jobs.
 
     Raises:
         BadConfig: a value is out of its range.
     """
 
     levels: tuple[LevelConfig, ...] = attrs.field(default=DEFAULT_LEVELS, validator=_are_levels)
-    """One for each level that is compacted; blocks above are left alone."""
+    """One for each compacted level; blocks of higher levels are not compacted."""
     max_failures: int = attrs.field(default=3, validator=_whole(0))
-    """A job that failed so often is excluded; 0: it is tried for ever."""
+    """The number of failures after which a job is excluded; 0: it is retried for ever."""
     max_releases: int = attrs.field(default=10, validator=_whole(0))
-    """A job that was given back so often without a failure has failed; 0: as often as workers like."""
+    """The number of releases in a row that count as a failure; 0: no limit."""
     lease_seconds: float = _seconds(15.0, above_zero=True)
-    """How long a worker may stay silent."""
+    """The duration of a lease, seconds."""
     max_queue_size: int = attrs.field(default=10_000, validator=_whole(0))
-    """Jobs queued at most; 0: no limit."""
+    """The most queued jobs; 0: no limit."""
     max_quarantine_size: int = attrs.field(default=10_000, validator=_whole(1, _MOST))
-    """Evicted jobs remembered at most; the oldest are forgotten, with an event."""
+    """The most jobs in quarantine; the oldest are removed, with an event."""
     max_jobs_per_poll: int = attrs.field(default=1_000, validator=_whole(1, _MOST))
-    """The most jobs that one poll assigns, and that it makes."""
+    """The most jobs that a poll assigns, and the most that it creates."""
     backoff_seconds: float = _seconds(5.0)
-    """How long a job waits that a worker reported as failed, or gave back for the second time; doubled each time."""
+    """The back-off of a job after a failure or a second release; doubles each time."""
     max_backoff_seconds: float = _seconds(300.0)
-    """The most that it waits."""
+    """The longest back-off."""
     cleanup_batch_size: int = attrs.field(default=2, validator=_whole(0))
-    """Tombstones that a poll hands out for each job that its worker has room for."""
+    """Tombstones in the answer to a poll, for each free slot of the worker."""
     cleanup_delay_seconds: float = _seconds(900.0)
-    """How old a tombstone must be before its objects are deleted."""
+    """The age of a tombstone at which its objects are deleted."""
     max_tombstones: int = attrs.field(default=100_000, validator=_whole(1, _MOST))
-    """Tombstones kept at most; the oldest are forgotten, with an event, and a sweep has to find their objects. Where no
-    worker has a cleanup, all of them end so."""
+    """The most tombstones; the oldest are removed, with an event, and a sweep has to find their objects. Without a
+    worker with a cleanup, that happens to all."""
     cleanup_lease_seconds: float = _seconds(900.0)
-    """After this long without a confirmation, a tombstone is handed out again."""
+    """The time without a confirmation after which a tombstone is sent again."""

@@ -11,11 +11,11 @@ class BadConfig(InvalidInput):
 
 
 class PollAgain(Stale):
-    """The group changed its leader while a poll was prepared, so nothing was changed. Poll again.
+    """The leader changed between the two phases of a poll, so nothing was changed. Poll again.
 
     Attributes:
-        prepared: the term in which it was prepared.
-        found: the term in which it was to be carried out.
+        prepared: the term of the first phase.
+        found: the term of the second phase.
     """
 
     def __init__(self, *, prepared: int, found: int) -> None:
@@ -26,15 +26,15 @@ class PollAgain(Stale):
 
 
 class TurnedAway(Rejected):
-    """The scheduler does not know who asks. Give the client the token that the application has."""
+    """The scheduler does not know the client's token. Give the client a token of the application."""
 
 
 class JobLost(Stale):
-    """Raised in a worker's job, by its own checks: the work has to end. Let it through; its outcome is thrown away.
+    """Raised by the checks in a worker's job: the run has to end, and its outcome is dropped. Do not catch it.
 
     Attributes:
-        name: the job.
-        reason: why: it went to another worker, or the worker shuts down.
+        name: of the job.
+        reason: the job went to another worker, or the worker stops.
     """
 
     def __init__(self, *, name: str, reason: str) -> None:
@@ -44,4 +44,4 @@ class JobLost(Stale):
 
 
 class ReleaseJob(CompactlibError):
-    """Raise it in a worker's job to give the job back: another worker should do it, and it counts as no failure."""
+    """Raise it in a worker's job to release the job to another worker, without a failure."""

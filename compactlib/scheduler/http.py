@@ -7,8 +7,8 @@
 | `POST /v1/add_blocks` | `AddBlocks` | `BlocksAdded` |
 | `GET /v1/status` | | `Scheduler.status()` |
 
-All bodies are JSON as `compactlib.codec` writes it. A request that is not carried out gets an object: `error` is the
-class, `message` says what to do, `changed` is `"no"` or `"unknown"`, `leader` is where to ask instead, if it is known.
+All bodies are JSON by `compactlib.codec`. The answer to a failed request is an object: `error` is the class, `message`
+has advice, `changed` is `"no"` or `"unknown"`, and `leader` is the address of the leader, if it is known.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _MIN_TOKEN_CHARS = 16
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _LONGEST_IDLE_SECONDS = 5.0
-"""A proxy may have forgotten a connection that was idle for longer, without a word to either side."""
+"""A proxy may drop a connection that is idle for longer, without a notice to either side."""
 
 
 # ------------------------------------------------------------------------------------------------------- application
 
 
 class Served(Protocol):
-    """What is served: a `Scheduler`."""
+    """The methods of `Scheduler` that are served."""
 
     def poll(self, request: PollRequest) -> PollResponse:
         """See `Scheduler.poll`."""
@@ -66,7 +66,7 @@ class Served(Protocol):
 
 
 class _Refused(Exception):
-    """The request is not carried out, or what became of it is not known."""
+    """The request was not carried out, or its outcome is unknown."""
 
     def __init__(self, status: int, message: str, *, error: str = "InvalidInput", changed: str = "no",
                  leader: str = "") -> None:
@@ -78,18 +78,18 @@ class _Refused(Exception):
 
 
 class SchedulerApplication:
-    """A scheduler as an ASGI application. Each request is carried out in a thread of the event loop's executor.
+    """A scheduler as an ASGI application. Each request runs in a thread of the event loop's executor.
 
-    A bearer token says who asks. Without tokens, a request is answered if it comes from this machine, and is meant for
-    it by its `Host`: a page in a browser reaches this machine too, under a name of its own. Limits of time, TLS and
-    connections are the server's.
+    A bearer token identifies the client. Without tokens, only requests from this machine with a `Host` of this machine
+    are accepted, since a page in a browser can send requests to this machine under another name. Timeouts, TLS and
+    limits of connections are the server's.
 
     Args:
-        scheduler: what is served; stays open.
-        tokens: who may ask, by name, each with a secret of at least 16 characters.
-        nodes: of a group, where each serves HTTP: its address in the log, as `NotLeader` has it, to its URL.
-        insecure: every request is answered; for a server that lets nobody else in, by certificates of clients say.
-        max_body_bytes: of a request.
+        scheduler: the scheduler; stays open.
+        tokens: the clients by name, each with a secret of at least 16 characters.
+        nodes: of a group: from a node's address in the log, as in `NotLeader`, to its URL.
+        insecure: accept every request; for a server that authenticates clients, for example by certificates.
+        max_body_bytes: the largest body of a request.
 
     Raises:
         InvalidInput: a token is too short.
@@ -109,7 +109,7 @@ class SchedulerApplication:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
+        """Answer an ASGI request."""
         if scope["type"] == "lifespan":
             for kind in ("startup", "shutdown"):
                 await receive()
@@ -134,7 +134,7 @@ class SchedulerApplication:
             return await self._carried_out(lambda: json.dumps(self._scheduler.status()).encode())
         if request not in (("POST", "/v1/poll"), ("POST", "/v1/add_blocks")):
             raise _Refused(404, "ask for POST /v1/poll, POST /v1/add_blocks or GET /v1/status")
-        # Also keeps a page in a browser from asking without this server's leave.
+        # A browser sends this type to another origin only with the server's permission.
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise _Refused(415, "send application/json")
         body = await self._body(receive)
@@ -168,7 +168,7 @@ class SchedulerApplication:
         except Rejected as error:
             raise _Refused(503, str(error), error=type(error).__name__) from error
         except CompactlibError as error:
-            # What a store or a log says may name its files, which are nobody's business.
+            # Without the text of the error, which may have names of files.
             raise _Refused(504, "it may have been carried out or not; ask again", error=type(error).__name__,
                            changed="unknown") from error
 
@@ -207,23 +207,23 @@ def _is_loopback(host: str) -> bool:
 
 
 class SchedulerClient(Closing):
-    """A `Transport` to a scheduler over HTTP. Any thread may call any method.
+    """A `Transport` to a scheduler over HTTP. Threads may share it.
 
-    It asks the address that answered last, goes where a node says that its leader is, if it knows that address, and
-    tries the others in turn, until `timeout_seconds` have passed. A poll that may have been carried out is not
-    repeated: the worker says what is still true with its next one. Blocks are added again until there is an answer,
-    which says of those that were added without one that they are `duplicate`.
+    It calls the address that answered last, follows a node's answer to the leader if the address is known, and tries
+    the other addresses in turn, until `timeout_seconds` have passed. A poll that may have been carried out is not
+    repeated, since the next poll of the worker has its reports. `add_blocks` is repeated until there is an answer;
+    blocks of an earlier try are `duplicate` in it.
 
     Args:
-        addresses: of all nodes, as `https://host:port`; `http://` for loopback alone.
-        token: a bearer token, that says who asks.
-        tls: for `https`; default: the authorities that the system trusts.
-        insecure: `http` to other addresses too: whoever reads along has the token.
-        timeout_seconds: for a call, all its tries together.
-        clock: for the time of a call, and the pauses between two rounds of tries.
+        addresses: of all nodes, as `https://host:port`; `http://` only for loopback.
+        token: the bearer token of this client.
+        tls: for `https`; default the system's certificate authorities.
+        insecure: also `http` to other machines, which shows the token to the network.
+        timeout_seconds: of a call with all its tries.
+        clock: for the time of a call, and the waits between rounds of tries.
 
     Raises:
-        InvalidInput: there is no address, or it is none, or would send what is said to strangers.
+        InvalidInput: there is no address, an address is invalid, or it is `http` to another machine.
     """
 
     def __init__(self, addresses: Sequence[str], *, token: str | None = None, tls: ssl.SSLContext | None = None,
@@ -245,7 +245,7 @@ class SchedulerClient(Closing):
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
-        self._kept = threading.local()  # by address: a connection of this thread, and when it was used
+        self._kept = threading.local()  # by address: this thread's connection and the time of its last use
         self._open: set[http.client.HTTPConnection] = set()
         self._is_closed = False
 
@@ -253,9 +253,9 @@ class SchedulerClient(Closing):
         """See `Transport.poll`.
 
         Raises:
-            InvalidInput: the scheduler does not take the request.
-            TurnedAway: it does not know who asks.
-            Busy: no node would carry it out in time; nothing was changed.
+            InvalidInput: the scheduler refused the request.
+            TurnedAway: the scheduler does not know the token.
+            Busy: no node carried it out in time; nothing was changed.
             NoAnswer: it may have been carried out. Poll again.
             Closed: the client was closed.
         """
@@ -272,7 +272,7 @@ class SchedulerClient(Closing):
         return found
 
     def close(self) -> None:
-        """Take no more calls, and close the connections; closing again does nothing."""
+        """Close the connections, and refuse later calls; closing again does nothing."""
         self._is_closed = True
         for connection in list(self._open):
             self._drop(connection)
@@ -292,7 +292,7 @@ class SchedulerClient(Closing):
                 raise Closed("the scheduler's client was closed; make another one")
             address = self.addresses[at]
             try:
-                # A node that cannot be reached takes its share of the time, and no more.
+                # A node that cannot be reached takes only its share of the time.
                 connection = self._connected(address, left / (len(self.addresses) - tries % len(self.addresses)))
             except OSError as error:
                 status, answer = 503, json.dumps({"changed": "no", "message": repr(error)}).encode()

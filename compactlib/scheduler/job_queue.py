@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All queued jobs, in the order in which they are to be assigned.
+"""`JobQueue`: all queued jobs, in the order of assignment.
 
 The order is: level, unassigned before expired, fewer failures, earlier time, age. It is kept as sorted lists:
 
@@ -9,12 +9,12 @@ The order is: level, unassigned before expired, fewer failures, earlier time, ag
 | `delayed` | unassigned, with a back-off | its end |
 | `leased` | in progress | end of the lease |
 
-A job whose back-off or lease is over stays where it is until it is assigned: whether a time is over depends on the
-command that asks. Such jobs are the first of `delayed` and `leased`, and usually few; they are ranked when they are
-asked for. (One list with in-progress jobs by failures would hide a job whose lease is over behind a live lease with
-fewer failures.) Jobs that failed too often stand in none of these, but in `failed`, the worst first.
+After the end of its back-off or lease a job stays in its list until it is assigned, since the end depends on the time
+of the command. Such jobs are the first of `delayed` and `leased`, and usually few; they are ranked when they are read.
+(In one list by failures, a job with an ended lease could be behind a live lease with fewer failures.) Jobs that failed
+too often are only in `failed`, with the most failures first.
 
-Built for tens of thousands of jobs, the usual limit; every change costs O(log n).
+Made for tens of thousands of jobs, the usual limit; every change costs O(log n).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from sortedcontainers import SortedDict, SortedList
 from compactlib.scheduler.values import BlockMeta, JobPhase, JobPlan, JobStatus
 
 Entry: TypeAlias = tuple[float, int, str]
-"""A job in an order: by a number or a time, then by age; its name."""
+"""An entry of an order: a number or a time, the age, and the job's name."""
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 
 
 @attrs.define(kw_only=True, weakref_slot=False)
 class Job:
-    """One queued job; stored as it is. Only `JobQueue.change` changes it.
+    """A queued job, also in the stored state. Only `JobQueue.change` changes it.
 
     Attributes:
-        plan: what it is to do; never changes.
+        plan: of the job; never changes.
         status: `UNSPECIFIED` or `IN_PROGRESS`.
-        token: the fencing token: index of the command that created, assigned or took back the job; only grows.
+        token: the fencing token: index of the command that created, assigned or took back the job; ascends.
         lease_expires_at: end of the lease, seconds; 0 if unassigned.
-        added_at: when the job was created, seconds.
-        failures: how often it was lost or failed.
-        sequence: its place in the order of creation.
-        not_before: it is not assigned before this time (back-off), seconds.
-        last_failure: what the last worker said that gave it up, if it said something.
-        releases: how often it was given back since it last failed.
-        orphans: blocks that workers wrote who lost the job; they have no owner if the holder does not write them too.
+        added_at: time of its creation, seconds.
+        failures: the number of its failures and lost leases.
+        sequence: its position in the order of creation.
+        not_before: end of its back-off, seconds.
+        last_failure: the reason of the last worker that failed or released it, if any.
+        releases: the number of releases since the last failure.
+        orphans: blocks of late workers; without an owner, unless the holder writes them too.
     """
 
     plan: JobPlan
@@ -73,7 +73,7 @@ class Job:
 
 @attrs.define
 class JobLevel:
-    """The jobs of one level that may be assigned now or later, but for those that failed too often."""
+    """The jobs of a level, without those that failed too often."""
 
     ready: SortedList[Entry] = attrs.field(factory=SortedList)
     tenants: dict[str, SortedList[Entry]] = attrs.field(factory=dict)
@@ -82,14 +82,14 @@ class JobLevel:
 
 
 class JobQueue:
-    """Every job that was created and is neither completed nor evicted.
+    """All jobs that are neither completed nor evicted.
 
     Args:
-        max_failures: a job that failed so often is assigned no more; 0: none is.
+        max_failures: the number of failures after which a job is excluded; 0: never.
 
     Attributes:
-        levels: those that have jobs which did not fail too often.
-        leased_by_tenant: leased jobs of each tenant, those whose lease is over included.
+        levels: with jobs that did not fail too often.
+        leased_by_tenant: the number of leased jobs of each tenant, also with ended leases.
         size_bytes: of the sources of all jobs.
     """
 
@@ -99,7 +99,7 @@ class JobQueue:
         self.size_bytes: int = 0
         self._max_failures = max_failures
         self._jobs: dict[str, Job] = {}
-        # Jobs that failed too often, the worst first; their last leases may still run.
+        # Jobs that failed too often, the most failures first; their last leases may not have ended.
         self._failed: SortedList[tuple[int, float, int, int, str]] = SortedList()
         # Of them, those with a lease that was not reported as lost, by its end.
         self._last_attempts: SortedList[Entry] = SortedList()
@@ -108,17 +108,17 @@ class JobQueue:
         return len(self._jobs)
 
     def __iter__(self) -> Iterator[Job]:
-        """All jobs, in no order that means anything."""
+        # All jobs, in an arbitrary order.
         return iter(self._jobs.values())
 
     def get(self, name: str) -> Job | None:
-        """Return the job of a name, if it is queued. O(1)."""
+        """Return the job of a name, or `None`. O(1)."""
         return self._jobs.get(name)
 
     # ------------------------------------------------------------------------------------------------- changes
 
     def add(self, job: Job) -> None:
-        """Queue a job; there must be none of its name."""
+        """Queue a job with a new name."""
         self._jobs[job.name] = job
         self.size_bytes += job.plan.size_bytes
         self._move(job, into=True)
@@ -137,7 +137,7 @@ class JobQueue:
         self.size_bytes -= job.plan.size_bytes
 
     def _move(self, job: Job, *, into: bool) -> None:
-        """Put the job into the orders in which it stands as it is now, or take it out of them."""
+        """Add the job to the orders of its present state, or remove it from them."""
         tenant, is_leased = job.plan.tenant, job.status is _IN_PROGRESS
         lease = job.lease_expires_at, job.sequence, job.name
         if is_leased:
@@ -172,20 +172,20 @@ class JobQueue:
     # --------------------------------------------------------------------------------------- what may be assigned
 
     def assignable(self, now: float, without: Collection[str]) -> Iterator[Job]:
-        """All jobs that may be assigned, in order, but for those of these names."""
+        """Yield the jobs that may be assigned, in order, without these names."""
         for level in self.levels.values():
             yield from self.unassigned(level, now, without)
             yield from self.expired(level, now, without)
 
     def unassigned(self, level: JobLevel, now: float, without: Collection[str],
                    entries: Iterable[Entry] | None = None) -> Iterator[Job]:
-        """Jobs without a holder and a back-off that runs, by failures and age.
+        """Yield the jobs without a holder and without a present back-off, by failures and age.
 
         Args:
-            level: of these jobs.
+            level: of the jobs.
             now: seconds.
-            without: names that are left out.
-            entries: some of `level.ready`, in their order, for all of them.
+            without: names to skip.
+            entries: a part of `level.ready` to use instead of all, in order.
         """
         due = sorted((self._jobs[name].failures, not_before, sequence, name)
                      for not_before, sequence, name in _until(level.delayed, now, inclusive=True))
@@ -197,13 +197,13 @@ class JobQueue:
                 yield self._jobs[name]
 
     def expired(self, level: JobLevel, now: float, without: Collection[str]) -> Iterator[Job]:
-        """Jobs whose lease is over, by failures and its end."""
+        """Yield the jobs with an ended lease, by failures and its end."""
         over = sorted((self._jobs[name].failures, end, sequence, name)
                       for end, sequence, name in _until(level.leased, now, inclusive=False))
         return (self._jobs[name] for *_, name in over if name not in without)
 
     def may_be_assigned(self, job: Job, now: float) -> bool:
-        """Whether the job has no holder, and waits for nothing. O(1)."""
+        """Return whether the job has no holder and no back-off. O(1)."""
         if self.has_failed(job):
             return False
         return now > job.lease_expires_at if job.status is _IN_PROGRESS else now >= job.not_before
@@ -211,24 +211,24 @@ class JobQueue:
     # --------------------------------------------------------------------------------------------------- the rest
 
     def has_failed(self, job: Job) -> bool:
-        """Whether the job failed so often that it is assigned no more."""
+        """Return whether the job failed too often to be assigned."""
         return 0 < self._max_failures <= job.failures
 
     def excluded(self, now: float) -> Iterator[Job]:
-        """Jobs that failed too often and that have no holder, the worst first: most failures, longest excluded."""
+        """Yield the jobs that failed too often and have no holder: most failures first, then longest excluded."""
         failed = (self._jobs[name] for *_, name in self._failed)
         return (job for job in failed if self.phase(job, now) is JobPhase.EXCLUDED)
 
     def lost_last_attempts(self, now: float) -> tuple[str, ...]:
-        """Names of the jobs whose last lease is over, and that `note_excluded` was not called for."""
+        """Return the names of excluded jobs with an ended last lease, before `note_excluded`."""
         return tuple(name for *_, name in _until(self._last_attempts, now, inclusive=False))
 
     def note_excluded(self, job: Job) -> None:
-        """The loss of a job's last attempt was reported; after a restart it is once more."""
+        """Mark the loss of a job's last attempt as reported; not stored, so reported again after a restart."""
         self._last_attempts.discard((job.lease_expires_at, job.sequence, job.name))
 
     def leases_beyond(self, end: float) -> list[Job]:
-        """Jobs whose lease ends after `end`, seconds. O(1) if there is none."""
+        """Return the jobs with a lease that ends after `end`, seconds. O(1) if there are none."""
         orders = self._last_attempts, *(level.leased for level in self.levels.values())
         return [self._jobs[name] for order in orders for *_, name in order.irange((end, inf, ""))]  # type: ignore[arg-type]
 
@@ -241,12 +241,12 @@ class JobQueue:
         return JobPhase.LEASE_EXPIRED if job.status is _IN_PROGRESS else JobPhase.UNASSIGNED
 
     def first_lease(self) -> float | None:
-        """When the first lease ends, or ended, seconds; those of last attempts do not count."""
+        """Return the first end of a lease, seconds, without leases of last attempts."""
         return min((level.leased[0][0] for level in self.levels.values() if level.leased), default=None)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many jobs are `leased`, `delayed` and `excluded`."""
+        """Return the numbers of `leased`, `delayed` and `excluded` jobs."""
         return {"leased": self.leased_by_tenant.total(),
                 "delayed": sum(len(level.delayed) for level in self.levels.values()), "excluded": len(self._failed)}
 
@@ -268,5 +268,5 @@ def _change(order: SortedList[Any], into: bool, entry: Any) -> None:
 
 
 def _until(entries: SortedList[Entry], now: float, *, inclusive: bool) -> Iterator[Entry]:
-    """The entries of times before `now`, or up to it."""
+    """Yield the entries with a time before `now`, or up to it."""
     return entries.irange(None, (now, inf if inclusive else -inf, ""))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SchedulerMachine`: a scheduler as a state machine: commands in, results out. It asks for no time and does no I/O.
+"""`SchedulerMachine`: a scheduler as a state machine, without a clock and without I/O.
 
-`Scheduler` drives one over a log. A simulation drives one by itself, with `poll` and `carry_out`.
+`Scheduler` runs it over a log. A simulation calls `poll` and `carry_out` directly.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from compactlib.scheduler.values import JobPhase, PollRequest, PollResponse, Qua
 
 
 class SchedulerMachine:
-    """The scheduler's state, and what a command makes of it. A `CommandMachine`; one thread at a time.
+    """The scheduler's state and its commands. A `CommandMachine`; for one thread at a time.
 
     Args:
-        config: of a scheduler that begins; the same on every replica.
-        policy: which job a poll gives out first; asked where polls are prepared, and may differ between replicas and
-            from one time to the next. Default `ByPriority`.
+        config: of a new scheduler; the same on every replica.
+        policy: orders the jobs of a poll. Only the leader calls it, so it may differ between replicas, and change.
+            Default `ByPriority`.
 
     Attributes:
         state: for reading.
         policy: as given.
-        events: what the last command made happen, name and fields.
+        events: of the last command, name and fields.
     """
 
     def __init__(self, config: SchedulerConfig | None = None, *, policy: AssignmentPolicy | None = None) -> None:
@@ -55,7 +55,7 @@ class SchedulerMachine:
     # --------------------------------------------------------------------------------------------------- changes
 
     def prepare(self, command: Command, request: PollRequest) -> tuple[PlanUpdate, PollResponse]:
-        """Return what a poll is to change, and its answer if that is nothing; changes nothing.
+        """Return the update of a poll, and the answer to a poll without changes; changes nothing.
 
         Raises:
             InvalidInput: the request or the policy's choice is out of range.
@@ -63,10 +63,10 @@ class SchedulerMachine:
         return prepare(self.state, command, request, self.policy)
 
     def carry_out(self, command: Command, operation: Operation) -> ApplyResult:
-        """Carry out an operation: the only way to change the state.
+        """Carry out an operation, which is the only way to change the state.
 
-        The result depends on state, command and operation alone. A command that was applied already changes nothing,
-        and neither does an update that was prepared in another term.
+        The result depends on state, command and operation alone. A command that was applied before changes nothing, nor
+        does an update of another term.
         """
         self.state, result, self.events = apply(self.state, command, operation)
         return result
@@ -78,10 +78,10 @@ class SchedulerMachine:
         return result
 
     def encode(self, operation: Operation) -> bytes:
-        """Return the operation as the bytes of a command. `apply` need not decode the last one that was encoded.
+        """Return the operation as the bytes of a command. `apply` does not decode the last encoded one.
 
         Raises:
-            InvalidInput: it holds what cannot be stored; a log that had it could not be read again.
+            InvalidInput: a value cannot be stored, so that the log could not be read again.
         """
         try:
             payload = OPERATIONS.encode(operation)
@@ -92,7 +92,7 @@ class SchedulerMachine:
         return payload
 
     def apply(self, command: Command, payload: bytes) -> tuple[ApplyResult, Sequence[Event]]:
-        """See `CommandMachine.apply`; returns the result, and what happened."""
+        """See `CommandMachine.apply`; returns the result and the events."""
         encoded, self._encoded = self._encoded, None
         operation = (encoded[1] if encoded is not None and encoded[0] is payload
                      else OPERATIONS.decode(payload, f"command {command.index}"))
@@ -101,14 +101,14 @@ class SchedulerMachine:
     # ----------------------------------------------------------------------------------------------- stored form
 
     def dump(self) -> bytes:
-        """Return the whole state and its settings. O(state)."""
+        """Return the state and its settings as bytes. O(state)."""
         return self.state.encode()
 
     def load(self, data: bytes) -> None:
-        """Become the state that gave these bytes, under its settings. O(state).
+        """Restore the state and the settings of `dump`. O(state).
 
         Raises:
-            CorruptData, Unsupported: they are not what `dump` gave, or another release did.
+            CorruptData, Unsupported: the bytes are damaged, or another release wrote them.
         """
         self.state = SchedulerState.decode(data, "a scheduler's snapshot")
 
@@ -120,11 +120,11 @@ class SchedulerMachine:
         return ((queue.phase(job, now), job) for job in queue.in_order())
 
     def quarantine(self) -> tuple[QuarantinedJob, ...]:
-        """Return the jobs that were given up, the oldest first; the operation `Requeue` tries them again."""
+        """Return the jobs in quarantine, the oldest first; the operation `Requeue` retries them."""
         return tuple(self.state.quarantine.values())
 
     def table(self, now: float) -> Table:
-        """Return the queued jobs by priority, for people."""
+        """Return the queued jobs by priority, as a table to print."""
         rows = [{"job": job.name, "level": job.plan.compaction_level, "phase": phase.value, "failures": job.failures,
                  "token": job.token, "age": now - job.added_at,
                  "lease ends in": job.lease_expires_at - now if job.lease_expires_at else None,
@@ -132,7 +132,7 @@ class SchedulerMachine:
         return Table.from_dicts(rows, title=f"{len(rows):,} jobs")
 
     def stats(self, now: float) -> list[dict[str, int]]:
-        """Return one row a level: blocks that wait, and jobs by phase. O(jobs)."""
+        """Return a row for each level: queued blocks, and jobs by phase. O(jobs)."""
         jobs, levels = self.state.jobs, self.state.blocks.levels
         found = Counter((job.plan.compaction_level, jobs.phase(job, now)) for job in jobs)
         numbers = sorted({*range(len(levels)), *(number for number, _ in found)})
@@ -140,10 +140,10 @@ class SchedulerMachine:
                  **{phase.value: found[number, phase] for phase in JobPhase}} for number in numbers]
 
     def audit(self) -> None:
-        """Check the whole state. O(everything).
+        """Check the invariants of the state. O(state).
 
         Raises:
-            AuditFailed: something is wrong; the message has the numbers.
+            AuditFailed: an invariant does not hold; the message has the numbers.
         """
         self.state.audit()
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the flushed blocks of the queue into jobs, small levels first; changes nothing.
+"""Plans jobs from the flushed blocks of the queue, low levels first; changes nothing.
 
 A job takes blocks of one tenant, shard and level in the order of arrival, until it is full, or the next block does not
-fit by its bytes or its time. What is left of a key becomes a job only once its oldest batch is too old to wait. Within
-a level, the key whose oldest batch arrived first comes first.
+fit by its bytes or its time. The rest of a key becomes a job when its oldest batch is old. Within a level, the key with
+the oldest batch is first.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+`docs/design/scheduler.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def job_name(tenant: str, shard: int, level: int, source_blocks: Sequence[str]) 
 
 
 def planned_jobs(queue: BlockQueue, now: float) -> Iterator[JobPlan]:
-    """Yield successive, disjoint jobs out of a queue that must not change meanwhile; the same ones each time.
+    """Yield disjoint jobs from a queue, which must not change during the iteration. Deterministic.
 
     O(blocks + log keys) for each job.
 
     Args:
-        queue: what is planned.
+        queue: of the blocks.
         now: the time of the command, seconds.
     """
     for number, level in enumerate(queue.levels):
@@ -49,7 +49,7 @@ def planned_jobs(queue: BlockQueue, now: float) -> Iterator[JobPlan]:
 def _cuts(level: QueueLevel, now: float) -> Iterator[tuple[Group, list[BlockMeta]]]:
     """Yield the blocks of each job of a level."""
     overdue = [(group.oldest[0], group) for group in level.overdue(now)]
-    # The keys that give a job, by their next batch: those that are overdue, and lazily those that are ripe.
+    # The keys with a job, by their next batch: overdue keys, and lazily ripe keys.
     heap = [(sequence, _Stream(group)) for sequence, group in overdue]
     heapify(heap)
     ripe = iter(level.ripe.items())
@@ -67,7 +67,7 @@ def _cuts(level: QueueLevel, now: float) -> Iterator[tuple[Group, list[BlockMeta
 
 
 class _Stream:
-    """The flushed blocks of a key, oldest first, one read ahead."""
+    """The flushed blocks of a key, oldest first, with one block read ahead."""
 
     def __init__(self, group: Group) -> None:
         self.group: Group = group
@@ -75,7 +75,7 @@ class _Stream:
         self.next: tuple[BlockMeta, Batch] | None = next(self._blocks, None)
 
     def cut(self, limits: LevelConfig, now: float) -> list[BlockMeta]:
-        """Take the blocks of the next job; none if they are too few to make one yet."""
+        """Take the blocks of the next job; none if there are too few for a job."""
         assert self.next is not None, "it has blocks"
         created_at = self.next[1][1]
         blocks: list[BlockMeta] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that come with the scheduler; `docs/scheduler.md` compares them."""
+"""The policies of the scheduler; `docs/scheduler.md` compares them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def _is_share(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
 
 def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[WaitingJob]], why: str,
                     higher_level_share: float = 0.0) -> JobChoice:
-    """Choose level by level, the lowest first, unless the levels above have fewer of the leased jobs than their share.
+    """Choose level by level, the lowest first, unless higher levels have fewer leased jobs than their share.
 
     Args:
-        view: what there is.
-        order: of a level's jobs.
-        why: by what rule, for the choice.
-        higher_level_share: which part of the leased jobs is to be of higher levels, if these have any, 0 .. 1.
+        view: of the queue.
+        order: returns the jobs of a level in order.
+        why: the rule, for the choice.
+        higher_level_share: the part of the leased jobs for higher levels, if these have jobs, 0 .. 1.
     """
     waiting = {level.level: deque(islice(order(level), view.capacity)) for level in view.levels}
     leased = Counter({level.level: level.leased for level in view.levels})
     chosen: list[str] = []
     while len(chosen) < view.capacity and (numbers := [number for number in sorted(waiting) if waiting[number]]):
         place = 0
-        # The highest level has no other to share with.
+        # There is no level above the highest.
         while higher_level_share and place < len(numbers) - 1:
             higher = sum(count for number, count in leased.items() if number > numbers[place])
             all_of_them = higher + sum(count for number, count in leased.items() if number == numbers[place])
@@ -54,14 +54,14 @@ def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[
 
 @attrs.frozen
 class ByPriority:
-    """An `AssignmentPolicy`: by level, then unassigned jobs by failures and age, then those whose lease is over.
+    """An `AssignmentPolicy`: by level, then unassigned jobs by failures and age, then jobs with an ended lease.
 
     Attributes:
-        higher_level_share: which part of the leased jobs is to be of levels above the lowest that has waiting ones, if
-            there are any, 0 .. 1.
+        higher_level_share: the part of the leased jobs for levels above the lowest with waiting jobs, if there are any,
+            0 .. 1.
 
     Raises:
-        InvalidInput: the share is none.
+        InvalidInput: the share is out of its range.
     """
 
     higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
@@ -76,14 +76,14 @@ class ByPriority:
 
 @attrs.frozen
 class SmallestFirst:
-    """An `AssignmentPolicy`: as `ByPriority`, but inside a level the unassigned job with the fewest bytes goes first.
+    """An `AssignmentPolicy`: as `ByPriority`, but within a level the unassigned job with the fewest bytes is first.
 
-    Where the blocks' sizes were not given, the one with the fewest blocks. A job that has waited for long goes before
-    all others of its level, also if it failed before, so that none waits for ever.
+    With unknown sizes, the job with the fewest blocks. An old job is before all others of its level, also after
+    failures, so that no job waits for ever.
 
     Attributes:
-        max_wait_seconds: a job that is older than this goes first whatever its size, > 0.
-        window: so many of the oldest jobs of each tenant and level are compared, >= 1; what a choice costs.
+        max_wait_seconds: the age from which on a job is first, > 0.
+        window: the number of oldest jobs of each tenant and level to compare, >= 1; the cost of a choice.
         higher_level_share: see `ByPriority`.
 
     Raises:
@@ -108,7 +108,7 @@ class SmallestFirst:
             again, overdue = list(level.again), {job.name for job in (*level.ready, *level.again)
                                                  if now - job.added_at > self.max_wait_seconds}
             yield from (job for job in again if job.name in overdue)
-            # Sorting is stable: of equal ones the oldest goes first, and so do those that have waited for long.
+            # Sorting is stable: the oldest of equal jobs, and the oldest of old jobs, is first.
             yield from sorted(level.ready, key=lambda job: (
                 (0, 0) if job.name in overdue else (1 + job.size_bytes, job.blocks)))
             yield from (job for job in again if job.name not in overdue)
@@ -122,17 +122,17 @@ def _pairs(weights: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tupl
 
 @attrs.frozen
 class FairTenants:
-    """An `AssignmentPolicy`: as `ByPriority`, but inside a level the tenant with the fewest leased jobs goes first.
+    """An `AssignmentPolicy`: as `ByPriority`, but within a level the tenant with the fewest leased jobs is first.
 
-    So a tenant with many jobs does not keep the others waiting: workers are shared out by the weights.
+    Workers are divided by the weights, so that a tenant with many jobs does not hold up the others.
 
     Attributes:
-        weights: how many leased jobs of a tenant count as one, >= 1; given as a mapping, kept as pairs by tenant.
-        default_weight: for tenants not named.
+        weights: the number of leased jobs of a tenant that count as one, >= 1; a mapping, stored as pairs by tenant.
+        default_weight: of other tenants.
         higher_level_share: see `ByPriority`.
 
     Raises:
-        InvalidInput: a weight is below 1, or the share is none.
+        InvalidInput: a weight is below 1, or the share is out of its range.
     """
 
     weights: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job a poll gives out first: a policy's choice, made by the leader alone.
+"""The contract of an assignment policy, which orders the jobs of a poll.
 
-A policy sees jobs that may be assigned now, and chooses; the leader records the choice in its update, and every replica
-carries out what was recorded. So policies may change at any time, and differ between leaders, and no state diverges.
-What a policy cannot see or change are the rules: which jobs may be assigned, what a lease is, who owns a job.
+A policy chooses among the jobs that may be assigned. The leader records the choice in its update, and every replica
+carries out the recorded choice. So policies may change at any time, and differ between leaders. A policy cannot change
+the rules: which jobs may be assigned, leases, and the holder of a job.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import attrs
 from compactlib.report import Printed
 
 WINDOW = 100
-"""How many jobs of each tenant and level a policy sees that has no `window` of its own."""
+"""The number of jobs of each tenant and level in the view of a policy without a `window`."""
 
 
 @attrs.frozen(kw_only=True)
 class WaitingJob:
-    """A job that may be assigned now, as a policy sees it.
+    """A job that may be assigned now.
 
     Attributes:
         name: unique.
-        tenant: whose blocks.
-        shard: where.
-        level: the sources' level.
-        blocks: how many sources it has.
-        size_bytes: the sources' bytes, as far as they were given when the blocks were added; 0 if they were not.
-        added_at: when it was created, seconds.
-        failures: how often it was lost or failed.
-        sequence: its place in the order of creation.
+        tenant: of the sources.
+        shard: of the sources.
+        level: of the sources.
+        blocks: the number of sources.
+        size_bytes: of the sources with known sizes.
+        added_at: time of its creation, seconds.
+        failures: the number of its failures and lost leases.
+        sequence: its position in the order of creation.
     """
 
     name: str
@@ -48,12 +48,12 @@ class WaitingJob:
 
 @attrs.frozen
 class TenantLine:
-    """The unassigned jobs of one tenant in one level.
+    """The unassigned jobs of a tenant in a level.
 
     Attributes:
-        tenant: whose.
-        leased: how many jobs of the tenant, of any level, workers have now.
-        jobs: the first `window` of them, by failures and age.
+        tenant: of the jobs.
+        leased: the number of leased jobs of the tenant in all levels.
+        jobs: the first `window` unassigned jobs, by failures and age.
     """
 
     tenant: str
@@ -63,13 +63,13 @@ class TenantLine:
 
 @attrs.frozen
 class LevelView:
-    """What may be assigned of one level.
+    """The jobs of a level that may be assigned.
 
     Attributes:
-        level: which.
-        leased: how many jobs of the level workers have now.
+        level: of the jobs.
+        leased: the number of leased jobs of the level.
         tenants: the unassigned jobs by tenant.
-        again: jobs whose lease is over, by failures and its end; as many as the policy's window.
+        again: the first `window` jobs with an ended lease, by failures and its end.
     """
 
     level: int
@@ -79,23 +79,23 @@ class LevelView:
 
     @property
     def ready(self) -> tuple[WaitingJob, ...]:
-        """The unassigned jobs of all tenants, by failures and age."""
+        """Return the unassigned jobs of all tenants, by failures and age."""
         return tuple(heapq.merge(*(line.jobs for line in self.tenants), key=lambda job: (job.failures, job.sequence)))
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class AssignmentView(Printed):
-    """What a poll may give out; what an `AssignmentPolicy` chooses from.
+    """The input of an `AssignmentPolicy`: the jobs that a poll may assign.
 
     Attributes:
-        capacity: jobs that this poll may assign, >= 1.
-        levels: those that have, or had, jobs, ascending.
-        queued: jobs in the queue, all included.
-        leased: of them, leased ones, also those whose lease is over.
-        delayed: of them, those with a back-off, also those whose back-off is over.
-        excluded: of them, those that failed too often.
-        lease_seconds: how long a lease lasts.
-        max_failures: how many failures are too often; 0: none are.
+        capacity: the most jobs that this poll may assign, >= 1.
+        levels: with present or past jobs, ascending.
+        queued: the number of all queued jobs.
+        leased: of them with a lease, also an ended one.
+        delayed: of them with a back-off, also an ended one.
+        excluded: of them with too many failures.
+        lease_seconds: the duration of a lease.
+        max_failures: the number of failures that exclude a job; 0: no limit.
     """
 
     capacity: int
@@ -108,7 +108,7 @@ class AssignmentView(Printed):
     max_failures: int = 0
 
     def why_nothing(self) -> str:
-        """Return why no job can be assigned, if none can: the gate, its value, and what to do."""
+        """Return the reason if no job can be assigned: the gate, its value, and advice."""
         if not self.queued:
             return ("no job is queued: blocks become one once a batch has max_blocks of its level, or is older than "
                     "its max_age_seconds at a poll; add blocks, or poll again")
@@ -118,7 +118,7 @@ class AssignmentView(Printed):
                 f"what failed, or raise the limit")
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a job that may be assigned."""
+        """Return a row for each job that may be assigned."""
         return [attrs.asdict(job) for level in self.levels for jobs in (level.ready, level.again) for job in jobs]
 
     def _summary(self) -> str:
@@ -127,11 +127,11 @@ class AssignmentView(Printed):
 
 @attrs.frozen(repr=False)
 class JobChoice(Printed):
-    """What a poll is to give out.
+    """The jobs that a poll assigns.
 
     Attributes:
-        jobs: names, in the order in which they are assigned; at most the view's capacity, each once.
-        why: by what rule; of an empty choice which gate is shut, its value, and what to do.
+        jobs: names, in the order of assignment; at most the view's capacity, each once.
+        why: the rule; of an empty choice the gate that is shut, its value, and advice.
     """
 
     jobs: tuple[str, ...]
@@ -143,7 +143,7 @@ class JobChoice(Printed):
         return not self.jobs
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a job."""
+        """Return a row for each job."""
         return [{"job": name, "why": self.why} for name in self.jobs]
 
     def _summary(self) -> str:
@@ -151,11 +151,11 @@ class JobChoice(Printed):
 
 
 class AssignmentPolicy(Protocol):
-    """A `contract.Policy` for polls: which of the jobs that may be assigned go first.
+    """A `contract.Policy` for polls: chooses among the jobs that may be assigned.
 
-    Asked by the leader when it prepares a poll that has room for a job, within the host's order of commands: be quick.
-    What it raises reaches the caller of the poll, and nothing was changed. One with an attribute `window` sees so many
-    jobs of each tenant and level; it is 100 without.
+    The leader calls it in the preparation of a poll with a free slot, while other commands wait: be quick. An exception
+    propagates to the caller of the poll, and nothing was changed. A policy may have an attribute `window`: the number
+    of jobs of each tenant and level in its view, by default 100.
     """
 
     @property
@@ -163,4 +163,4 @@ class AssignmentPolicy(Protocol):
         """A short name for updates and reports."""
 
     def choose(self, view: AssignmentView, now: float) -> JobChoice:
-        """Return what to give out at `now`, seconds. Pure: equal arguments give equal choices; never `None`."""
+        """Return the jobs to assign at `now`, seconds. Pure: equal arguments give equal choices; never `None`."""

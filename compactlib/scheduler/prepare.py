@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare, the first phase of a poll: from the state and a request to a `PlanUpdate`. Reads only.
+"""Prepare, the first phase of a poll: from the state and a request to a `PlanUpdate`; changes nothing.
 
-1. *Status updates* come first, so that a slot that the worker has lost can be given away in the same poll.
-2. *Assignments* come before new jobs, so that queued jobs are not starved. A policy chooses among them.
-3. *New jobs* are assigned from the next poll on. If the queue is full, excluded jobs make room for them.
-4. *Cleanup* goes to workers that have room.
+1. *Status updates* are first, so that a slot of a lost job can be used in the same poll.
+2. *Assignments* are before new jobs, so that queued jobs are not starved. A policy chooses among them.
+3. *New jobs* are assigned from the next poll on. If the queue is full, excluded jobs are evicted for them.
+4. *Tombstones* are sent to workers with free slots.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+`docs/design/scheduler.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from compactlib.scheduler.update import JobAsSeen, PlanUpdate
 from compactlib.scheduler.values import JobPlan, JobStatus, PollRequest, PollResponse, StatusAnswer, Verdict
 
 MAX_UPDATES = 10_000
-"""Status updates and confirmations that one request may have, each."""
+"""The most status updates, and the most confirmations, of a request."""
 _NO_ROOM = JobChoice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
 
 
 def prepare(state: SchedulerState, command: Command, request: PollRequest,
             policy: AssignmentPolicy | None = None) -> tuple[PlanUpdate, PollResponse]:
-    """Return what the poll is to change, and its answer if that is nothing; changes nothing itself.
+    """Return the update of a poll, and the answer to a poll without changes.
 
-    O(updates + log n for each assignment and new job), and what the policy costs.
+    O(updates + log n for each assignment and new job), and the cost of the policy.
 
     Args:
         state: of the scheduler.
-        command: whose poll it is.
-        request: what the worker says, and how much room it has.
-        policy: which of the jobs that may be assigned go first; default `ByPriority`.
+        command: of the poll.
+        request: from the worker.
+        policy: orders the jobs that may be assigned; default `ByPriority`.
 
     Raises:
-        InvalidInput: the policy chose what cannot be assigned, the capacity is negative, or the request has more than
-            `MAX_UPDATES` updates or confirmations.
+        InvalidInput: the policy chose a job that cannot be assigned, the capacity is negative, or the request has more
+            than `MAX_UPDATES` updates or confirmations.
     """
     _check(request)
     config, now, jobs = state.config, command.appended_at, state.jobs
 
-    # 1. What the worker says of its jobs.
-    touched: set[str] = set()  # what was reported or assigned; nothing else is done with it, in this poll
+    # 1. The worker's reports.
+    touched: set[str] = set()  # reported or assigned jobs, with which this poll does nothing else
     room = request.job_capacity
     completed, has_effect = 0, False
     answers: list[StatusAnswer] = []
@@ -72,7 +72,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
             touched.add(said.name)
             completed += said.status == JobStatus.SUCCESS and answer.verdict is not Verdict.BAD_RESULT
 
-    # 2. Jobs for the slots that it has, and for those that it has just lost.
+    # 2. Jobs for its free slots, and for the slots of lost jobs.
     capacity = min(room, config.max_jobs_per_poll)
     choice, chosen_by = _NO_ROOM, ""
     if capacity:
@@ -80,7 +80,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
         choice, chosen_by = _choose(policy, state, capacity, now, touched), policy.name
         touched.update(choice.jobs)
 
-    # 3. As many new jobs, if there is room in the queue, or excluded ones make it.
+    # 3. As many new jobs, if there is room in the queue, or excluded jobs can be evicted.
     created: list[JobPlan] = []
     evicted: list[JobAsSeen] = []
     if capacity and state.blocks.has_flushed():
@@ -98,7 +98,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
                 evicted.append(JobAsSeen(worst.name, worst.token))
             created.append(plan)
 
-    # 4. Tombstones, so many for each slot.
+    # 4. A number of tombstones for each slot.
     leased = islice(state.tombstones.due(now), capacity * config.cleanup_batch_size)
 
     update = PlanUpdate(
@@ -128,7 +128,7 @@ def _choose(policy: AssignmentPolicy, state: SchedulerState, capacity: int, now:
             touched: set[str]) -> JobChoice:
     jobs, config = state.jobs, state.config
     if type(policy) is ByPriority and not policy.higher_level_share:
-        # The same as `policy.choose` for a window without end, and without a view of each tenant's jobs.
+        # As `policy.choose` with an unlimited window, without the cost of a view.
         names = tuple(job.name for job in islice(jobs.assignable(now, touched), capacity))
         return JobChoice(names, BY_AGE if names else _view(jobs, config, capacity, ()).why_nothing())
     window = max(capacity, getattr(policy, "window", WINDOW))

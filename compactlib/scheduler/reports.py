@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judges what a worker says of its jobs; reads only.
+"""`judge`: the verdict on a worker's report; changes nothing.
 
-`prepare` counts the slots that are free by it, and `apply` acts on it.
+`prepare` counts the freed slots, and `apply` acts on the verdict.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from compactlib.scheduler.values import (
 )
 
 TAKES_EFFECT = frozenset({Verdict.ACCEPTED, Verdict.BAD_RESULT, Verdict.SOURCES_GONE})
-"""Verdicts on the report of the job's holder; others leave the job as it is."""
+"""Verdicts on a report of the job's holder; other verdicts do not change the job."""
 
 
 def judge(state: SchedulerState, command: Command, said: StatusUpdate, reported: Collection[str]) -> StatusAnswer:
-    """Return what the worker is to be answered. O(sources + outputs).
+    """Return the answer to a report. O(sources + outputs).
 
     Args:
         state: of the scheduler.
-        command: the poll's.
+        command: of the poll.
         said: the report.
-        reported: jobs that an earlier report of this poll has had an effect on.
+        reported: jobs that an earlier report of this poll has changed.
     """
     job, now, lease_seconds = state.jobs.get(said.name), command.appended_at, state.config.lease_seconds
     if said.name in reported:
@@ -56,17 +56,17 @@ def judge(state: SchedulerState, command: Command, said: StatusUpdate, reported:
 
 
 def frees_slot(said: StatusUpdate, answer: StatusAnswer) -> bool:
-    """Whether the worker is to stop a job that occupies it.
+    """Return whether the answer stops a job that occupies a slot of the worker.
 
-    A job that it reports as over occupied no slot when it counted its capacity, so that a SUCCESS for an unknown job
-    frees none.
+    The worker's capacity already has the slot of a job that it reports as ended, so a SUCCESS for an unknown job frees
+    none.
     """
     return (answer.verdict not in TAKES_EFFECT and answer.verdict is not Verdict.DUPLICATE
             and said.status not in (JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED))
 
 
 def leaves_outputs(said: StatusUpdate, answer: StatusAnswer) -> bool:
-    """Whether a worker that had the job before may have written what is to be deleted."""
+    """Return whether the report has outputs of an earlier holder, which are to be deleted."""
     return (said.status == JobStatus.SUCCESS and answer.verdict in (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
             and said.compacted_blocks is not None and bool(said.compacted_blocks.new_blocks))
 
@@ -82,13 +82,13 @@ def _judge_results(state: SchedulerState, plan: JobPlan, said: StatusUpdate) -> 
         return Verdict.SOURCES_GONE, ""
     covered = next((block.id for block in results.new_blocks if state.tombstones.covers(block)), None)
     if covered is not None:
-        # The same outputs were given up before: to be tried again once they are gone.
+        # The same outputs have a tombstone: the job is retried after their deletion.
         return Verdict.BAD_RESULT, f"new block {covered!r} waits for deletion; the job is tried again later"
     return Verdict.ACCEPTED, ""
 
 
 def result_problem(plan: JobPlan, results: CompactedBlocks | None) -> str | None:
-    """Return why the results cannot be those of the job, or `None` if they can."""
+    """Return why the results do not fit the job, or `None` if they do."""
     if results is None:
         return "no results were given; send compacted_blocks with SUCCESS"
     tenant, shard, level = plan.tenant, plan.shard, plan.compaction_level + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between a worker and its host: what a job sees of its lease and token, and what the host gives."""
+"""The interface between a worker and its host: `RunningJob` for the host's code, `Transport` from the host."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _RANDOM_BITS = 80
 
 
 class Transport(Protocol):
-    """Carries one poll to the scheduler and the answer back. Any thread may call it; a worker does so one at a time."""
+    """Sends a poll to the scheduler. Several threads may call it; a worker sends one poll at a time."""
 
     def poll(self, request: PollRequest) -> PollResponse:
         """Send the request, and wait for the answer, for a limited time.
 
         Raises:
-            Exception: there is no answer. The request may have been carried out or not, now or later, once or more
-                often; the worker says what is still true with its next poll.
+            Exception: there is no answer. The request may be carried out, now, later, never or several times; the next
+                poll of the worker repeats its reports.
         """
 
 
 def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number: int = 0) -> str:
-    """Return the id of a block that the job writes: a ULID with the time of the first source (0 if that has none).
+    """Return the id of an output block of a job: a ULID with the time of the first source (0 without one).
 
-    The rest of it is a hash of the plan's sources, level and shard, of the token, of the output's tenant and of its
-    number. So a worker that repeats an assignment writes the same ids, and overwrites its own outputs instead of
-    doubling the data; and two workers who were given the same job after each other can never overwrite each other's
-    outputs, nor can a late deletion of one's outputs meet the other's.
+    Its random part is a hash of the plan's sources, level and shard, the token, the output's tenant and its number. So
+    a worker that repeats an assignment overwrites its own outputs instead of doubling the data. Two workers of the same
+    job have different tokens, so that neither overwrites the other's outputs, and a late deletion of the outputs of one
+    does not delete the other's.
 
     Args:
         plan: the job's plan.
-        token: the token that the job was assigned with.
-        tenant: the output's; the plan's if not given. A job over several tenants' blocks writes one block for each.
-        number: which of several outputs of one tenant.
+        token: of the assignment.
+        tenant: of the output; default the plan's. A job over blocks of several tenants writes a block for each.
+        number: distinguishes outputs of one tenant.
     """
     digest = hashlib.sha256(_PURPOSE)
     for part in (plan.tenant if tenant is None else tenant, str(plan.shard), str(plan.compaction_level), str(token),
@@ -62,25 +62,25 @@ def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number
 
 
 class RunningJob:
-    """What an execute gets: the plan, and whether the job is still the worker's. Any thread may use it.
+    """A job for `Execute`: its plan, token and lease. Threads may share it.
 
     Args:
         plan: see below.
         token: see below.
-        deadline: end of the lease, seconds on the worker's steady clock.
+        deadline: end of the lease, seconds on the worker's monotonic clock.
         blocks: see below.
         budget: see below.
         clock: the worker's.
-        keep: renews leases if it is time to, in a worker without threads.
+        keep: renews due leases, in a worker without threads.
 
     Attributes:
         plan: the job.
-        token: the fencing token that the job was assigned with; give it to a `Fence`, first and around the commit. It
-            stays the same while the job runs. A job that this worker loses and is given again is another run, with a
-            token of its own, so that a commit under a token rests on what was seen under that token.
-        blocks: what the scheduler's index knew of the plan's sources when it gave the job, in the plan's order; those
-            that it did not know are left out. One may go while the job runs.
-        budget: ask it before each chunk that is written; it is cancelled when the work has to stop.
+        token: the fencing token of the assignment; pass it to a `Fence`, first and around the commit. It does not
+            change during a run. If this worker loses the job and gets it again, that is another run with another token,
+            so that a commit with a token depends only on reads with that token.
+        blocks: the plan's sources in the scheduler's index at the assignment, in the plan's order, without unknown
+            ones. A block may be removed during the run.
+        budget: call `spend` before each chunk that is written; it is cancelled to stop the run.
     """
 
     def __init__(self, plan: JobPlan, token: int, deadline: float, blocks: tuple[BlockMeta, ...] = (), *,
@@ -96,25 +96,25 @@ class RunningJob:
 
     @property
     def lease_seconds_left(self) -> float:
-        """How long the lease lasts by this worker's clock; negative if it may be over."""
+        """The rest of the lease by this worker's clock; negative if the lease may have ended."""
         return self._deadline - self._clock.monotonic()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the work has to end: the job was lost, or the worker shuts down."""
+        """Whether the run has to end: the job was lost, or the worker stops."""
         return self._stopped is not None
 
     def output_id(self, tenant: str | None = None, number: int = 0) -> str:
-        """Return the id of a block to be written; see `output_block_id`. Stays the same while the job runs."""
+        """Return the id of an output block; see `output_block_id`. It does not change during a run."""
         return output_block_id(self.plan, self.token, tenant, number)
 
     def check(self) -> None:
-        """Return if the work may go on; call it now and then.
+        """Check whether the run may continue; call it regularly.
 
         In a worker without threads (`run_pending`) this also renews the lease.
 
         Raises:
-            JobLost: the job was lost, or the worker shuts down. Let it through.
+            JobLost: the job was lost, or the worker stops. Do not catch it.
         """
         if self._keep is not None:
             self._keep()
@@ -122,11 +122,11 @@ class RunningJob:
             raise JobLost(name=self.plan.name, reason=self._stopped)
 
     def renew(self, deadline: float) -> None:
-        """Called by the worker when the lease was renewed."""
+        """Set a new end of the lease; for the worker."""
         self._deadline = deadline
 
     def stop(self, reason: str) -> None:
-        """Called by the worker when the work has to end."""
+        """End the run; for the worker."""
         self._stopped = reason
         self.budget.cancel()
 
@@ -135,11 +135,11 @@ class RunningJob:
 
 
 Execute: TypeAlias = Callable[[RunningJob], CompactedBlocks]
-"""Does a job: reads the sources of `job.plan`, writes the outputs under ids of `job.output_id`, returns what they are.
+"""Runs a job: reads the sources of `job.plan`, writes the outputs under ids of `job.output_id`, and returns them.
 
-May run twice for one job, also at the same time. `JobLost` and `FencedOff` end a run that has lost its job, and
-`ReleaseJob` gives it back; any other error counts as a failure of the job.
+May run twice for a job, also at the same time. `JobLost` and `FencedOff` end a run that has lost its job, `ReleaseJob`
+releases it; any other error counts as a failure of the job.
 """
 
 Cleanup: TypeAlias = Callable[[Tombstone], object]
-"""Deletes the objects of a tombstone, of which some may be gone already. Any error: they are not all deleted yet."""
+"""Deletes the objects of a tombstone, of which some may be absent. After an error it is called again."""

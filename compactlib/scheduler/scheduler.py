@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Scheduler`: hands compaction jobs to workers, over any command log.
+"""`Scheduler`: assigns compaction jobs to workers, over any command log.
 
-The log orders what happens; the scheduler's state is what the log's commands make of it. Now and then the state goes
-into a `SnapshotStore`, and the log forgets what led there. After a restart the state is the snapshot with the rest of
-the log carried out again, which is exactly the state before.
+The log orders the commands; the state is a function of them. From time to time the state is saved in a `SnapshotStore`,
+and the log deletes the commands before. After a restart the state is the snapshot with the rest of the log applied,
+which is the state before.
 
-The settings are changed by commands of the same log: what was carried out under old ones is never judged by new ones.
+Commands of the same log change the settings, so that earlier commands are replayed under the earlier settings.
 """
 
 from __future__ import annotations
@@ -47,39 +47,39 @@ from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
 from compactlib.store_numbers import notify_compaction, notify_levels
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
-"""A snapshot was not written, or not surely; it is tried again after an eighth of the commands: `error`."""
+"""A snapshot may not have been written; the next try is after an eighth of the commands: `error`."""
 LEFTOVERS_STAY = "scheduler_leftovers_stay"
-"""A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
+"""A snapshot is in force, but an older one or the commands before could not be deleted: `error`."""
 _BYTES_A_COMMAND = 1024
-"""Of a snapshot, so many bytes are written for each command that it covers anew."""
+"""Bytes of a snapshot for each command since the last snapshot."""
 _LABELS: Final = ("scheduler", "scheduler")  # kind and store
 _GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
 ResultT = TypeVar("ResultT")
 
 
 class Scheduler(Closing):
-    """A scheduler that survives its process; also a `Transport` for workers. Any thread may call any method.
+    """A durable scheduler; also a `Transport` for workers. Threads may share it.
 
-    Answers are given once everything that they rest on is durable. A poll that changes nothing writes nothing on a log
-    of one node; on a replicated one it is an entry that changes nothing.
+    An answer is returned after all that it depends on is durable. A poll without changes writes nothing to a log of one
+    node; in a replicated log it is an entry without effect.
 
     Args:
-        log: orders the commands; started, and from then on owned, by the scheduler, which closes it.
-        snapshots: where the state goes. `None`: the log keeps itself small, as that of a Raft library may, or grows.
-        config: the settings that hold from now on; `None` for those that are in force, the default ones of a new
-            scheduler. Equal ones write nothing. In a group the leader's hold; give every node the same.
-        snapshot_every: commands after which a snapshot is taken, in the thread of the call at hand; one for each KiB of
-            the state, if that is more; 0 for never.
-        policy: which job a poll gives out first; no part of what is ordered or stored, so that each node may have its
-            own, and the leader's counts. Default `ByPriority`.
-        observer: notified of what the commands of this scheduler make happen, once each has its answer, and outside of
-            any lock; a replay reports nothing.
+        log: orders the commands; the scheduler starts, owns and closes it.
+        snapshots: of the state. `None`: the log compacts itself, as a Raft library may, or grows.
+        config: the new settings; `None` keeps the settings in force, which are the defaults in a new scheduler. Equal
+            settings write nothing. In a group the leader's settings hold; pass the same on every node.
+        snapshot_every: the number of commands from one snapshot to the next, at least one for each KiB of the state; 0
+            for never. The thread of a call takes the snapshot.
+        policy: orders the jobs of a poll. It is neither replicated nor stored: each node may have another, and the
+            leader's is used. Default `ByPriority`.
+        observer: receives the events of this scheduler's commands, after their answers and outside of locks; a replay
+            emits none.
 
     Raises:
         OutOfStep: the log does not continue the snapshot.
-        CorruptData, Unsupported: a snapshot or a command cannot be read, or was written by another release.
+        CorruptData, Unsupported: a snapshot or a command is damaged, or another release wrote it.
         InvalidInput: `snapshot_every` is negative.
-        CompactlibError: what log or store raise.
+        CompactlibError: of the log or the store.
     """
 
     def __init__(self, log: CommandLog, snapshots: SnapshotStore | None = None, config: SchedulerConfig | None = None,
@@ -101,7 +101,7 @@ class Scheduler(Closing):
             self._restore()
             log.start(self._machine)
             with suppress(NotLeader, NoAnswer):
-                # Where another node leads, with the first command after this one does.
+                # If another node leads, the settings are proposed with the first command after this node leads.
                 self._propose_settings()
         except BaseException:
             log.close()
@@ -122,9 +122,9 @@ class Scheduler(Closing):
         """Carry out one poll of a worker.
 
         Raises:
-            InvalidInput: the capacity is negative, or there are too many updates, or what is reported cannot be stored.
+            InvalidInput: the capacity is negative, there are too many updates, or a report cannot be stored.
             PollAgain: the leader changed between the two phases.
-            CompactlibError: what the log raises; see `CommandLog.decide`.
+            CompactlibError: of the log; see `CommandLog.decide`.
         """
         idle = PollResponse()
 
@@ -142,23 +142,23 @@ class Scheduler(Closing):
         return result
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
-        """Add new blocks to the index and the compaction queue; returns the outcome of each. May be repeated."""
+        """Add new blocks to the index and the compaction queue; return the outcome of each. Idempotent."""
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
 
     def tick(self) -> Ticked:
-        """Flush what is old, as each poll does."""
+        """Flush old batches, as each poll does."""
         return self._carry_out(Tick(), Ticked)
 
     def retain(self, before: float) -> Retained:
-        """Forget blocks whose newest data is older than `before`, seconds since the epoch; see `Retain`."""
+        """Remove blocks without data from `before` on, in seconds since the epoch; see `Retain`."""
         return self._carry_out(Retain(before), Retained)
 
     def requeue(self, names: Iterable[str]) -> Requeued:
-        """Try jobs again that failed: in quarantine, or still queued; see `Requeue`."""
+        """Retry failed jobs, in quarantine or still queued; see `Requeue`."""
         return self._carry_out(Requeue(tuple(names)), Requeued)
 
     def configure(self, config: SchedulerConfig) -> SchedulerConfig:
-        """Have other settings hold from now on, on every node; returns those before. O(everything)."""
+        """Change the settings on every node; return the old ones. O(state)."""
         return self._carry_out(Configure(config), SchedulerConfig)
 
     def _carry_out(self, operation: Operation, kind: type[ResultT]) -> ResultT:
@@ -198,12 +198,12 @@ class Scheduler(Closing):
         elif name in _GIVEN_UP:
             notify_compaction(self._observer, *_LABELS, "failed", _GIVEN_UP[name], None)
 
-    # -- reading it
+    # -- reading the state
 
     def look(self, at: Callable[[SchedulerMachine], ResultT]) -> ResultT:
-        """Return what `at` finds in the scheduler, between two commands; everything it sees is durable.
+        """Return the result of `at`, called between two commands; the state that it reads is durable.
 
-        Keep it short: nothing else happens meanwhile. It must not keep parts of the machine, nor change it.
+        Keep it short, since commands wait for it. It must not change the machine, nor keep references to its parts.
         """
         return self._look(lambda machine, now: at(machine))
 
@@ -217,7 +217,7 @@ class Scheduler(Closing):
         return found[0]
 
     def status(self) -> dict[str, Any]:
-        """Return how the scheduler stands, as plain values: a row a level, and how much else there is."""
+        """Return the state in numbers, as plain values: a row for each level, and totals."""
         def of(machine: SchedulerMachine, now: float) -> dict[str, Any]:
             state = machine.state
             failed = [job for job in state.jobs if job.last_failure]
@@ -230,29 +230,29 @@ class Scheduler(Closing):
         return self._look(of)
 
     def table(self) -> Table:
-        """Return the queued jobs by priority, with token, lease and last failure, for people."""
+        """Return the queued jobs by priority, with token, lease and last failure, as a table to print."""
         return self._look(lambda machine, now: machine.table(now))
 
     def audit(self) -> None:
-        """Check the state. O(everything).
+        """Check the invariants of the state. O(state).
 
         Raises:
-            AuditFailed: something is wrong; the message has the numbers.
+            AuditFailed: an invariant does not hold; the message has the numbers.
         """
         self.look(lambda machine: machine.audit())
 
     # -- snapshots
 
     def snapshot(self) -> int:
-        """Write the state to the store, and let the log forget what led there. Commands wait while it is copied.
+        """Save the state in the store, and delete the commands before from the log. Commands wait during the copy.
 
         Returns:
             The index of the last command that the snapshot in force covers.
 
         Raises:
             InvalidInput: this scheduler has no store for snapshots.
-            CompactlibError: what the store or the log raises. A snapshot that was written stays in force, and the next
-                one lets the log forget what this one could not.
+            CompactlibError: of the store or the log. A written snapshot stays in force, and the next one deletes the
+                commands that this one did not.
         """
         snapshots = self._snapshots
         if snapshots is None:
@@ -287,7 +287,7 @@ class Scheduler(Closing):
             if taken[0]:
                 self.snapshot()
         except CompactlibError as error:
-            # The command is durable, and its answer true.
+            # The command is durable, and its answer is correct.
             self._last_error, self._failures = error, self._failures + 1
             self._observer.event(SNAPSHOT_FAILED, error=str(error))
         finally:
@@ -296,12 +296,12 @@ class Scheduler(Closing):
 
     @property
     def last_error(self) -> CompactlibError | None:
-        """What kept a snapshot from being written last, beside a command; `None` if nothing ever did."""
+        """The last error of a snapshot after a command; `None` if there was none."""
         return self._last_error
 
     @property
     def failures(self) -> int:
-        """How often that was."""
+        """The number of these errors."""
         return self._failures
 
     @property
@@ -313,7 +313,7 @@ class Scheduler(Closing):
         """Close the log; closing again does nothing. The store stays open.
 
         Raises:
-            Busy: called from within a command, as by what `look` was given; nothing was done.
+            Busy: called from within a command, for example by the argument of `look`; nothing was done.
         """
         self._log.close()
 
@@ -327,7 +327,7 @@ class Scheduler(Closing):
 
 
 def _levels_of(state: SchedulerState) -> dict[str, Any]:
-    """What waits to be compacted and what to be deleted."""
+    """Return the levels for `notify_levels`: jobs to compact and tombstones to delete."""
     first = state.jobs.first_lease()
     oldest = next(iter(state.tombstones), None)
     return {"live_bytes": state.jobs.size_bytes,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replicated state of a scheduler, equal on every replica: changed by `apply` alone; and its stored form."""
+"""`SchedulerState`: the replicated state of a scheduler, which only `apply` changes, and its stored form."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from compactlib.scheduler.tombstones import TombstoneEntry, Tombstones
 from compactlib.scheduler.values import BlockMeta, QuarantinedJob
 
 _FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 7, "<H")
-"""A state in JSON, as `StoredState` has it."""
+"""A `StoredState` in JSON."""
 _NOT_STORED = ("_last_attempts",)
-"""What was reported of lost last attempts is reported once more after a restart."""
+"""Not stored: lost last attempts are reported again after a restart."""
 
 
 @attrs.frozen(kw_only=True)
 class StoredState:
-    """A whole state as it is stored. Two states that are stored alike give the same answers to everything."""
+    """The stored form of a state. States with equal stored forms give equal answers."""
 
     config: SchedulerConfig
     queue: StoredQueue
@@ -44,21 +44,21 @@ _STATES: JsonCodec[StoredState] = JsonCodec(StoredState)
 
 
 class SchedulerState:
-    """The replicated state. Reading it is free; change it through `apply`.
+    """The replicated state. Only `apply` changes it.
 
     Args:
         config: the same on every replica.
 
     Attributes:
         config: as given.
-        index: which blocks there are.
-        blocks: of them, those that wait to become jobs.
-        jobs: what is queued.
-        tombstones: what is to be deleted.
-        quarantine: jobs that were given up, by name, the oldest first; for reading.
-        quarantine_dropped: how many left the quarantine because it was full.
-        tombstones_dropped: how many were forgotten because there were too many.
-        applied: the last command that was applied, if any was.
+        index: all blocks.
+        blocks: of them, the blocks to compact that are in no job.
+        jobs: the queued jobs.
+        tombstones: the blocks and spans to delete.
+        quarantine: evicted jobs by name, the oldest first; for reading.
+        quarantine_dropped: the number of jobs removed from a full quarantine.
+        tombstones_dropped: the number of tombstones removed above the limit.
+        applied: the last applied command, if any.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -74,13 +74,13 @@ class SchedulerState:
 
     @property
     def applied_index(self) -> int:
-        """Index of the last command that was applied; 0 if none was."""
+        """The index of the last applied command; 0 for none."""
         return 0 if self.applied is None else self.applied.index
 
     def unaccounted_blocks(self) -> list[BlockMeta]:
-        """Return blocks that are to be compacted some day, and are neither queued, nor in a job or in quarantine.
+        """Return the blocks of compacted levels that are neither queued, nor in a job, nor in quarantine.
 
-        Empty, unless the quarantine was full once (`quarantine_dropped`). O(everything).
+        Empty, unless the quarantine was full once (`quarantine_dropped`). O(state).
         """
         plans = [*(job.plan for job in self.jobs), *(job.plan for job in self.quarantine.values())]
         kept = {(*plan.place, block_id) for plan in plans for block_id in plan.source_blocks}
@@ -91,7 +91,7 @@ class SchedulerState:
     # ------------------------------------------------------------------------------------------------ stored form
 
     def dump(self) -> StoredState:
-        """Return the state as a value. O(everything)."""
+        """Return the state as a value. O(state)."""
         return StoredState(
             config=self.config, applied=self.applied, quarantine_dropped=self.quarantine_dropped,
             tombstones_dropped=self.tombstones_dropped, dropped=self.index.dropped(),
@@ -100,12 +100,12 @@ class SchedulerState:
 
     @staticmethod
     def load(stored: StoredState, config: SchedulerConfig | None = None) -> SchedulerState:
-        """Return the state that `dump` gave, or the one in which it goes on under other settings. O(n log n).
+        """Return the state of `dump`, also with new settings. O(n log n).
 
-        Blocks of levels that were not compacted before, and are now, are queued; batches that are full now are flushed.
+        Blocks of newly compacted levels are queued, and newly full batches are flushed.
 
         Raises:
-            ValueError: its parts do not fit together.
+            ValueError: the parts of the state contradict each other.
         """
         state = SchedulerState(stored.config if config is None else config)
         state.applied = stored.applied
@@ -127,15 +127,15 @@ class SchedulerState:
         return state
 
     def encode(self) -> bytes:
-        """Return the state as a record. O(everything)."""
+        """Return the state as a record. O(state)."""
         return _FRAME.encode(body=_STATES.encode(self.dump()))
 
     @staticmethod
     def decode(data: bytes, place: str) -> SchedulerState:
-        """Return the state that `encode` gave. O(n log n).
+        """Return the state of `encode`. O(n log n).
 
         Raises:
-            CorruptData: the bytes are not those of a state.
+            CorruptData: the bytes are damaged.
             Unsupported: another release wrote it.
         """
         (body,) = _FRAME.decode(data, place)
@@ -146,12 +146,10 @@ class SchedulerState:
                               found=str(error)) from error
 
     def audit(self) -> None:
-        """Check that all counts and orders are those of the stored state, and that no block is in two places.
-
-        O(everything).
+        """Check that all counts and orders match the stored form, and that no block is in two places. O(state).
 
         Raises:
-            AuditFailed: something is wrong; the message has the numbers.
+            AuditFailed: an invariant does not hold; the message has the numbers.
         """
         again = SchedulerState.load(self.dump())
         for part in ("index", "blocks", "jobs", "tombstones"):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed deletion: what is to be deleted, kept until a worker has confirmed that it is gone.
+"""`Tombstones`: delayed deletions, until a worker has confirmed them.
 
-A completed job leaves a tombstone with its sources' ids. Once that is old enough for no reader to need the objects, it
-is leased to a worker that polls. The worker deletes the objects and confirms by the tombstone's name;
-if no confirmation comes before the lease ends, the tombstone is due again. Deleting twice does no harm.
+A completed job leaves a tombstone with the ids of its sources. When it is so old that no reader needs the objects, it
+is leased to a worker that polls. The worker deletes the objects and confirms the tombstone by name; without a
+confirmation before the end of the lease, the tombstone is due again. Deleting is idempotent.
 
-As long as a tombstone is here, its blocks are refused by the index: a late retry of an `AddBlocks` must not bring back
-a block whose object is about to go.
+The index refuses the blocks of a tombstone, so that a late retry of an `AddBlocks` does not add a block whose object
+will be deleted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from compactlib.scheduler.values import BlockMeta, ShardTombstone, Tombstone
 
 @attrs.define
 class TombstoneEntry:
-    """A tombstone and its progress so far: all that is stored.
+    """A tombstone and its lease; the stored form.
 
     Attributes:
-        tombstone: what is to be deleted.
+        tombstone: the blocks or the span to delete.
         appended_at: time of the command that added it, seconds.
-        leased_until: end of the lease under which a worker deletes it, seconds; 0 if none ever did.
+        leased_until: end of its last lease, seconds; 0 if there was none.
     """
 
     tombstone: Tombstone
@@ -37,10 +37,10 @@ class TombstoneEntry:
 
 
 class Tombstones:
-    """All tombstones that are not confirmed. A call costs O(log n) a tombstone, unless it says more.
+    """All tombstones that are not confirmed. A call costs O(log n) a tombstone, unless its docstring says more.
 
     Args:
-        cleanup_delay_seconds: how old a tombstone must be before it is due.
+        cleanup_delay_seconds: the age at which a tombstone is due.
     """
 
     def __init__(self, cleanup_delay_seconds: float) -> None:
@@ -48,7 +48,7 @@ class Tombstones:
         self._entries: OrderedDict[str, TombstoneEntry] = OrderedDict()  # by arrival
         self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()  # of them, those without a lease
         self._leased: SortedList[tuple[float, str]] = SortedList()
-        # How many tombstones name a block: two may, if two workers wrote the same outputs and both came too late.
+        # The number of tombstones of a block: two, if two late workers wrote the same outputs.
         self._blocks: dict[tuple[str, int], Counter[str]] = {}
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
 
@@ -56,19 +56,19 @@ class Tombstones:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[TombstoneEntry]:
-        """All entries, the oldest first."""
+        # All entries, the oldest first.
         return iter(self._entries.values())
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
     def add(self, tombstone: Tombstone, now: float) -> None:
-        """Keep a tombstone, unless there is one of this name; its name must never be used for anything else."""
+        """Add a tombstone, unless its name exists. A name must never be reused."""
         if tombstone.name not in self._entries:
             self.restore(TombstoneEntry(tombstone, now))
 
     def restore(self, entry: TombstoneEntry) -> None:
-        """Keep an entry as it was iterated."""
+        """Add a stored entry."""
         tombstone = entry.tombstone
         self._entries[tombstone.name] = entry
         if entry.leased_until:
@@ -82,9 +82,9 @@ class Tombstones:
             self._blocks.setdefault(place, Counter()).update(set(tombstone.blocks))
 
     def covers(self, block: BlockMeta) -> bool:
-        """Whether the block is to be deleted: by its id, or because its `min_time` lies in a span that goes.
+        """Return whether a tombstone has the block, by its id or by a span with its `min_time`.
 
-        Cost: O(spans that wait for deletion in the block's tenant and shard).
+        Cost: O(spans in the block's tenant and shard).
         """
         first = block.min_time
         return self.exists(block.tenant, block.shard, block.id) or (first is not None and any(
@@ -92,22 +92,22 @@ class Tombstones:
             for span in self._spans.get((block.tenant, block.shard), {}).values()))
 
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
-        """Whether a tombstone names the block. O(1)."""
+        """Return whether a tombstone has the id of the block. O(1)."""
         return block_id in self._blocks.get((tenant, shard), ())
 
     def due(self, now: float) -> Iterator[Tombstone]:
-        """Yield what may be leased at `now`: older than the delay, and under no lease (both strictly).
+        """Yield the tombstones that may be leased at `now`: older than the delay, and without a present lease.
 
-        Tombstones whose lease has run out come after those that never had one.
+        Tombstones with an ended lease are after those without a lease.
         """
-        # A new leader's clock may stand behind the old one's: like the first one that is too young, that ends the
-        # search, and costs nothing but time.
+        # Ends at the first tombstone that is too young. With a new leader's slower clock that may be too early, which
+        # only delays the others.
         yield from (entry.tombstone for entry in takewhile(
             lambda entry: entry.appended_at < now - self._delay, self._free.values()))
         yield from (self._entries[name].tombstone for _, name in takewhile(lambda lease: lease[0] < now, self._leased))
 
     def lease(self, name: str, until: float) -> Tombstone | None:
-        """Have a worker delete it until then, seconds; `None` if it was confirmed meanwhile."""
+        """Lease a tombstone until a time, seconds; return `None` if it was confirmed."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -117,7 +117,7 @@ class Tombstones:
         return entry.tombstone
 
     def confirm(self, name: str) -> None:
-        """Its objects are gone: forget it, if it is there. O(log n + its blocks)."""
+        """Remove a tombstone, if it exists, after its objects were deleted. O(log n + its blocks)."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return
@@ -144,7 +144,7 @@ class Tombstones:
             del self._free[name]
 
     def drop_oldest(self) -> Tombstone:
-        """Forget the oldest one; there must be one. O(log n + its blocks)."""
+        """Remove and return the oldest tombstone; there must be one. O(log n + its blocks)."""
         oldest = next(iter(self._entries.values())).tombstone
         self.confirm(oldest.name)
         return oldest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that change a scheduler's state, as values that a log can hold, and their results.
+"""The operations that change a scheduler's state, as values for a log, and their results.
 
-`codec` turns each into the JSON of a command.
+`codec` converts each to the JSON of a command.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from compactlib.scheduler.values import BlockMeta, JobPlan, PollResponse, Status
 
 @attrs.frozen
 class JobAsSeen:
-    """A job as the poll was prepared: if it has changed by the time the update is applied, it is left alone.
+    """The state of a job in the preparation of a poll. If it has changed when the update is applied, it is skipped.
 
     Attributes:
-        name: the job.
-        token: its token.
-        lease_expires_at: the end of its lease, seconds, for a job that goes to another worker; 0 for others.
+        name: of the job.
+        token: of the job.
+        lease_expires_at: the end of its lease, seconds, for an assignment to another worker; else 0.
     """
 
     name: str
@@ -34,24 +34,24 @@ class JobAsSeen:
 
 @attrs.frozen(kw_only=True, repr=False)
 class PlanUpdate(Printed):
-    """What one poll changes: made by `prepare`, carried out by `apply`. Prints itself as a table of what it will do.
+    """The changes of a poll: made by `prepare`, carried out by `apply`. Prints itself as a table.
 
     Attributes:
-        index: index of the command that prepared it: the token of what it assigns and creates.
-        term: term of that command; in another term it is refused.
+        index: of the command that prepared it: the token of its new assignments and jobs.
+        term: of that command; refused in another term.
         now: time of that command, seconds.
-        reports: what the worker says of its jobs; judged where the update is applied.
-        has_effect: whether one of them changes anything, as the state was.
-        evicted: excluded jobs to be moved to quarantine.
-        created: jobs to be queued.
-        assigned: jobs to be given to the worker.
+        reports: of the worker; judged when the update is applied.
+        has_effect: whether a report changes anything in the state of the preparation.
+        evicted: excluded jobs to move to quarantine.
+        created: jobs to queue.
+        assigned: jobs to assign to the worker.
         excluded: jobs whose last attempt was lost.
-        cleaned: tombstones whose objects are deleted.
-        leased: tombstones to be handed out.
-        long_leases: how many leases end more than a lease from now, since a clock was ahead; they are cut.
-        flushes: whether batches are old enough to be flushed.
-        policy: the name of the policy that chose the assigned jobs; empty if none was asked.
-        why: by what rule they were chosen, or which gate is shut.
+        cleaned: tombstones to remove, with deleted objects.
+        leased: tombstones to lease to the worker.
+        long_leases: the number of leases to shorten, from a leader with a fast clock.
+        flushes: whether there are old batches to flush.
+        policy: the name of the policy that chose the assigned jobs; empty if none was called.
+        why: the rule of the choice, or the gate that is shut.
     """
 
     index: int
@@ -72,12 +72,12 @@ class PlanUpdate(Printed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether applying it would leave the state as it is, so that a host need not replicate it."""
+        """Whether it changes nothing, so that it need not be replicated."""
         return not (self.has_effect or self.evicted or self.created or self.assigned or self.excluded or self.cleaned
                     or self.leased or self.long_leases or self.flushes)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each thing that is to be done: `do` and `job`."""
+        """Return a row for each change, with `do` and `job`."""
         parts = [("take a report on", [said.name for said in self.reports]),
                  ("evict", [job.name for job in self.evicted]), ("queue", [plan.name for plan in self.created]),
                  ("assign", [job.name for job in self.assigned]), ("exclude", self.excluded),
@@ -92,19 +92,19 @@ class PlanUpdate(Printed):
 
 @attrs.frozen
 class AddBlocks:
-    """New blocks: into the index and into the compaction queue."""
+    """Adds blocks to the index and to the compaction queue."""
 
     blocks: tuple[BlockMeta, ...]
 
 
 @attrs.frozen
 class Tick:
-    """Time has passed: flush what is old, without another push."""
+    """Flushes old batches."""
 
 
 @attrs.frozen
 class Retain:
-    """Forget blocks whose newest data is older than `before` (seconds); a shard tombstone deletes their objects.
+    """Removes blocks without data from `before` on (seconds); shard tombstones delete their objects.
 
     At most 32 partitions at once: repeat it until it removes nothing.
     """
@@ -114,13 +114,13 @@ class Retain:
 
 @attrs.frozen
 class Requeue:
-    """Try jobs again that failed.
+    """Retries failed jobs.
 
-    The blocks of those in quarantine are queued. Those that are queued and have no holder, excluded or waiting for
-    their back-off, count no failure any more and may be assigned at once.
+    The blocks of a job in quarantine are queued. A queued job without a holder, excluded or in its back-off, is reset
+    to no failures, and may be assigned at once.
 
     Attributes:
-        names: the jobs; others are reported and skipped.
+        names: of the jobs; unknown names are reported and skipped.
     """
 
     names: tuple[str, ...]
@@ -128,13 +128,13 @@ class Requeue:
 
 @attrs.frozen
 class Configure:
-    """Other settings hold from here on, on every replica. O(everything)."""
+    """Changes the settings on every replica. O(state)."""
 
     config: SchedulerConfig
 
 
 Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue | Configure
-"""Everything that `apply` carries out."""
+"""All operations of `apply`."""
 OPERATIONS: JsonCodec[Operation] = JsonCodec(Operation)
 
 
@@ -143,10 +143,10 @@ class BlocksAdded:
     """The outcome of each block of an `AddBlocks`.
 
     Attributes:
-        queued: ids that wait for compaction now.
-        terminal: ids of a level that is not compacted; indexed only.
-        duplicate: ids that were known already. Nothing changed for them.
-        tombstoned: ids that are waiting for deletion: late retries. Dropped.
+        queued: ids in the compaction queue.
+        terminal: ids of a level that is not compacted; only indexed.
+        duplicate: known ids; not changed.
+        tombstoned: ids with a tombstone, of late retries; dropped.
     """
 
     queued: tuple[str, ...] = ()
@@ -164,10 +164,10 @@ class Ticked:
 
 @attrs.frozen
 class Retained:
-    """What retention removed.
+    """The result of a `Retain`.
 
     Attributes:
-        blocks: from the index.
+        blocks: the number of blocks removed from the index.
         tombstones: names of the shard tombstones that delete their objects.
     """
 
@@ -180,9 +180,9 @@ class Requeued:
     """The outcome of each name of a `Requeue`.
 
     Attributes:
-        jobs: which wait again.
-        unknown: neither in quarantine, nor queued with a failure and without a holder.
-        blocks: how many blocks wait again; those that are gone from the index are left out.
+        jobs: the retried jobs.
+        unknown: names neither in quarantine, nor queued with a failure and without a holder.
+        blocks: the number of blocks queued again, without removed ones.
     """
 
     jobs: tuple[str, ...]
@@ -208,4 +208,4 @@ class AlreadyApplied:
 
 ApplyResult: TypeAlias = (PollResponse | BlocksAdded | Ticked | Retained | Requeued | SchedulerConfig | TermChanged
                           | AlreadyApplied)
-"""What `apply` returns: of a poll's update the answer to the worker, of `Configure` the settings before."""
+"""The result of `apply`: for a poll's update the answer to the worker, for `Configure` the old settings."""

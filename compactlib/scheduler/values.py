@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen values of the scheduler: blocks, jobs, results and tombstones; and what a poll says and answers.
+"""The frozen values of the scheduler: blocks, jobs, results and tombstones; requests and answers of polls.
 
 Times are seconds since the epoch as `float`, taken from commands and never from a clock. Most field names are
 Pyroscope's (`docs/design/scheduler.md`).
@@ -18,13 +18,13 @@ import attrs
 from compactlib.errors import InvalidInput
 
 ANONYMOUS_TENANT = ""
-"""The tenant of blocks that hold several tenants' data (level 0); their compaction may split them by tenant."""
+"""The tenant of blocks with data of several tenants (level 0); their compaction may split them by tenant."""
 MAX_ID_CHARS = 256
 """The longest block id, tenant or text for columns."""
 MAX_NUMBER = (1 << 63) - 1
-"""The largest shard, level, size and number of rows: what another language can read."""
+"""The largest shard, level, size and number of rows, which fits into integers of other languages."""
 MAX_REASON_CHARS = 1000
-"""How much of a worker's reason is kept."""
+"""The longest stored reason of a worker."""
 
 
 # ------------------------------------------------------------------------------------------------------------ blocks
@@ -32,19 +32,18 @@ MAX_REASON_CHARS = 1000
 
 @attrs.frozen(kw_only=True)
 class BlockMeta:
-    """What the index knows of a block, and what a worker reports of one that it wrote.
+    """The metadata of a block, in the index and in a worker's report.
 
     Attributes:
         id: unique within its tenant and shard; a ULID or any text without control characters.
-        tenant: whose data; `ANONYMOUS_TENANT` for several tenants'.
+        tenant: of the data; `ANONYMOUS_TENANT` for several tenants.
         shard: >= 0.
-        level: how often its data was compacted, >= 0.
-        min_time: the oldest data in it, seconds. `None`: no time is known, and retention never removes the block.
-        max_time: the newest data in it, seconds; >= `min_time`. `None` exactly if `min_time` is.
+        level: the number of compactions of its data, >= 0.
+        min_time: of its oldest data, seconds. `None`: unknown, and retention never removes the block.
+        max_time: of its newest data, seconds; >= `min_time`. `None` exactly if `min_time` is.
         size_bytes: >= 0.
-        rows: how many it holds, >= 0; `None`: it is not known. A merge that knows those of all its sources need not
-            count them.
-        columns: stands for the columns of its rows: blocks with the same text have the same ones. Empty: not known.
+        rows: their number, >= 0; `None`: unknown. If it is known for all sources, a merge need not count them.
+        columns: a text that is equal for blocks with equal columns. Empty: unknown.
 
     Raises:
         InvalidInput: a field is out of its range.
@@ -84,12 +83,12 @@ class BlockMeta:
 
     @property
     def time(self) -> float:
-        """The age of the data, seconds: its oldest data's, or the time of an id that is a ULID; -1 ns for others."""
+        """The time of its oldest data, else of its id if that is a ULID, else -1 ns; in seconds."""
         return ulid_seconds(self.id) if self.min_time is None else self.min_time
 
 
 def span_of(blocks: Iterable[BlockMeta]) -> tuple[float, float] | tuple[None, None]:
-    """Return the oldest and the newest time of all these blocks; `None` if one has no times, which may be any."""
+    """Return the oldest and the newest time of all blocks; `None` if a block has no times."""
     spans = [(block.min_time, block.max_time) for block in blocks]
     known = [(first, last) for first, last in spans if first is not None and last is not None]
     if not known or len(known) < len(spans):
@@ -98,7 +97,7 @@ def span_of(blocks: Iterable[BlockMeta]) -> tuple[float, float] | tuple[None, No
 
 
 _ULID_TIME_CHARS = 10
-# The first digit holds 3 bits only: 10 digits of 5 bits are two more than a time's 48.
+# The first digit has only 3 bits: 10 digits of 5 bits are two bits more than a time's 48.
 _ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE | re.ASCII)
 _AS_BASE_32 = str.maketrans("JKMNPQRSTVWXYZjkmnpqrstvwxyz", "IJKLMNOPQRSTUVIJKLMNOPQRSTUV")
 
@@ -115,13 +114,13 @@ def ulid_seconds(block_id: str) -> float:
 
 @attrs.frozen(kw_only=True)
 class BlockTombstones:
-    """Blocks whose data lives on elsewhere (or nowhere): their objects are to be deleted.
+    """Blocks with objects to delete, since their data is in other blocks or not needed.
 
     Attributes:
-        name: unique; the job's name if a completed job left them.
-        tenant: whose blocks.
-        shard: where.
-        level: the blocks' level.
+        name: unique; for sources of a completed job, the job's name.
+        tenant: of the blocks.
+        shard: of the blocks.
+        level: of the blocks.
         blocks: their ids.
     """
 
@@ -134,12 +133,12 @@ class BlockTombstones:
 
 @attrs.frozen(kw_only=True)
 class ShardTombstone:
-    """Everything of a tenant and shard that begins in a span of time is to be deleted (retention).
+    """A span of time for retention: all blocks of a tenant and shard that begin in it are to delete.
 
     Attributes:
         name: unique.
-        tenant: whose blocks.
-        shard: where.
+        tenant: of the blocks.
+        shard: of the blocks.
         timestamp: start of the span, seconds.
         duration: length of the span, seconds.
     """
@@ -152,7 +151,7 @@ class ShardTombstone:
 
 
 Tombstone: TypeAlias = BlockTombstones | ShardTombstone
-"""What is to be deleted, once it is old enough."""
+"""Objects to delete after a delay."""
 
 
 # -------------------------------------------------------------------------------------------------------------- jobs
@@ -164,13 +163,13 @@ class JobStatus(enum.IntEnum):
     UNSPECIFIED = 0
     """Unassigned. Never sent by a worker."""
     IN_PROGRESS = 1
-    """Assigned; from a worker: renew my lease."""
+    """Assigned; from a worker: renews the lease."""
     SUCCESS = 2
-    """From a worker: done, here are the results. Never stored."""
+    """From a worker: done, with the results. Never stored."""
     FAILED = 3
-    """From a worker: I could not do it; counts as a failure, and the job waits for its back-off. Never stored."""
+    """From a worker: failed; counts as a failure, and the job backs off. Never stored."""
     RELEASED = 4
-    """From a worker: I give it back unharmed; counts as no failure, unless it was so too often. Never stored."""
+    """From a worker: released; counts as a failure only after too many releases. Never stored."""
 
 
 class JobPhase(enum.Enum):
@@ -184,15 +183,15 @@ class JobPhase(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class JobPlan:
-    """What a job is to do. Never changes.
+    """The plan of a job. Never changes.
 
     Attributes:
         name: the content hash of its sources with tenant, shard and level; unique.
-        tenant: whose blocks.
-        shard: where.
-        compaction_level: the sources' level; the outputs' is one higher.
-        source_blocks: ids in the order in which they are to be merged.
-        size_bytes: of the sources together, as far as they were given when the blocks were added.
+        tenant: of the sources.
+        shard: of the sources.
+        compaction_level: of the sources; the outputs are one level higher.
+        source_blocks: ids in the order of the merge.
+        size_bytes: of all sources with known sizes.
     """
 
     name: str
@@ -209,24 +208,24 @@ class JobPlan:
 
 
 class NoOutput(enum.Enum):
-    """Why a job wrote nothing."""
+    """The reason of a job without outputs."""
 
     EMPTY = "empty"
-    """The sources were read and hold nothing that is still wanted: they are deleted."""
+    """The sources were read and have no live data: they are deleted."""
     MISSING = "missing"
-    """The sources were not found: they go to quarantine, where an operator sees them."""
+    """The sources were not found: they are moved to quarantine, for an operator."""
 
 
 @attrs.frozen(kw_only=True)
 class CompactedBlocks:
-    """What a worker did.
+    """The results of a job.
 
     Attributes:
-        tenant: the plan's.
-        shard: the plan's.
-        source_blocks: the ids that were read; sources of the plan that are not named here were not found.
-        new_blocks: what was written, each one level above the sources.
-        no_output: why nothing was written; `None` exactly if something was.
+        tenant: of the plan.
+        shard: of the plan.
+        source_blocks: ids of the sources that were read; the plan's other sources were not found.
+        new_blocks: the outputs, one level above the sources.
+        no_output: the reason of a job without outputs; `None` exactly if there are outputs.
     """
 
     tenant: str
@@ -238,14 +237,14 @@ class CompactedBlocks:
 
 @attrs.frozen(kw_only=True)
 class QuarantinedJob:
-    """A job that was given up; its blocks are where they were, and are compacted again once it is re-queued.
+    """A job in quarantine; its blocks stay in the index, and `Requeue` compacts them again.
 
     Attributes:
-        plan: what it was to do; of a job whose sources were not found, only those.
-        reason: why it is here.
-        failures: how often it had failed.
-        since: time of the command that put it here, seconds.
-        orphans: blocks that workers wrote for it and that have no owner.
+        plan: of the job; for sources that were not found, only with those.
+        reason: of the quarantine.
+        failures: the number of its failures.
+        since: time of the command that moved it here, seconds.
+        orphans: blocks of late workers without an owner.
     """
 
     plan: JobPlan
@@ -260,14 +259,14 @@ class QuarantinedJob:
 
 @attrs.frozen
 class StatusUpdate:
-    """What a worker says about one of its jobs.
+    """A worker's report on a job.
 
     Attributes:
-        name: the job.
-        token: the fencing token it holds.
+        name: of the job.
+        token: the fencing token of the run.
         status: the number of a `JobStatus`: `IN_PROGRESS` (renew), `SUCCESS`, `FAILED` or `RELEASED`.
         compacted_blocks: the results, with `SUCCESS`.
-        reason: why, with `FAILED` or `RELEASED`; cut to `MAX_REASON_CHARS`.
+        reason: with `FAILED` or `RELEASED`; cut to `MAX_REASON_CHARS`.
     """
 
     name: str
@@ -282,8 +281,8 @@ class PollRequest:
     """One poll of a worker.
 
     Attributes:
-        status_updates: one for each job it has; those left out keep their leases as they are.
-        job_capacity: how many more jobs it can take, >= 0; jobs that it loses in this poll count on top.
+        status_updates: a report for each of its jobs; the leases of other jobs do not change.
+        job_capacity: the number of its free slots, >= 0; slots of jobs lost in this poll are added.
         deleted_tombstones: names of the tombstones whose objects are deleted.
     """
 
@@ -293,36 +292,36 @@ class PollRequest:
 
 
 class Verdict(enum.Enum):
-    """The answer to one status update. "Final": the worker has lost the job, and asking again is of no use."""
+    """The verdict on a status update. "Final": the worker has lost the job, and a retry has no effect."""
 
     ACCEPTED = "accepted"
     NOT_FOUND = "not found"
-    """No such job: never there, completed, or evicted. Final: stop, and do not ask again."""
+    """No such job: it never existed, or was completed or evicted. Final."""
     STALE_TOKEN = "stale token"
-    """The job was given to another worker since. Final."""
+    """The job was assigned to another worker since. Final."""
     FUTURE_TOKEN = "future token"
-    """No command has had this index yet, so no worker was given this token. Final."""
+    """No command has this index yet, so no worker has this token. Final."""
     BAD_STATUS = "bad status"
-    """The status is none that a worker may send. Nothing changed, and the lease was not renewed."""
+    """A worker may not send this status. Nothing changed, and the lease was not renewed."""
     WRONG_STATE = "wrong state"
     """The job is not assigned. Final."""
     BAD_RESULT = "bad result"
-    """The results do not fit the plan: the job counts a failure and the outputs are deleted. Final."""
+    """The results do not fit the plan: a failure of the job, and the outputs are deleted. Final."""
     SOURCES_GONE = "sources gone"
     """Sources were deleted while the job ran: the outputs are deleted, the rest is queued again. Final."""
     DUPLICATE = "duplicate"
-    """An earlier update of this request is about the same job. Nothing changed; that one's answer holds."""
+    """An earlier update of this request is about the same job, and its answer holds. Nothing changed."""
 
 
 @attrs.frozen
 class StatusAnswer:
-    """The outcome of one status update.
+    """The answer to a status update.
 
     Attributes:
-        name: the job.
-        verdict: accepted, or why not.
-        holder_deadline: until when the job is leased (to any worker), seconds; `None` if it is not.
-        detail: the numbers, for people.
+        name: of the job.
+        verdict: accepted, or the reason why not.
+        holder_deadline: end of the job's lease (of any worker), seconds; `None` if it is not leased.
+        detail: the numbers, as text.
     """
 
     name: str
@@ -333,14 +332,13 @@ class StatusAnswer:
 
 @attrs.frozen
 class Assignment:
-    """A job that the worker holds until the deadline.
+    """A job that is leased to the worker.
 
     Attributes:
-        name: the job.
-        token: to be given with every update; enforced at the storage side by a fence.
-        lease_expires_at: renew before, seconds by the leader's clock.
-        blocks: of a new assignment, what the index knows of the job's sources, in the plan's order; those that it does
-            not know are left out.
+        name: of the job.
+        token: for every update, and for the fence of the storage.
+        lease_expires_at: end of the lease, seconds by the leader's clock.
+        blocks: for a new assignment, the job's sources in the index, in the plan's order, without unknown ones.
     """
 
     name: str
@@ -355,11 +353,11 @@ class PollResponse:
 
     Attributes:
         compaction_jobs: the plans of the new assignments.
-        assignments: renewals first, then new ones. A worker stops what is not named here.
+        assignments: renewals first, then new ones. A worker stops other jobs.
         answers: one for each status update, in order.
-        tombstones: what the worker is to delete; confirm with `PollRequest.deleted_tombstones`.
-        now: the time of the poll's command, so that a worker knows how long a lease lasts by its own clock.
-        why: by what rule the jobs were chosen; where there are none, which gate is shut, its value, and what to do.
+        tombstones: to delete; confirm with `PollRequest.deleted_tombstones`.
+        now: the time of the poll's command, from which a worker computes the duration of a lease.
+        why: the rule of the choice; without jobs the gate that is shut, its value, and advice.
     """
 
     compaction_jobs: tuple[JobPlan, ...] = ()

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker: polls the scheduler, runs its jobs in threads, renews their leases, and cleans up.
+"""`Worker`: polls the scheduler, runs its jobs in threads, renews their leases, and deletes objects.
 
-One poll is under way at a time. Each reports on the jobs that the worker has: in progress, done (with what was
-written), failed, or given back. A report without an answer is sent again. A job that the scheduler does not confirm is
-lost: its run is stopped, and its outcome means nothing.
+A worker sends one poll at a time. A poll reports on the jobs of the worker: in progress, done (with the new blocks),
+failed, or released. A report without an answer is repeated. A job that the scheduler does not confirm is lost: its run
+is stopped, and its outcome is dropped.
 
-A run keeps the token that it began with. An assignment of the same job with a larger token begins another run, also
-where it comes in the answer that says that the first run has lost the job: another worker may have had the job in
-between, and what the first run has read may be out of date.
+A run keeps its first token. An assignment of the same job with a larger token begins another run, also if it is in the
+answer that ends the first run: another worker may have had the job in between, and the first run may have read old
+blocks.
 
-A lease is a length of time on the worker's own steady clock, counted from when the poll was sent: the scheduler's clock
-and the worker's are never compared. A lease that has run out by this count is not lost yet, since the scheduler accepts
-a late renewal as long as no other worker was given the job; after `patience_seconds` more without an answer the run is
-stopped, so that two workers do not do it for hours.
+A lease is a duration on the worker's monotonic clock, from the time at which the poll was sent: the clocks of the
+scheduler and the worker are never compared. A run continues after the end of its lease, since the scheduler accepts a
+late renewal unless it has assigned the job to another worker. After `patience_seconds` without an answer the run is
+stopped, so that two workers do not run the job for hours.
 
-One lock guards the jobs, and is held for no call of the host. Jobs and deletions run in daemon threads: a process that
-ends without `stop`, or with a job that hangs, does not wait for them, and the scheduler finds out when the leases end.
+One lock guards the jobs; it is not held during calls of the host. Jobs and deletions run in daemon threads: a process
+that ends without `stop`, or with a job that hangs, does not wait for them, and the scheduler reassigns the jobs when
+their leases end.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ from compactlib.scheduler.values import (
 from compactlib.service import PeriodicService
 
 Work: TypeAlias = Callable[..., None]
-"""A job or a deletion for the caller's thread; called with `begins=False`, it is given back."""
+"""A job or a deletion for the caller's thread; called with `begins=False`, it is released."""
 _RESULTS: JsonCodec[CompactedBlocks] = JsonCodec(CompactedBlocks)
 _LOGGER = logging.getLogger("compactlib.services")
 _LEASE_PARTS = 3
-"""A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
+"""A lease is renewed after a third of its time, so that a lost poll does not end it."""
 _LEAST_SECONDS = 0.1
-"""Between two polls, however soon a lease ends, unless the worker polls more often anyway."""
+"""The shortest time between two polls for a lease that ends soon."""
 _BACKLOG = 64
-"""Tombstones that wait for a thread, for each one: what is not taken comes back only when its own lease has ended."""
+"""Tombstones that wait for a thread, for each slot; the scheduler sends others again after their lease."""
 _MAX_CONFIRMED = 1000
-"""How many deletions one poll confirms; the rest comes with the next."""
+"""The most deletions that a poll confirms; the next poll confirms more."""
 _LOOK_SECONDS = 0.02
-"""Between two checks of `stop` whether the work has ended."""
+"""How often `stop` checks whether the work has ended."""
 _NOTHING_CHANGED = frozenset({Verdict.DUPLICATE, Verdict.BAD_STATUS})
 
 
@@ -78,24 +79,24 @@ def _above_zero(_: object, field: attrs.Attribute[Any], value: float) -> None:
 
 @attrs.frozen(kw_only=True)
 class WorkerOptions:
-    """How a worker works.
+    """The settings of a worker.
 
     Raises:
         InvalidInput: a number is out of its range.
     """
 
     capacity: int = attrs.field(default=1, validator=_above_zero)
-    """Jobs at a time."""
+    """The number of concurrent jobs."""
     cleanup_capacity: int = attrs.field(default=4, validator=_above_zero)
-    """Tombstones at a time, if the worker has a cleanup; up to 64 times as many wait in line."""
+    """The number of concurrent deletions, if the worker has a cleanup; up to 64 times as many are queued."""
     poll_seconds: float = attrs.field(default=5.0, validator=_above_zero)
-    """Time between polls; shorter while a lease is short, and when a job has ended."""
+    """The time between polls; shorter for short leases, and after a job has ended."""
     max_poll_seconds: float = attrs.field(default=60.0, validator=_above_zero)
-    """How far the time between polls grows while there is no answer."""
+    """The longest time between polls without an answer."""
     jitter: float = 0.1
-    """The share, 0 .. 1, by which this time varies, so that workers do not poll all at once."""
+    """The random part of this time, 0 .. 1, so that workers do not poll at the same time."""
     patience_seconds: float = 300.0
-    """How long after the end of a lease, without an answer, a job is stopped."""
+    """The time from the end of a lease, without an answer, until the job is stopped."""
 
     def __attrs_post_init__(self) -> None:
         if not (0 <= self.jitter <= 1 and self.patience_seconds >= 0 and self.poll_seconds <= self.max_poll_seconds):
@@ -106,11 +107,11 @@ class WorkerOptions:
 
 @attrs.define(eq=False)
 class _Held:
-    """A job that the worker has, until the scheduler has taken note of its end.
+    """A job of the worker, until the scheduler has confirmed its end.
 
     Attributes:
         job: the run.
-        report: what the next poll says of it.
+        report: for the next poll.
     """
 
     job: RunningJob
@@ -122,30 +123,30 @@ class _Held:
 
     def end(self, status: JobStatus, reason: str = "", results: CompactedBlocks | None = None) -> None:
         if status is JobStatus.FAILED and self.job.is_stopped:
-            status = JobStatus.RELEASED  # it was asked to stop, which is no failure of the job
+            status = JobStatus.RELEASED  # the worker has stopped it, which is no failure of the job
         self.report = StatusUpdate(self.job.plan.name, self.job.token, status, results, reason[:MAX_REASON_CHARS])
 
 
 class Worker:
-    """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`; any thread may call any method.
+    """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`. Threads may share it.
 
-    A host without threads calls `run_pending` in a loop of its own.
+    A host without threads calls `run_pending` in a loop.
 
     Args:
-        transport: how polls reach the scheduler: a `Scheduler` of this process, a `SchedulerClient`, or your own.
-        execute: does a job; several run at once, in threads. What it raises fails the job, is logged with its
-            traceback, kept in `last_error` and counted in `failures`.
-        cleanup: deletes objects; without it, the worker leaves tombstones to others.
-        options: how it works.
-        clock: where time comes from.
-        observer: notified of `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
+        transport: sends the polls: a `Scheduler` of this process, a `SchedulerClient`, or the host's own.
+        execute: runs a job; called in several threads. An exception fails the job, is logged with its traceback, and
+            sets `last_error` and `failures`.
+        cleanup: deletes objects; without it, the worker takes no tombstones.
+        options: the settings.
+        clock: for leases and waits.
+        observer: receives `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
             `scheduler_poll_failed`, `scheduler_job_failed` and `scheduler_cleanup_failed`.
-        budget: what all jobs together may write.
+        budget: of all jobs together.
         rng: for the jitter.
 
     Attributes:
-        last_error: what a job, a cleanup, the transport or the polling thread raised last.
-        failures: how often one raised.
+        last_error: the last exception of a job, a cleanup, the transport or the polling thread.
+        failures: the number of these exceptions.
     """
 
     def __init__(self, transport: Transport, execute: Execute, *, cleanup: Cleanup | None = None,
@@ -163,17 +164,17 @@ class Worker:
         self.failures: int = 0
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
-        self._lost: set[_Held] = set()  # runs that have lost their job, and have not ended
+        self._lost: set[_Held] = set()  # runs that have lost their job and have not ended
         self._cleaning: set[str] = set()
         self._deleted: dict[str, None] = {}
         self._to_clean: deque[Tombstone] = deque()
         self._cleaners = 0
-        self._events: list[tuple[str, dict[str, Any]]] = []  # for the observer, once the lock is free
+        self._events: list[tuple[str, dict[str, Any]]] = []  # for the observer, after the lock
         self._takes_jobs = True
         self._is_ending = False
         self._unanswered = 0
         self._next_poll_at = 0.0
-        self._mine = threading.local()  # `depth`: the thread is in a call of this worker's host
+        self._mine = threading.local()  # `depth`: of calls of the host in this thread
         self._polling = threading.RLock()
         self._service = PeriodicService(lambda budget: self._poll(), name="a worker's polls", clock=self._clock,
                                         every_seconds=options.poll_seconds, retry_seconds=options.poll_seconds,
@@ -181,31 +182,31 @@ class Worker:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The names of the jobs it has: running, or ended and not reported yet."""
+        """The names of its jobs: running, or ended and not reported."""
         with self._lock:
             return tuple(self._held)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing is left to be reported."""
+        """Whether nothing runs, and all ends are reported."""
         with self._lock:
             return not (self._held or self._lost or self._cleaning or self._deleted)
 
     # ------------------------------------------------------------------------------------------------ begin and end
 
     def start(self) -> None:
-        """Poll from now on, in a thread of its own; starting again does nothing, and after `stop` it begins anew."""
+        """Start a thread that polls; starting again does nothing. Can be called after `stop`."""
         with self._lock:
             self._takes_jobs, self._is_ending = True, False
         self._service.start()
 
     def run_pending(self) -> int:
-        """Poll, do in the caller's thread what that brings, and report it.
+        """Poll, run the new jobs and deletions in the caller's thread, and report them.
 
-        A lease is renewed by polls, and here by the job's own `RunningJob.check`: there is no other poll meanwhile.
+        During a job, only its calls of `RunningJob.check` renew the lease.
 
         Returns:
-            How many jobs and deletions it has done, well or not.
+            The number of jobs and deletions, successful or not.
 
         Raises:
             Busy: called by a job, a cleanup or the transport of this worker.
@@ -226,19 +227,19 @@ class Worker:
         return done
 
     def stop(self, *, wait_seconds: float = 30.0, grace_seconds: float = 0.0) -> None:
-        """Take no more jobs, cancel those that run, give them back, report, and wait for the end of all that.
+        """Take no more jobs, cancel and release the running ones, report them, and wait for their end.
 
-        Leases are renewed to the end. A job that does not call `check` or its budget, a cleanup or a transport that
-        hangs goes on in its daemon thread, and keeps no process from ending; the scheduler finds out when the leases
-        end. Stopping again waits again.
+        Leases are renewed until the end. A job that does not call `check` or its budget, and a cleanup or a transport
+        that hangs, continue in daemon threads, which do not keep the process alive; the scheduler reassigns the jobs
+        when their leases end. Stopping again waits again.
 
         Args:
             wait_seconds: for the end.
-            grace_seconds: before that, how long jobs may come to an end of their own, and are not cancelled.
+            grace_seconds: how long jobs may run before they are cancelled.
 
         Raises:
-            Busy: something still runs, or could not be reported, when the time is over; or called from a job, a cleanup
-                or the transport of this worker. It takes no more jobs all the same.
+            Busy: work still runs or is not reported after the time; or called from a job, a cleanup or the transport of
+                this worker. The worker takes no more jobs.
         """
         with self._lock:
             self._takes_jobs, self._is_ending = False, True
@@ -253,14 +254,14 @@ class Worker:
             self._service.stop(wait_seconds=max(wait_seconds, _LOOK_SECONDS))
             if self.is_idle:
                 return
-            # The answer to the very last poll has brought a job, which is to be given back.
+            # The answer to the last poll had a job, which is released.
         self._service.cancel()
         what = ", ".join(self.jobs) or "a deletion"
         raise Busy(f"the worker has not ended in {wait_seconds:g} seconds: {what} still runs, or could not be "
                    f"reported; the scheduler finds out when the leases end, or stop again to wait longer")
 
     def _wait_until_idle(self, seconds: float) -> bool:
-        """Wait until nothing is left to do or to report; a thread has to report it."""
+        """Wait until all work has ended and the polling thread has reported it."""
         while not self.is_idle:
             if seconds <= 0:
                 return False
@@ -287,7 +288,7 @@ class Worker:
                        f"call it in another thread, or when that has returned")
 
     def _of_host(self, call: Callable[[], object]) -> object:
-        """Call the host, and know meanwhile that this thread is in the worker's work."""
+        """Call the host, and mark this thread as one of the worker's work during the call."""
         self._mine.depth = getattr(self._mine, "depth", 0) + 1
         try:
             return call()
@@ -297,7 +298,7 @@ class Worker:
     # ---------------------------------------------------------------------------------------------------- polling
 
     def _poll(self, *, takes_jobs: bool = True, inline: list[Work] | None = None) -> float:
-        """Poll once; return in how many seconds to poll again. What begins is listed in `inline`, or gets threads."""
+        """Poll once; return the seconds until the next poll. New work is added to `inline`, or started in threads."""
         with self._polling:
             try:
                 self._ask(takes_jobs, inline)
@@ -339,7 +340,7 @@ class Worker:
 
     @property
     def _free_slots(self) -> int:
-        """How many jobs could begin now. One that was asked to stop keeps its slot until it has."""
+        """Return the number of jobs that can begin. A stopped job keeps its slot until it has ended."""
         busy = sum(not held.has_ended for held in self._held.values())
         return max(self._options.capacity - busy - len(self._lost), 0)
 
@@ -350,12 +351,12 @@ class Worker:
         with self._lock:
             left = min((held.job.lease_seconds_left for held in self._held.values()), default=0.0)
         if left > 0:
-            # More often while a lease is running out; no more so once that has not helped.
+            # More often before the end of a lease, but not after failures.
             pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
     def _keep_leases(self, inline: list[Work]) -> None:
-        """In a job that runs inside `run_pending`: poll if it is time to. What that brings is done after the job."""
+        """Poll if it is due, in a job inside `run_pending`. New work is done after the job."""
         if self._clock.monotonic() >= self._next_poll_at:
             self._poll(takes_jobs=False, inline=inline)
 
@@ -365,7 +366,7 @@ class Worker:
         for name in request.deleted_tombstones:
             self._deleted.pop(name, None)
         assigned = {assignment.name: assignment for assignment in response.assignments}
-        # The scheduler's clock says how long a lease is, the worker's when it began.
+        # The duration of a lease is by the scheduler's clock, its begin by the worker's.
         ends = {assignment.name: sent_at + max(assignment.lease_expires_at - response.now, 0.0)
                 for assignment in response.assignments}
         answers = {said.name: answer for said, answer in zip(request.status_updates, response.answers, strict=False)}
@@ -373,7 +374,7 @@ class Worker:
             self._take_answer(self._held[said.name], said, answers.get(said.name), ends.get(said.name))
         for plan in response.compaction_jobs:
             assignment = assigned.get(plan.name)
-            if assignment is not None:  # without a token it is no assignment
+            if assignment is not None:  # a plan without an assignment has no token
                 self._take_job(plan, assignment, ends[plan.name], inline)
         for tombstone in response.tombstones:
             self._take_tombstone(tombstone, inline)
@@ -382,11 +383,11 @@ class Worker:
                      deadline: float | None) -> None:
         verdict, detail = (None, "") if answer is None else (answer.verdict, answer.detail)
         if deadline is not None and said.status == JobStatus.IN_PROGRESS:
-            held.job.renew(deadline)  # also where the job comes back with a later token: then it is lost below
+            held.job.renew(deadline)  # also if the job is assigned again with a later token: then it is lost below
         elif verdict in _NOTHING_CHANGED:
             pass
         elif said.status != JobStatus.IN_PROGRESS:
-            # Reported for good: the job is not the worker's any more.
+            # The report is final: the job is no longer the worker's.
             self._settle(held, verdict, detail)
         else:
             reason = "the scheduler did not renew the lease" if verdict is None else verdict.value
@@ -431,21 +432,21 @@ class Worker:
     def _in_thread(self, work: Callable[[], None]) -> RuntimeError | None:
         try:
             threading.Thread(target=work, name="compactlib-job", daemon=True).start()
-        except RuntimeError as error:  # no thread can be started: another worker should do it
+        except RuntimeError as error:  # no thread can be started: the job is released for another worker
             self.last_error = error
             self.failures += 1
             return error
         return None
 
     def _stop(self, held: _Held, reason: str) -> None:
-        """Ask a run that is still the worker's to end; it is given back, unless it ends well all the same."""
+        """Stop a run that still has its job; the job is released, unless the run succeeds first."""
         if not held.has_ended and not held.job.is_stopped:
             held.job.stop(reason)
             self._events.append(("scheduler_job_stopped", {"job": held.job.plan.name, "lost": False, "reason": reason}))
 
     def _lose(self, held: _Held, verdict: Verdict | None, detail: str, reason: str) -> None:
-        """The run has lost its job: it is stopped, and its outcome means nothing."""
-        if held.has_ended:  # while the poll was under way
+        """Stop a run that has lost its job; its outcome is dropped."""
+        if held.has_ended:  # during the poll
             self._settle(held, verdict, detail)
             return
         del self._held[held.job.plan.name]
@@ -454,7 +455,7 @@ class Worker:
         self._events.append(("scheduler_job_stopped", {"job": held.job.plan.name, "lost": True, "reason": reason}))
 
     def _settle(self, held: _Held, verdict: Verdict | None, detail: str) -> None:
-        """The scheduler has taken note of how a job ended."""
+        """Remove a job after the scheduler has confirmed its end."""
         del self._held[held.job.plan.name]
         self._events.append(("scheduler_job_reported", {
             "job": held.job.plan.name, "status": JobStatus(held.report.status).name, "detail": detail,
@@ -463,7 +464,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------- jobs and deletions
 
     def _run(self, held: _Held, *, is_inline: bool = False, begins: bool = True) -> None:
-        """Do a job, and note how it ended; if it is not to begin, an interrupt came first, and it is given back."""
+        """Run a job, and record its end; with `begins=False`, after an interrupt, release it."""
         job = held.job
         status, reason, results = JobStatus.RELEASED, "the thread that was to do it was interrupted", None
         try:
@@ -472,12 +473,12 @@ class Worker:
                 done = self._of_host(partial(self._execute, job))
                 if not isinstance(done, CompactedBlocks):
                     raise InvalidInput(f"the execute returned {done!r:.100}; it must return CompactedBlocks")
-                # What cannot be stored would keep every later poll of this worker from being answered.
+                # A result that cannot be stored would make every later poll of this worker fail.
                 _RESULTS.to_plain(done)
                 status, reason, results = JobStatus.SUCCESS, "", done
         except (ReleaseJob, JobLost, FencedOff) as released:
-            # What a fence refuses went to another worker, which is no failure of the job; if the scheduler does not
-            # know of another worker, one should try again.
+            # The fence refused, so another worker has had the job, which is no failure of it. If the scheduler has no
+            # other worker for it, it assigns the job again.
             reason = str(released)
         except BaseException as error:
             status, reason = JobStatus.FAILED, f"{type(error).__name__}: {error}"
@@ -502,7 +503,7 @@ class Worker:
             self._clean(tombstone)
 
     def _clean(self, tombstone: Tombstone, *, is_inline: bool = False, begins: bool = True) -> None:
-        """Delete what a tombstone names; the next poll confirms it, else it comes again."""
+        """Delete the objects of a tombstone. The next poll confirms it; else the scheduler sends it again."""
         deleted = False
         try:
             if self._cleanup is not None and begins:
