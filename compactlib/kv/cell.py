@@ -72,7 +72,7 @@ class Retries:
 _SEEING = Retries(tries=8, first_seconds=0.02, longest_seconds=1.0)
 
 
-def look_until_seen(read: Callable[[], SeenT], unknown: Exception, *, clock: Clock | None = None,
+def resolve_unknown(read: Callable[[], SeenT], unknown: Exception, *, clock: Clock | None = None,
                     rng: random.Random | None = None) -> SeenT:
     """Read the outcome of a write without an answer; retry the read for about two seconds.
 
@@ -246,7 +246,7 @@ class _Swapping(Generic[ResultT]):
             addresses |= dict.fromkeys(attempt.swap.writes)
         if self.unknown is None:
             return get_many(self.store, addresses)
-        return look_until_seen(lambda: get_many(self.store, addresses), self.unknown, clock=self.clock, rng=self.rng)
+        return resolve_unknown(lambda: get_many(self.store, addresses), self.unknown, clock=self.clock, rng=self.rng)
 
     def _settle(self, found: Found) -> tuple[Swap[ResultT] | None, bool]:
         """Return the swap that happened, if any, and whether another may still happen."""

@@ -21,7 +21,7 @@ from compactlib._arguments import require_age
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CorruptData, Stale, StorageError
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv.cell import look_until_seen
+from compactlib.kv.cell import resolve_unknown
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.store import ObjectStore, check_key
 
@@ -135,7 +135,7 @@ class ObjectRegister:
         return self._at(version.number + 1).follows == version.id
 
     def _seen(self, look: Callable[[], SeenT], unknown: ObjectStoreFailed) -> SeenT:
-        return look_until_seen(look, unknown, clock=self._clock, rng=self._rng)
+        return resolve_unknown(look, unknown, clock=self._clock, rng=self._rng)
 
     def _lost(self, number: int) -> Stale:
         return Stale(f"{self._prefix!r} has another version {number} than the one to be written; read it, and begin "

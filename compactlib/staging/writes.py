@@ -25,7 +25,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
-from compactlib.kv.cell import Attempt, Fate, Found, Swap, look_until_seen
+from compactlib.kv.cell import Attempt, Fate, Found, Swap, resolve_unknown
 from compactlib.kv.store import Exists
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
@@ -146,7 +146,7 @@ def _seen_after_write(context: StagingContext, branch: str, operation: str, befo
         except BranchNotFound:
             return None
 
-    now = look_until_seen(look, _unknown(
+    now = resolve_unknown(look, _unknown(
         operation, branch, "what was written was taken, and whether the branch still names the token that took it "
         "cannot be seen"), clock=context.clock, rng=context.rng)
     if now is None or before.staging_token not in now.tokens:

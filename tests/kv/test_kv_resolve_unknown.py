@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.kv.cell import look_until_seen
+from compactlib.kv.cell import resolve_unknown
 
 
 def unknown() -> OutcomeUnknown:
@@ -19,7 +19,7 @@ def unknown() -> OutcomeUnknown:
 
 def test_what_is_seen_is_the_answer() -> None:
     clock = ManualClock()
-    assert look_until_seen(lambda: "written", unknown(), clock=clock) == "written"
+    assert resolve_unknown(lambda: "written", unknown(), clock=clock) == "written"
     assert clock.now() == 0
 
 
@@ -33,7 +33,7 @@ def test_failed_looks_are_tried_again_with_growing_pauses() -> None:
             raise ConnectionError("away")
         return "written"
 
-    assert look_until_seen(look, unknown(), clock=clock, rng=random.Random(1)) == "written"
+    assert resolve_unknown(look, unknown(), clock=clock, rng=random.Random(1)) == "written"
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert all(2 ** n * 0.01 <= pause <= 2 ** n * 0.02 for n, pause in enumerate(pauses))
 
@@ -48,7 +48,7 @@ def test_what_cannot_be_seen_stays_unknown() -> None:
 
     error = unknown()
     with pytest.raises(OutcomeUnknown) as raised:
-        look_until_seen(look, error, clock=clock)
+        resolve_unknown(look, error, clock=clock)
     assert raised.value is error
     assert isinstance(raised.value.__cause__, ValueError)
     assert looked == 8
@@ -58,4 +58,4 @@ def test_what_cannot_be_seen_stays_unknown() -> None:
 def test_a_real_store_is_looked_at() -> None:
     store = MemoryStore()
     store.set(b"p", b"k", b"v")
-    assert look_until_seen(lambda: store.get(b"p", b"k").value, unknown()) == b"v"
+    assert resolve_unknown(lambda: store.get(b"p", b"k").value, unknown()) == b"v"
