@@ -63,7 +63,7 @@ class Draft:
         """Return the difference that is left: what is put and dropped in one batch leaves none."""
         puts, drops = [], []
         for kind, object_id in self._touched:
-            before, after = (each._objects(kind).get(object_id) for each in (self._before, self.catalog))
+            before, after = (each.objects_of(kind).get(object_id) for each in (self._before, self.catalog))
             if after is not None and after != before:
                 puts.append(after)
             elif after is None and before is not None:
@@ -102,11 +102,6 @@ class PlannedUpdate:
     drops: tuple[tuple[str, int], ...]
     applied: tuple[bool, ...]
     next_id: int
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no version is needed."""
-        return not self.puts and not self.drops
 
 
 def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
@@ -175,7 +170,7 @@ class PutObject:
 
 @attrs.frozen
 class DropObject:
-    """DropObject an object: a table with its indexes, a schema or a zone without tables.
+    """Drop an object: a table with its indexes, a schema or a zone without tables.
 
     Attributes:
         kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
@@ -259,8 +254,8 @@ class SetIndexStatus:
 
 
 def _check_name(command: object, name: str, draft: Draft) -> None:
-    if type(name) is not str or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        raise refuse(command, f"{str(name)[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise refuse(command, f"{name[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
 
 
 def _find(kind: str, name: str, schema: str, draft: Draft) -> CatalogObject | None:
