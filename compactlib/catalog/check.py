@@ -283,7 +283,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> Iterator[tuple[int, int]]:
         RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
         BudgetSpent: the budget ended; what was deleted until then is gone.
     """
-    waste = list(garbage(log, budget))
+    waste = garbage(log, budget)
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
     for at in range(0, len(waste), step):
         budget.check()
@@ -292,7 +292,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> Iterator[tuple[int, int]]:
         yield len(gone), sum(size for _, size in gone)
 
 
-def garbage(log: UpdateLog, budget: Budget) -> Iterator[tuple[bytes, int]]:
+def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:
     """Return the keys that `reclaim` would delete now, each with the bytes that it and its record take.
 
     Raises:
@@ -300,32 +300,25 @@ def garbage(log: UpdateLog, budget: Budget) -> Iterator[tuple[bytes, int]]:
     """
     for _ in range(_MAX_READS):
         earliest, _condition = log.earliest()
+        found: list[tuple[bytes, int]] = []
         if not earliest:
-            return
-        try:
-            found = list(_garbage(log, earliest, budget))
-        except RecordMissing:
-            if log.earliest()[0] == earliest:
-                raise
-            continue
-        yield from found
-        return
-
-
-def _garbage(log: UpdateLog, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
-    used: set[bytes] | None = None
-    for version, key, record in log.entries(0, few=True):
-        budget.check()
-        if version >= earliest:
-            used = set(log.piece_keys(version, record)) if version == earliest else None
-            break
-        yield key, len(key) + len(record)
-    if used is None:
-        raise _missing(earliest)
-    with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
-        for entry in entries:
+            return found
+        version, record = 0, b""
+        for version, key, record in log.entries(0, few=True):
             budget.check()
-            of_version = keys.version_of(entry.key, keys.PIECES)
-            # Above the earliest version another node may be writing a snapshot right now.
-            if of_version is not None and of_version <= earliest and entry.key not in used:
-                yield entry.key, len(entry.key) + len(entry.value)
+            if version >= earliest:
+                break
+            found.append((key, len(key) + len(record)))
+        if version == earliest:
+            used = set(log.piece_keys(version, record))
+            with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
+                for entry in entries:
+                    budget.check()
+                    of_version = keys.version_of(entry.key, keys.PIECES)
+                    # Above the earliest version another node may be writing a snapshot right now.
+                    if of_version is not None and of_version <= earliest and entry.key not in used:
+                        found.append((entry.key, len(entry.key) + len(entry.value)))
+            return found
+        if log.earliest()[0] == earliest:
+            raise _missing(earliest)
+    raise Busy(f"the catalog's log was cut {_MAX_READS} times while it was read; try when there is less load")

@@ -2,7 +2,7 @@
 """`run_round`: one round of the cluster, run by the coordinator over two calls that the host gives.
 
     coordinator                           every node, itself included
-    1  read pins, term and membership
+    1  read membership, pins and term
     2  report ──────────────────────────▶ asks its sources
        ◀────────────────────── NodeReport
     then two processes, in parallel, which fail apart:
@@ -145,8 +145,9 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
         CompactlibError: what the store raised before any node was asked.
         asyncio.CancelledError: the caller was cancelled. A cut under way may still happen, and is as safe as any.
     """
-    basis = await _in_thread(service.basis, seconds, "reading pins and term")
     topology, unchanged = await _in_thread(members.read, seconds, "reading the membership")
+    view = await _in_thread(lambda: service.view(topology=topology, low_watermark=low_watermark, term=term,
+                                                 conditions=[unchanged]), seconds, "reading pins and term")
     answers, missing = await _all_asked(topology, peers.report, "report", seconds)
     missing |= {node.name: f"answered as {answers[node.name].node}" for node in topology.nodes
                 if node.name in answers and answers[node.name].node != node}
@@ -156,9 +157,9 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
 
     def compaction() -> tuple[CatalogPlan, CutReport | None]:
         """Decide, and cut if everything still holds; assignments are looked up anew right before."""
-        plan = service.plan(policy, view=service.view(
-            basis=basis, reports=reports, topology=topology, assignments=assignments(),
-            low_watermark=low_watermark, term=term, conditions=[unchanged]))
+        plan = service.plan(policy, view=attrs.evolve(
+            view, reports=tuple(reports), assignments=assignments(), history=service.history,
+            now=service.clock.present()))
         if plan.target is None:
             return plan, None
         plan = attrs.evolve(plan, view=attrs.evolve(plan.view, assignments=assignments()))

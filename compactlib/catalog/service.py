@@ -22,13 +22,13 @@ import attrs
 from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.catalog.check import reclaim, recover_history, verify_log
-from compactlib.catalog.commands import Command, PlannedUpdate, plan_update
+from compactlib.catalog.commands import Command, plan_update
 from compactlib.catalog.decision import CatalogView, limits_of
 from compactlib.catalog.errors import CatalogMoved, ClockSkewExceeded, CommandRefused, NotReady, UnsafeCompaction
 from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.pins import Pins, PinSet
+from compactlib.catalog.pins import Pins
 from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport, CutToBound, plan_of
-from compactlib.catalog.schema import UPDATES, Catalog, Update
+from compactlib.catalog.schema import UPDATES, Catalog
 from compactlib.catalog.timestamp import (
     HybridClock,
     Timestamp,
@@ -41,7 +41,6 @@ from compactlib.catalog.values import Assignments, NodeReport, Topology
 from compactlib.errors import BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.guard import Guard, Run
 from compactlib.kv import Condition
-from compactlib.kv.cell import CellState
 from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, VerifyReport
 from compactlib.store_numbers import Moved, StoreNumbers
@@ -80,19 +79,6 @@ class Executed:
     activation: Timestamp
     ensured: Timestamp
     attempts: int
-
-
-@attrs.frozen
-class Basis:
-    """What must not have changed when history is cut, as it was before anybody was asked what is needed.
-
-    Attributes:
-        pins: all pins.
-        log: the marks of the log, the coordinators' term among them.
-    """
-
-    pins: CellState[PinSet]
-    log: LogState
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -326,20 +312,20 @@ class CatalogService(Closing):
                        "it has returned; execute them in another thread, and do not wait for that one")
         delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
         with self._reporting(), self._writing:
-            drawn, tick, catalog, planned, attempts = self._write(tuple(commands), delay_ms, wait)
+            drawn, tick, catalog, applied, attempts = self._write(tuple(commands), delay_ms, wait)
         # No call waits for a time while it keeps others from writing.
         ensured = ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
         if wait and catalog.version:
             self.clock.wait_until(ensured, drawn, tick)
-        if isinstance(planned, CommandRefused):
-            raise planned
-        return Executed(version=catalog.version, applied=planned.applied, activation=catalog.activation,
-                        ensured=ensured, attempts=attempts)
+        if isinstance(applied, CommandRefused):
+            raise applied
+        return Executed(version=catalog.version, applied=applied, activation=catalog.activation, ensured=ensured,
+                        attempts=attempts)
 
     def _write(self, commands: Sequence[Command], delay_ms: int,
-               wait: bool) -> tuple[Timestamp, float, Catalog, PlannedUpdate | CommandRefused, int]:
-        """Return when it was, by both clocks; the version that the batch made, or that it was judged by; what was
-        planned or refused; and after how many tries.
+               wait: bool) -> tuple[Timestamp, float, Catalog, tuple[bool, ...] | CommandRefused, int]:
+        """Return when it was, by both clocks; the version that the batch made, or that it was judged by; what it
+        changed, or why it was refused; and after how many tries.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self._take_in()  # what is refused or needless is judged by the log, not by a copy left behind
@@ -353,17 +339,13 @@ class CatalogService(Closing):
                     time=commit, ahead_ms=ahead, limit_ms=limit,
                     advice=f"it follows version {latest.version}, whose writer's clock was ahead if this one is right: "
                            f"wait, or execute with wait=False to have a version that is in force only then")
+            activation = max(add_ms(commit, delay_ms), latest.activation + 1)
             try:
-                planned = plan_update(latest, commands)
+                update, applied = plan_update(latest, commands, commit=commit, activation=activation)
             except CommandRefused as refused:
                 return drawn, tick, latest, refused, 0
-            if not planned.puts and not planned.drops:
-                return drawn, tick, latest, planned, 0
-            activation = max(add_ms(commit, delay_ms), latest.activation + 1)
-            update = Update(
-                version=latest.version + 1, commit=commit, activation=activation, next_id=planned.next_id,
-                drops=planned.drops, puts=tuple(attrs.evolve(one, created_at=one.created_at or activation,
-                                                             updated_at=commit) for one in planned.puts))
+            if not update.puts and not update.drops:
+                return drawn, tick, latest, applied, 0
             payload = UPDATES.encode(update)
             if self.log.append(update.version, payload):
                 # Without asking the store again: a failure of that could not be distinguished from one of the append.
@@ -371,33 +353,22 @@ class CatalogService(Closing):
                 with self._following:
                     if self.history.latest < made.version:
                         self._register(self.history.followed_by([(activation, payload)], [made]))
-                return drawn, tick, made, planned, attempt
+                return drawn, tick, made, applied, attempt
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 
     # -- sensing and planning
 
-    def basis(self) -> Basis:
-        """Read what must not have changed when history is cut; first thing, before any node is asked. Two requests.
-
-        Raises:
-            CorruptData, Unsupported: the marks of the log or the pins cannot be read.
-            Closed: the service was closed.
-        """
-        with self._reporting():
-            return Basis(self.pins.state(), self.log.state())
-
-    def view(self, *, budget: Budget | None = None, basis: Basis | None = None,
-             reports: Sequence[NodeReport] | None = None, topology: Topology | None = None,
-             assignments: Assignments | None = None, low_watermark: Timestamp | None = None, term: int | None = None,
+    def view(self, *, budget: Budget | None = None, reports: Sequence[NodeReport] = (),
+             topology: Topology | None = None, assignments: Assignments | None = None,
+             low_watermark: Timestamp | None = None, term: int | None = None,
              conditions: Sequence[Condition] = ()) -> CatalogView:
         """Return what a plan is made from: what is retained, and what the nodes and the pins need of it.
 
-        What is not given is not known, and then nothing is cut. Two requests, and one more with a basis.
+        What is not given is not known, and then nothing is cut. What must not change until history is cut is read now:
+        take the view before the nodes are asked, and add their reports (`attrs.evolve`). Two requests.
 
         Args:
             budget: not needed: nothing has to be counted.
-            basis: was read before the nodes were asked, so that a copy registered since keeps history from being cut;
-                default: is read now, for reports of this moment.
             reports: one a node that answered.
             topology: all nodes that there are.
             assignments: which nodes must host which partitions.
@@ -410,16 +381,16 @@ class CatalogService(Closing):
             RecordMissing, CorruptData, Unsupported: the log or the pins cannot be read.
             Closed: the service was closed.
         """
-        given = self.basis() if basis is None else basis
         with self._reporting():
-            self._take_in(given.log if basis is None else None)
-        pinned = self.pins.need_of(given.pins.value)
+            pins, log = self.pins.state(), self.log.state()
+            self._take_in(log)
+        pinned = self.pins.need_of(pins.value)
         # Without a term of its own a plan holds as long as no coordinator's has moved.
-        of_term = () if term is not None else (given.log.term_condition,)
+        of_term = () if term is not None else (log.term_condition,)
         return CatalogView(
-            reports=tuple(reports or ()), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
+            reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
             assignments=assignments or Assignments(), topology=topology or Topology(frozenset()), term=term,
-            needs=() if pinned is None else (pinned,), conditions=(*conditions, given.pins.condition, *of_term))
+            needs=() if pinned is None else (pinned,), conditions=(*conditions, pins.condition, *of_term))
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
         """Choose the version to cut to, and list what prevents cutting further.

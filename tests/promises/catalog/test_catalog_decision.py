@@ -6,6 +6,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.catalog import (
@@ -127,7 +128,7 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     times["C"].publish(2, 0, 1, history.activation(4))
     inherited = times["C"].published(2, 0)
     assert inherited is not None
-    basis = catalog.basis()
+    before = catalog.view()
     now = history.activation(history.latest)
     old = NodeReport(node=NodeId("A"), transactions_from=now, hosted=times["A"].needs_and_hosted()[1],
                      floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
@@ -137,7 +138,7 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     times["C"].publish(2, 0, 1, history.activation(9))
     new = NodeReport(node=NodeId("C"), transactions_from=now, hosted=times["C"].needs_and_hosted()[1],
                      floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
-    view = catalog.view(basis=basis, reports=[old, new], topology=Topology.of("A", "C"), low_watermark=now,
+    view = attrs.evolve(before, reports=(old, new), topology=Topology.of("A", "C"), low_watermark=now,
                         assignments=Assignments({1: ZoneAssignments(2, {"A": 1, "C": 3})}))
     plan = catalog.plan(view=view)
     assert plan.target == 9

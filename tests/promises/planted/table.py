@@ -92,8 +92,8 @@ MISTAKES: Sequence[Mistake] = (
         "A pin that was renewed while expired ones are forgotten is forgotten too."),
     Mistake(
         "catalog-cut-without-members", "compactlib/catalog/round.py",
-        "term=term, conditions=[unchanged]))\n",
-        "term=term, conditions=[]))\n",
+        "conditions=[unchanged])",
+        "conditions=[])",
         ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_node_joins_before_publish]",),
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
