@@ -22,7 +22,7 @@ largest (1 - u) * age / (1 + u); the largest (1 - u) / u * sqrt(age)."""
 class FixedNumber:
     """Takes the first so many segments that are dead enough, whether or not the log gets shorter by that.
 
-    It is for the lab, where `BlobSettings.max_dead_fraction` says when.
+    It is for the lab, where `BlobLogModel.max_dead_fraction` decides when.
 
     Attributes:
         victims: at most so many, >= 1.

@@ -8,8 +8,8 @@
 too), 4,000 segments a plan; `--quick` takes a hundredth. Seconds are those of the processor; a busy machine still
 counts, by its caches. The goal is 400,000 operations a second; in a log of 2,500 segments 120,000 with 1, 4 and 16
 segments a plan, where each plan shows and sorts all segments for few operations. Each placement is measured in turn,
-and none, in a smaller log. Memory, as the process's peak and as what the columns take, is printed for
-each live object, for a quarter, a half and all of it, with the slope of the line through them: it is linear. Write
+and none, in a smaller log. Memory, as the process's peak, is printed for each live object, for a quarter, a half and
+all of it, with the slope of the line through them: it is linear. Write
 amplification is that of a smaller log in its steady state, at three fill levels.
 """
 
@@ -31,7 +31,7 @@ from placement.sfs import SFS
 from placement.warcip import WARCIP
 
 from compactlib.blobstore import Greedy
-from compactlib.lab import BlobReplay, BlobSettings, Uniform, Zipf, replay_blobs
+from compactlib.lab import BlobLogModel, Uniform, Zipf, replay
 from compactlib.lab.policies import FADaC, Mixed, UserAndSurvivors
 from compactlib.report import Table
 
@@ -42,16 +42,14 @@ SMALLER = (4, 2)
 """What parts of the whole are measured before it."""
 
 
-def replayed(segments: int, overwrites: int, reclaimed: int) -> tuple[float, int, BlobReplay]:
-    """Operations a second, live objects, and the replay."""
+def replayed(segments: int, overwrites: int, reclaimed: int) -> tuple[float, int]:
+    """Operations a second, and live objects."""
     workload = Uniform(keys=int(segments * PER_SEGMENT * FILL), writes=overwrites)
     policy = Greedy(min_used_fraction=0.5, min_reclaimed_segments=reclaimed)
-    replay = BlobReplay(policy, BlobSettings.of_slots(segments, PER_SEGMENT), expected_operations=workload.operations)
+    model = BlobLogModel.of_slots(segments, PER_SEGMENT)
     before = time.process_time()
-    for piece in workload.pieces(1):
-        replay.feed(piece)
-    seconds = time.process_time() - before
-    return workload.operations / seconds, workload.keys, replay
+    replay(workload, policy, model, seed=1)
+    return workload.operations / (time.process_time() - before), workload.keys
 
 
 def small_plans(runs: int) -> Iterator[Figure]:
@@ -65,15 +63,12 @@ def small_plans(runs: int) -> Iterator[Figure]:
 def placed(runs: int) -> Iterator[Figure]:
     """Operations a second without a placement, and with each, beside those without one."""
     workload = Zipf(keys=14_000, writes=150_000)
-    pieces = list(workload.pieces(1))
     speeds: dict[str, list[float]] = {}
     for _ in range(runs):
         for scheme in (None, Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(), DAC(), FADaC(), SepBIT()):
-            replay = BlobReplay(Greedy(min_used_fraction=0, min_reclaimed_segments=8),
-                                BlobSettings.of_slots(200, PER_SEGMENT, placement=scheme))
             before = time.process_time()
-            for piece in pieces:
-                replay.feed(piece)
+            replay(workload, Greedy(min_used_fraction=0, min_reclaimed_segments=8),
+                   BlobLogModel.of_slots(200, PER_SEGMENT, placement=scheme), seed=1)
             seconds = time.process_time() - before
             speeds.setdefault("none" if scheme is None else scheme.name, []).append(workload.operations / seconds)
     for name, values in speeds.items():
@@ -84,9 +79,9 @@ def placed(runs: int) -> Iterator[Figure]:
 def beside_closed_form(fill: float, segments: int) -> Figure:
     """Write amplification of greedy cleaning, and its closed form at the utilisation that was measured."""
     slots = segments * 32
-    found = replay_blobs(Uniform(keys=int(fill * slots), writes=4 * slots),
-                         Greedy(min_used_fraction=0, min_reclaimed_segments=max(segments // 160, 1)),
-                         BlobSettings.of_slots(segments, 32), seed=1).steady(0.5)
+    found = replay(Uniform(keys=int(fill * slots), writes=4 * slots),
+                   Greedy(min_used_fraction=0, min_reclaimed_segments=max(segments // 160, 1)),
+                   BlobLogModel.of_slots(segments, 32), seed=1).steady(0.5)
     closed = greedy_write_amplification(found.utilisation, 32)
     return Figure(figure=f"lab.greedy_write_amplification.{fill:.0%}", unit="1", values=(found.write_amplification,),
                   reference=f"closed form at {found.utilisation:.4f}", reference_values=(closed,), goal="0.97 .. 1.03")
@@ -117,16 +112,13 @@ def main() -> None:
     # The small ones first: the process's peak never goes down.
     for part in (*SMALLER, *(1,) * asked.runs):
         count, writes = segments // part, overwrites // part
-        speed, live, replay = replayed(count, writes, max(count // 25, 2))
+        speed, live = replayed(count, writes, max(count // 25, 2))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        columns = replay.log.memory_bytes
         rows.append({"segments": count, "operations": writes + live, "live objects": live, "a second": round(speed),
-                     "columns, bytes an object": round(columns / live, 1), "peak of the process, MB": peak >> 20,
-                     "peak, bytes an object": round(peak / live, 1)})
-        points.append((live, columns))
+                     "peak of the process, MB": peak >> 20, "peak, bytes an object": round(peak / live, 1)})
+        points.append((live, peak))
         if part == 1:
             speeds.append(speed)
-        del replay
     print(Table.from_dicts(rows, title="replay of greedy cleaning under uniform overwrites"))
     report([
         Figure(figure="lab.blob_replay", unit="operations/s", values=tuple(speeds), reference="goal",

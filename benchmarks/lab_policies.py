@@ -2,8 +2,7 @@
 """The measured tables of docs/lab.md: `python benchmarks/lab.py --policies`.
 
 `python benchmarks/lab_policies.py [lab|store [seeds]]` prints the tables of times to live alone, of four seeds or as
-many as are given (20, say); two processes, a quarter of an hour. `bound` prints what a store's copies would be if what
-has a time to live had never to be copied.
+many as are given (20, say); two processes, a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-import tempfile
 import tracemalloc
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import Any, ClassVar, TypeAlias, get_args
@@ -37,29 +34,24 @@ from compactlib.blobstore import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.policy import FIRST_SEGMENT, CopyOrder, SegmentView, fewest_that_free
+from compactlib.blobstore.policy import CopyOrder, SegmentView, fewest_that_free
 from compactlib.lab import (
-    BlobReplay,
-    BlobSettings,
+    Arrivals,
+    BlobLogModel,
+    BranchModel,
     Bursts,
-    Comparison,
-    Experiment,
     Expiring,
     HotCold,
-    RaftLogSettings,
-    SchedulerLoad,
-    SchedulerSettings,
-    SensorSettings,
+    RaftLogModel,
+    SchedulerModel,
     TtlMix,
     Uniform,
     WithReads,
     Workload,
     Zipf,
     compare,
-    grid,
-    run_experiments,
+    replay,
 )
-from compactlib.lab.blob_log import BlobLog, Compacted
 from compactlib.lab.policies import (
     ByAge,
     ByEnd,
@@ -71,7 +63,7 @@ from compactlib.lab.policies import (
     SurvivorPlacement,
     UserAndSurvivors,
 )
-from compactlib.lab.policy import NEVER, Contents, Placement
+from compactlib.lab.policy import Contents, Placement
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -83,14 +75,9 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.policies import Manual
 from compactlib.report import Table
-from compactlib.scheduler import LevelConfig, SchedulerConfig
+from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
 from compactlib.staging import PressurePolicy
 from compactlib.staging.policy import SensePolicy
-
-
-def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:
-    with tempfile.TemporaryDirectory() as folder:
-        return run_experiments(experiments, folder, skip=skip)
 
 
 def blob_policies() -> Table:
@@ -102,19 +89,18 @@ def blob_policies() -> Table:
     workloads: list[Workload] = [
         Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),
         TtlMix(**shape, lives_seconds=((0.4, 4.0), (0.2, 1.0)))]
-    settings = BlobSettings.of_slots(400, 32)
-    ahead = attrs.evolve(settings, forecast_seconds=30.0, bucket_seconds=0.2)
-    experiments = [each for policy in policies for each in compare(
-        [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else settings)]
+    model = BlobLogModel.of_slots(400, 32)
+    ahead = attrs.evolve(model, forecast_seconds=30.0, bucket_seconds=0.2)
     found: dict[str, dict[str, object]] = {}
-    for row in _run(experiments).to_dicts():
+    for row in (row for policy in policies for row in compare(
+            [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else model).to_dicts()):
         found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification")
 
 
 def blob_placements() -> Table:
     """The same log and load by how survivors are laid out: in which order, and into which segments."""
-    base = BlobSettings.of_slots(400, 32)
+    base = BlobLogModel.of_slots(400, 32)
     setups = {"as in a store": base, **{placement.name: attrs.evolve(base, placement=placement)
                                         for placement in (UserAndSurvivors(), DAC(), FADaC(), SepBIT())}}
     trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
@@ -123,8 +109,8 @@ def blob_placements() -> Table:
     for order in get_args(CopyOrder):
         policies = [kind(**trigger, copy_order=order) for kind in (Greedy, CostBenefit)]
         chosen = setups if order == "choice" else {"as in a store": base}
-        for row in _run(compare(policies, workloads, chosen)).to_dicts():
-            key = (row["policy"], order, row["setup"])
+        for row in compare(policies, workloads, chosen).to_dicts():
+            key = (row["policy"], order, row["model"])
             found.setdefault(key, dict(zip(("policy", "order", "survivors"), key, strict=True)))[row["workload"]] = row[
                 "write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification by how survivors are laid out")
@@ -166,45 +152,6 @@ STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 20: 2.093}
 """95 % of Student's distribution, two-sided, by the number of seeds."""
 
 
-class _EndsApart(BlobLog):
-    """A log whose compactions put what has a time to live aside at no cost, where it takes its own bytes, and no more.
-
-    The policy does not count it as valid, as it need not be copied.
-    """
-
-    def __init__(self, settings: BlobSettings) -> None:
-        super().__init__(settings)
-        self._aside = self._new_segment(FIRST_SEGMENT)
-
-    @property
-    def free_segments(self) -> int:
-        """See `BlobLog.free_segments`."""
-        return super().free_segments - -(-self._aside.valid // self.settings.room_bytes)
-
-    def view(self, now_ms: int) -> BlobView:
-        """See `BlobLog.view`."""
-        view = super().view(now_ms)
-        lasting = [sum(self.size[each] for each in segment.members
-                       if self.place[each] is segment and self.until[each] == NEVER) for segment in self._order]
-        return attrs.evolve(view, segments=tuple(
-            attrs.evolve(segment, valid_bytes=valid, dying=())
-            for segment, valid in zip(view.segments, lasting, strict=True)))
-
-    def compact(self, choice: BlobChoice, now_ms: int) -> Compacted:
-        """See `BlobLog.compact`."""
-        place, taken = self.place, set(choice.victims)
-        for segment in [each for each in self._order if each.name in taken]:
-            for record in segment.members:
-                if place[record] is segment and self.until[record] != NEVER:
-                    place[record] = self._aside
-                    segment.dead += self.size[record]
-                    self._aside.used += self.size[record]
-                    # The compaction takes its bytes off, as of what is dead.
-                    self.contents.records -= self.placer is not None
-            segment.members = array("i", [each for each in segment.members if place[each] is not self._aside])
-        return super().compact(choice, now_ms)
-
-
 @attrs.frozen
 class Expiry:
     """One replay of a load with times to live: a log of 800 segments, four fifths full at most.
@@ -215,7 +162,6 @@ class Expiry:
         share: which part has a time to live.
         by_container: whether all records of a container have one or none; `False` is the control.
         seed: of the load.
-        apart: whether what has a time to live is put aside at no cost where it would be copied.
     """
 
     policy: BlobPolicy
@@ -223,28 +169,18 @@ class Expiry:
     share: float
     by_container: bool
     seed: int
-    apart: bool = False
 
-    def copies(self) -> tuple[float, int]:
-        """Bytes copied for each byte written, in the last three fifths; and segments at most half full at the end."""
+    def copies(self) -> float:
+        """Bytes copied for each byte written, in the last three fifths."""
         load = Expiring(keys=40_000, writes=200_000, share=self.share, by_container=self.by_container)
         ahead = {"forecast_seconds": 64.0, "bucket_seconds": 0.25} if self.policy in (OURS, OURS_IN_STORE) else {}
         in_store = self.placement is None or isinstance(self.placement, ByAge | ByEnd)
         layout: dict[str, Any] = ({"swap_segments": 16, "survivors": self.placement} if in_store else
                                   {"placement": self.placement, "copies_renew": True, "min_free_segments": 2})
-        settings = BlobSettings.for_workload(load, 0.8, segments=800, seed=self.seed, **layout, **ahead)
-        replay = BlobReplay(self.policy, settings, expected_operations=load.operations)
-        if self.apart:
-            replay.log = _EndsApart(settings)
-        last = 0
-        for piece in load.pieces(self.seed):
-            replay.feed(piece)
-            last = piece.times_ms[-1]
-        report = replay.report(str(load))
+        model = BlobLogModel.for_workload(load, 0.8, segments=800, seed=self.seed, **layout, **ahead)
+        report = replay(load, self.policy, model, seed=self.seed)
         assert not report.total.refused
-        view = replay.log.view(last)
-        return (report.steady(0.4).write_amplification - 1,
-                sum(2 * each.used_bytes <= view.segment_bytes for each in view.segments))
+        return report.steady(0.4).write_amplification - 1
 
 
 _Pair: TypeAlias = tuple[BlobPolicy, Placement | SurvivorPlacement | None]
@@ -273,44 +209,21 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
             for share, by_container in _loads():
                 first = list(pool.map(Expiry.copies, [Expiry(policy, placement, share, by_container, 1)
                                                       for policy, placement in published]))
-                best = published[min(range(len(published)), key=lambda number: first[number][0])]
+                best = published[min(range(len(published)), key=lambda number: first[number])]
                 pairs = list(zip(*(pool.map(Expiry.copies, [Expiry(policy, placement, share, by_container, seed)
                                                             for seed in range(1, seeds + 1)])
                                    for policy, placement in (best, ours)), strict=True))
                 rows.append({
                     "with a time to live": f"{share:.0%}" + ("" if by_container else ", control"),
                     "best published": f"{best[0].name}, {best[1].name if best[1] else 'none'}",
-                    "copies": round(statistics.mean(their for (their, _), _ in pairs), 3),
-                    "ours": round(statistics.mean(our for _, (our, _) in pairs), 3),
-                    "difference": _difference([our for _, (our, _) in pairs], [their for (their, _), _ in pairs]),
-                    "half empty": f"{pairs[-1][0][1]}, ours {pairs[-1][1][1]}"})
+                    "copies": round(statistics.mean(their for their, _ in pairs), 3),
+                    "ours": round(statistics.mean(our for _, our in pairs), 3),
+                    "difference": _difference([our for _, our in pairs], [their for their, _ in pairs])})
                 print(rows[-1], file=sys.stderr, flush=True)
             yield Table.from_dicts(rows, title=f"{title}: copies a write, with 95 % of where the mean difference lies")
     yield Table.from_dicts([{"placement": each.name, "open segments": each.classes,
                              "bytes a blob": round(_bytes_a_key(each))} for each in (FADaC(), SepBIT(), ByLifetime())],
                            title="what a placement costs")
-
-
-def blob_bound(seeds: int = 4) -> Table:
-    """What a store would copy if nothing with a time to live had to be copied: the best published pair, and ours.
-
-    From the first compaction that meets it, it takes its own bytes and no more. So much could a placement of survivors
-    by their ends save at most, with these victims.
-    """
-    pairs: tuple[_Pair, ...] = ((IN_STORES[3], ByAge()), (OURS_IN_STORE, ByEnd()))
-    rows: list[dict[str, object]] = []
-    with ProcessPoolExecutor(2) as pool:
-        for share in (0.2, 0.8):
-            best: list[float] = []
-            for (policy, placement), apart in product(pairs, (False, True)):
-                copies = [copied for copied, _ in pool.map(Expiry.copies, [
-                    Expiry(policy, placement, share, True, seed, apart) for seed in range(1, seeds + 1)])]
-                best = best or copies
-                rows.append({
-                    "with a time to live": f"{share:.0%}", "ends": "put aside" if apart else "copied",
-                    "victims": policy.name, "copies": round(statistics.mean(copies), 3),
-                    "difference": _difference(copies, best)})
-    return Table.from_dicts(rows, title="store: copies a write if what has a time to live need not be copied")
 
 
 def _difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
@@ -337,16 +250,16 @@ def _bytes_a_key(placement: Placement, keys: int = 100_000) -> float:
 
 def raftlog_triggers() -> Table:
     """Each policy with each trigger: 2,000 keys of 200 bytes, nine tenths of the writes to a tenth of them."""
-    base = RaftLogSettings(limits=SegmentLimits(max_entries=256), snapshot_every=500)
+    base = RaftLogModel(limits=SegmentLimits(max_entries=256), snapshot_every=500)
     setups = {"never (minor only)": attrs.evolve(base, trigger=Manual()),
               "EveryNMinors(8)": attrs.evolve(base, trigger=EveryNMinors(8)),
               "DeadRatio(1.0)": attrs.evolve(base, trigger=DeadRatio(1.0)),
               "DeadRatio(3.0)": attrs.evolve(base, trigger=DeadRatio(3.0))}
     policies: list[RaftLogPolicy] = [SeedPolicy(), RaPolicy(), CostPolicy()]
     workload = HotCold(keys=2_000, writes=40_000, record_bytes=200)
-    rows = _run(compare(policies, [workload], setups)).to_dicts()
+    rows = compare(policies, [workload], setups).to_dicts()
     names = ("write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim")
-    return _columns(rows, ("setup", "policy", *names), "Raft log: triggers and policies, hot/cold writes")
+    return _columns(rows, ("model", "policy", *names), "Raft log: triggers and policies, hot/cold writes")
 
 
 def sensor_thresholds() -> Table:
@@ -356,25 +269,24 @@ def sensor_thresholds() -> Table:
         *(PressurePolicy(deletes=1 << 40, tombstones_listed=number) for number in (1_000, 10_000)), PressurePolicy()]
     workload = WithReads(of=Bursts(keys=20_000, writes=60_000, record_bytes=100, every=3_000, burst_keys=300),
                          reads=0.2)
-    settings = SensorSettings(base_keys=20_000, base_bytes=100, tombstone_bytes=20, range_keys=500)
+    model = BranchModel(base_keys=20_000, base_bytes=100, tombstone_bytes=20, range_keys=500)
     names = ("read_amplification", "write_amplification", "space_amplification", "seconds_to_reclaim", "compactions")
-    return _columns(_run(compare(policies, [workload], settings)).to_dicts(), ("policy", *names),
+    return _columns(compare({str(each): each for each in policies}, [workload], model).to_dicts(), ("policy", *names),
                     "staging sensor: thresholds, folders deleted")
 
 
 def scheduler_leases() -> Table:
     """Leases and batches: 1,000 blocks at 2 a second, six workers; none of their jobs hangs, or one in ten."""
-    def make(lease_seconds: float, batch: int, hang_rate: float) -> Experiment:
-        config = SchedulerConfig(levels=(LevelConfig(max_blocks=batch, max_age_seconds=36),), max_failures=0,
-                                 lease_seconds=lease_seconds)
-        return Experiment(policy=config, workload=SchedulerLoad(blocks=1_000, workers=6, hang_rate=hang_rate),
-                          settings=SchedulerSettings())
-
-    experiments = grid(make, {"batch": [5, 20], "lease_seconds": [6.0, 15.0, 60.0], "hang_rate": [0.0, 0.1]})
+    models = {(batch, lease, rate): SchedulerModel(workers=6, hang_rate=rate, config=SchedulerConfig(
+        levels=(LevelConfig(max_blocks=batch, max_age_seconds=36),), max_failures=0, lease_seconds=lease))
+        for batch, lease, rate in product((5, 20), (6.0, 15.0, 60.0), (0.0, 0.1))}
+    found = compare([ByPriority()], [Arrivals(blocks=1_000)], {str(each): model for each, model in models.items()},
+                    skip=0.0).to_dicts()
+    labels = ("batch", "lease_seconds", "hang_rate")
+    rows = [{**row, **dict(zip(labels, values, strict=True))} for row, values in zip(found, models, strict=True)]
     names = ("median_wait_seconds", "wait_99_seconds", "vain_share", "write_amplification", "space_amplification",
              "compactions")
-    return _columns(_run(experiments, skip=0.0).to_dicts(), ("batch", "lease_seconds", "hang_rate", *names),
-                    "scheduler: leases and batches")
+    return _columns(rows, (*labels, *names), "scheduler: leases and batches")
 
 
 def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str], title: str) -> Table:
@@ -389,8 +301,5 @@ def policy_tables() -> Iterator[Table]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["bound"]:
-        print(blob_bound())
-    else:
-        for expiries in blob_expiries(int("".join(sys.argv[2:3]) or 4), only="".join(sys.argv[1:2])):
-            print(expiries)
+    for expiries in blob_expiries(int("".join(sys.argv[2:3]) or 4), only="".join(sys.argv[1:2])):
+        print(expiries)

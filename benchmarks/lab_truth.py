@@ -39,7 +39,7 @@ from placement.sfs import SFS
 from placement.warcip import WARCIP
 
 from compactlib.blobstore import CostBenefit, Greedy
-from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Workload, Zipf, replay_blobs
+from compactlib.lab import BlobLogModel, HotCold, Operations, Uniform, Workload, Zipf, replay
 from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
 from compactlib.lab.policy import Placement
 from compactlib.report import Table
@@ -128,9 +128,9 @@ def collected(workload: Workload, live: int, per_segment: int, victims: int, dea
     """Write amplification of collections that start, and choose, by what is dead."""
     segments = int(live * ROOM) // per_segment
     ties = 8_192 if segments > 3_072 else 2_048
-    found = replay_blobs(
+    found = replay(
         workload, FixedNumber(victims=victims, min_dead_fraction=dead, prefers=prefers, ties_modulo=ties),
-        BlobSettings.of_slots(segments, per_segment, max_dead_fraction=dead, placement=placement,
+        BlobLogModel.of_slots(segments, per_segment, max_dead_fraction=dead, placement=placement,
                               copies_renew=prefers == "root benefit"), seed=1).total
     assert found.refused == 0
     return found.write_amplification
@@ -192,10 +192,10 @@ def fixed_rows() -> Iterator[Row]:
     for (load, fill), (greedy, benefit) in FIXED.items():
         for kind, value in ((Greedy, greedy), (CostBenefit, benefit)):
             policy = kind(min_used_fraction=0, min_reclaimed_segments=8, copy_order="choice")
-            settings = BlobSettings.of_slots(int(PAGES / 64 / fill), 64)
+            model = BlobLogModel.of_slots(int(PAGES / 64 / fill), 64)
             yield (f"fixed {fill:.0%} {load}.{policy.name}", value,
-                   lambda load=load, settings=settings, policy=policy: replay_blobs(  # type: ignore[misc]
-                       loads[load], policy, settings, seed=1).total.write_amplification)
+                   lambda load=load, model=model, policy=policy: replay(  # type: ignore[misc]
+                       loads[load], policy, model, seed=1).total.write_amplification)
 
 
 def _short(prefers: Preference) -> str:

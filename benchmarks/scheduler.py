@@ -54,7 +54,7 @@ from compactlib.scheduler import (
     Tick,
     Verdict,
 )
-from compactlib.scheduler.values import JobState
+from compactlib.scheduler.job_queue import Job
 
 SHARDS = 64
 BLOCKS_A_JOB = 20
@@ -105,8 +105,7 @@ def queued(count: int, names: Sequence[str]) -> SchedulerMachine:
         name = f"{number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:x}-T-S{number % SHARDS}-L0"
         sources = tuple(f"{source[:17]}{number:09}" for source in names[:BLOCKS_A_JOB])
         plan = JobPlan(name=name, tenant="", shard=number % SHARDS, compaction_level=0, source_blocks=sources)
-        state = JobState(name=name, compaction_level=0, token=1, added_at=1000.0, sequence=(1 << 20) + number)
-        machine.state.jobs.add(plan, state)
+        machine.state.jobs.add(Job(plan=plan, token=1, added_at=1000.0, sequence=(1 << 20) + number))
     machine.carry_out(Command(1, 1, 1000.0), Tick())
     return machine
 

@@ -46,7 +46,6 @@ from compactlib.fences import MemoryFence
 from compactlib.kv import Put, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.scheduler import JobPlan, RunningJob
-from compactlib.scheduler.worker_core import Start
 from compactlib.spark import (
     BlockFolder,
     MergeBlocks,
@@ -339,7 +338,7 @@ def blocks_rewrite(spark: SparkSession, scratch: Path, rows: int, parts: int) ->
 
     def on_spark() -> float:
         plan = JobPlan(name="job", tenant="t", shard=1, compaction_level=0, source_blocks=names)
-        job = RunningJob(Start(1, plan, token=next(token), deadline=2e9), Budget(), SystemClock())
+        job = RunningJob(plan, next(token), 2e9, budget=Budget(), clock=SystemClock())
         began = time.perf_counter()
         made = merge(job).new_blocks
         seconds = time.perf_counter() - began

@@ -9,7 +9,7 @@
 | `store_live_bytes`, `store_dead_bytes`, `store_free_bytes`, `store_capacity_bytes` | levels | |
 | `store_oldest_lease_seconds`, `store_oldest_unreclaimed_seconds` | levels | |
 
-The two last are points of time, so that an age goes on between two notifications. `docs/observability.md` says what
+The two last are points of time, so that an age goes on between two notifications. `docs/metrics.md` says what
 each kind of store means by them.
 """
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.lab.policy import Placer, class_count, grown
+from compactlib.blobstore.policy import whole
+from compactlib.lab.policy import Placer, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -25,7 +26,7 @@ class DAC:
         InvalidInput: there are fewer regions.
     """
 
-    classes: int = class_count(6, least=2)
+    classes: int = whole(6, least=2)
 
     name: ClassVar[str] = "dac"
 

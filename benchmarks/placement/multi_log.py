@@ -10,7 +10,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, Victim, class_count, grown
+from compactlib.lab.policy import Placer, Victim, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -30,7 +30,7 @@ class MultiLog:
         InvalidInput: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=2)
+    classes: int = whole(6, least=2)
     seed: int = whole(0)
 
     name: ClassVar[str] = "multi_log"

@@ -10,7 +10,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, Victim, class_count, grown
+from compactlib.lab.policy import Placer, Victim, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +33,7 @@ class SepBIT:
         InvalidInput, ValueError: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=4)
+    classes: int = whole(6, least=4)
     segments: int = whole(16, least=1)
     step: float = attrs.field(default=4.0, validator=attrs.validators.gt(1))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, Victim, class_count, grown
+from compactlib.lab.policy import Placer, Victim, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -31,7 +30,7 @@ class SFS:
         InvalidInput: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=2)
+    classes: int = whole(6, least=2)
     rounds: int = whole(3, least=1)
 
     name: ClassVar[str] = "sfs"
@@ -54,7 +53,9 @@ class _Groups(Placer):
         # Segments that were closed since the last compaction are summed up with the next.
         self._sums = array("q"), array("q"), array("q")
         self._summed: set[int] = set()
-        self._unsummed: set[int] = set()
+        # The keys of each segment that was closed since then, and of the open segment of each class.
+        self._unsummed: dict[int, set[int]] = {}
+        self._filling: list[set[int]] = [set() for _ in range(settings.classes)]
         self._now = 0
         self._sorted: list[float] = []
         self._totals: list[float] = []
@@ -75,15 +76,18 @@ class _Groups(Placer):
         self._now, writes_of, last_of = now_ms, self._writes, self._last
         writes, last = writes_of[key], last_of[key]
         writes_of[key], last_of[key] = writes + 1, now_ms
-        return self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1)) if writes else 0
+        placed = self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1)) if writes else 0
+        self._filling[placed].add(key)
+        return placed
 
     def copy(self, key: int, now_ms: int) -> int:
         since_ms = now_ms - self._last[key]
-        return self._coldest - bisect_left(self._borders, self._writes[key] / (since_ms if since_ms > 0 else 1))
+        placed = self._coldest - bisect_left(self._borders, self._writes[key] / (since_ms if since_ms > 0 else 1))
+        self._filling[placed].add(key)
+        return placed
 
     def closed(self, row: int, placed: int) -> None:
-        # What leaves before the segment is summed up need not be taken off again.
-        self._unsummed.add(row)
+        self._unsummed[row], self._filling[placed] = self._filling[placed], set()
 
     def left(self, key: int, row: int, placed: int) -> None:
         if row in self._summed:
@@ -91,27 +95,30 @@ class _Groups(Placer):
             held[row] -= 1
             writes[row] -= self._writes[key]
             times[row] -= self._last[key]
+        else:
+            # What leaves before the segment is summed up need not be taken off again.
+            self._unsummed.get(row, self._filling[placed]).discard(key)
 
     def taken(self, victim: Victim) -> None:
         # All victims of one compaction see the segments as they were when it began.
         if self._sorted_at != (self.writes, self._now):
             self._sorted_at = (self.writes, self._now)
-            # What is replaced and kept leaves when its key's numbers are another record's: then all is summed up anew.
-            self._sum_up([*self._unsummed, *(self._summed if self.keeps_replaced else ())])
+            self._sum_up()
             (held, writes, times), now = self._sums, self._now
             self._sorted = sorted([writes[row] / (held[row] * now - times[row] or 1) for row in self._summed])
             self._totals = list(accumulate(self._sorted, initial=0.0))
             self._is_settled = False
         self._regroup()
         self._summed.discard(victim.row)
-        self._unsummed.discard(victim.row)
+        self._unsummed.pop(victim.row, None)
 
-    def _sum_up(self, rows: Sequence[int]) -> None:
+    def _sum_up(self) -> None:
         held, writes, times = self._sums
         for column in self._sums:
-            grown(max(rows, default=-1) + 1, column)
-        for row, sums in zip(rows, self.sums_of(rows, (self._writes, self._last)), strict=True):
-            held[row], writes[row], times[row] = sums
+            grown(max(self._unsummed, default=-1) + 1, column)
+        for row, keys in self._unsummed.items():
+            held[row] = len(keys)
+            writes[row], times[row] = (sum(map(column.__getitem__, keys)) for column in (self._writes, self._last))
         self._summed.update(self._unsummed)
         self._unsummed.clear()
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, class_count, grown
+from compactlib.lab.policy import Placer, grown
 
 _NOT_YET = -math.inf
 
@@ -34,7 +34,7 @@ class WARCIP:
         InvalidInput: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=3)
+    classes: int = whole(6, least=3)
     segments: int = whole(256, least=1)
 
     name: ClassVar[str] = "warcip"

@@ -188,14 +188,12 @@ def check_commit(resource: str, token: int, value: bytes, record: Admission | No
     return Admission(resource, token, Commitment(token, value))
 
 
-def check_names(resource: object, token: object) -> None:
+def check_names(resource: str, token: int) -> None:
     """Refuse what no fence keeps.
 
     Raises:
         InvalidInput: the resource's name or the token is out of range.
     """
-    if not isinstance(resource, str):
-        raise InvalidInput(f"a resource's name must be text, not a {type(resource).__name__}")
     try:
         size = len(resource.encode())
     except UnicodeEncodeError as error:
@@ -205,25 +203,14 @@ def check_names(resource: object, token: object) -> None:
     check_token(token)
 
 
-def check_token(token: object) -> None:
+def check_token(token: int) -> None:
     """Refuse a token that is none.
 
     Raises:
         InvalidInput: outside 0 .. 2**64 - 1.
     """
-    if not isinstance(token, int) or not 0 <= token <= MAX_TOKEN:
-        raise InvalidInput(f"token {token!r:.100}; tokens are log indexes between 0 and {MAX_TOKEN}")
-
-
-def checked_value(value: object) -> bytes:
-    """The value as bytes of its own.
-
-    Raises:
-        InvalidInput: it is no bytes.
-    """
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidInput(f"a value to be committed must be bytes, not a {type(value).__name__}")
-    return bytes(value)
+    if not 0 <= token <= MAX_TOKEN:
+        raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {MAX_TOKEN}")
 
 
 @attrs.frozen
@@ -290,7 +277,7 @@ class RuledFence(ABC):
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
         """Publish a value, if the token is still the highest; see `Fence.commit`."""
         check_names(resource, token)
-        wanted = checked_value(value)
+        wanted = bytes(memoryview(value))
         return self._change(resource, token, lambda record, floor: check_commit(resource, token, wanted, record, floor))
 
     def committed(self, resource: str) -> Commitment | None:
@@ -312,48 +299,66 @@ class RuledFence(ABC):
 
 
 class GuardingFence(RuledFence):
-    """The methods of a `LockingFence` over a lock."""
+    """The methods of a `LockingFence` over a lock.
 
-    _guarded: dict[str, int]
-    """The token of each resource for which a guarded step runs; changed by who holds the lock."""
+    Args:
+        wait_seconds: how long a call waits for guarded steps of others.
+
+    Raises:
+        InvalidInput: that is negative, or no finite number.
+    """
+
+    def __init__(self, wait_seconds: float) -> None:
+        require_seconds("wait_seconds", wait_seconds)
+        self._wait_seconds = wait_seconds
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin unlocked."""
+        self._lock = threading.RLock()
+        self._guarded: dict[str, int] = {}  # the token of each resource for which a guarded step runs
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the fence's lock; by the thread that holds it already, once more."""
+        taken: list[bool] = []
+        lock = self._lock
+        try:
+            take_within(lock, self._wait_seconds, taken)
+            if taken != [True]:
+                raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
+                           f"seconds in {self!r}; wait for it")
+            yield
+        finally:
+            if taken == [True]:
+                lock.release()
 
     @abstractmethod
-    def _held(self) -> AbstractContextManager[None]:
-        """Hold the fence's lock; by the thread that holds it already, once more."""
+    def _replace(self, resource: str, rule: Rule) -> Admission:
+        """Carry out `_change`, with the lock held."""
+
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        with self._held():
+            inside = self._guarded.get(resource, token)
+            if token > inside:
+                # A guarded step must not let a newer token in itself: every other caller has to wait for its end, too.
+                raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded "
+                                   f"for token {inside}; leave the step first")
+            return self._replace(resource, rule)
 
     @contextmanager
     def guard(self, resource: str, token: int) -> Iterator[Admission]:
         """Run the body as a guarded step; see `LockingFence.guard`. Steps of all resources run one at a time."""
         with self._held():
             record = self.admit(resource, token)
-            with noted(self._guarded, resource, token):
+            before = self._guarded.get(resource)
+            self._guarded[resource] = token
+            try:
                 yield record
-
-
-@contextmanager
-def noted(guarded: dict[str, int], resource: str, token: int) -> Iterator[None]:
-    """Note that the caller, who holds the fence's lock, runs a guarded step."""
-    before = guarded.get(resource)
-    guarded[resource] = token
-    try:
-        yield
-    finally:
-        if before is None:
-            del guarded[resource]
-        else:
-            guarded[resource] = before
-
-
-def refuse_above_guard(guarded: dict[str, int], resource: str, token: int) -> None:
-    """Keep a guarded step from letting a newer token in itself: every other caller has to wait for its end, too.
-
-    Raises:
-        InvalidInput: the step tries.
-    """
-    inside = guarded.get(resource, token)
-    if token > inside:
-        raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for token "
-                           f"{inside}; leave the step first")
+            finally:
+                del self._guarded[resource]
+                if before is not None:
+                    self._guarded[resource] = before
 
 
 # --------------------------------------------------------------------------------------------------- in memory
@@ -370,18 +375,13 @@ class MemoryFence(GuardingFence):
     """
 
     def __init__(self, *, wait_seconds: float = 30.0) -> None:
-        require_seconds("wait_seconds", wait_seconds)
+        super().__init__(wait_seconds)
         self._records: dict[str, Admission] = {}
         self._floor = 0
-        self._wait_seconds = wait_seconds
-        self._lock = threading.RLock()
-        self._guarded: dict[str, int] = {}
 
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        with self._held():
-            refuse_above_guard(self._guarded, resource, token)
-            record = self._records[resource] = rule(self._records.get(resource), self._floor)
-            return record
+    def _replace(self, resource: str, rule: Rule) -> Admission:
+        record = self._records[resource] = rule(self._records.get(resource), self._floor)
+        return record
 
     def _record(self, resource: str) -> Admission | None:
         return self._records.get(resource)
@@ -397,18 +397,6 @@ class MemoryFence(GuardingFence):
             for name in old:
                 del self._records[name]
             return len(old)
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        taken: list[bool] = []
-        try:
-            take_within(self._lock, self._wait_seconds, taken)
-            if taken != [True]:
-                raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
-            yield
-        finally:
-            if taken == [True]:
-                self._lock.release()
 
     def __repr__(self) -> str:
         return f"MemoryFence({len(self._records)} resources, floor {self._floor})"

@@ -13,12 +13,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from compactlib._arguments import require_seconds
 from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CorruptData, ReadOnly, StorageError, Unsupported
@@ -30,7 +28,6 @@ from compactlib.fences.fence import (
     GuardingFence,
     Rule,
     check_log,
-    refuse_above_guard,
 )
 from compactlib.files.disk import (
     Files,
@@ -44,7 +41,6 @@ from compactlib.files.disk import (
 )
 from compactlib.files.durable_record import DurableRecord
 from compactlib.files.folder_lock import FolderLock
-from compactlib.guard import take_within
 
 RecordT = TypeVar("RecordT", Admission, Floor)
 
@@ -79,18 +75,16 @@ class FileFence(OfOneProcess, GuardingFence):
 
     def __init__(self, folder: StrPath, *, log: str = "", files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0, create: bool = True) -> None:
-        require_seconds("wait_seconds", wait_seconds)
+        GuardingFence.__init__(self, wait_seconds)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._log = log
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._wait_seconds = wait_seconds
         # What is known to be durable, and what may be half so because this process's own sync failed.
         self._durable: dict[str, Admission | Floor] = {}
         self._doubtful: set[str] = set()
         require_folder(self._folder, "the fence's tokens", create=create)
-        super().__init__()
-        self._begin()
+        OfOneProcess.__init__(self)
         make_missing_folder(self._files, self._folder)
         # Also if it was there: its maker may have died before this.
         sync_names(self._files, self._folder)
@@ -101,18 +95,15 @@ class FileFence(OfOneProcess, GuardingFence):
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()
+        super()._begin()
         self._depth = 0
-        self._guarded: dict[str, int] = {}
 
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        with self._held():
-            refuse_above_guard(self._guarded, resource, token)
-            kept = self._kept(resource)
-            before = kept.read()
-            record = rule(before, self._stored_floor().token)
-            self._write(kept, record, before)
-            return record
+    def _replace(self, resource: str, rule: Rule) -> Admission:
+        kept = self._kept(resource)
+        before = kept.read()
+        record = rule(before, self._stored_floor().token)
+        self._write(kept, record, before)
+        return record
 
     def _record(self, resource: str) -> Admission | None:
         """Return the record, made durable. Takes no lock, except after a write that the disk refused."""
@@ -205,13 +196,7 @@ class FileFence(OfOneProcess, GuardingFence):
     @contextmanager
     def _held(self) -> Iterator[None]:
         deadline = self._clock.monotonic() + self._wait_seconds
-        taken: list[bool] = []
-        lock = self._lock
-        try:
-            take_within(lock, self._wait_seconds, taken)
-            if taken != [True]:
-                raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
-                           f"seconds in {self._folder}; wait for it")
+        with super()._held():
             # Within a guarded step, the thread that runs it holds the folder already.
             if self._depth:
                 yield
@@ -230,9 +215,6 @@ class FileFence(OfOneProcess, GuardingFence):
                     # An interrupt at its beginning; who keeps the traceback keeps the lock from being collected.
                     folder_lock.release()
                     raise
-        finally:
-            if taken == [True]:
-                lock.release()
 
     def _folder_lock(self, deadline: float) -> FolderLock:
         while True:

@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError
@@ -133,12 +133,21 @@ def _size_of(pieces: Sequence[Buffer]) -> int:
 
 
 class LocalOutFile:
-    """An `OutFile` on the local disk."""
+    """An `OutFile` on the local disk. The last reference closes it: after an interrupt there may be no owner."""
+
+    _fd: int = -1
 
     def __init__(self, path: StrPath, flags: int, mode: int = 0) -> None:
         self._path = os.fspath(path)
-        with _Named("create" if flags & os.O_CREAT else "open", path):
-            self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, mode)
+        descriptors: list[int] = []
+        try:
+            with _Named("create" if flags & os.O_CREAT else "open", path):
+                open_into(descriptors, path, flags | os.O_RDWR, mode)
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        self._fd = descriptors[0]
 
     @property
     def path(self) -> str:
@@ -188,11 +197,15 @@ class LocalOutFile:
             os.fsync(self.fileno())
 
     def close(self) -> None:
-        # Forgotten first: the system may give the number to another file at once, and it must not be written to.
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
+        if self._fd >= 0:
             with _Named("close", self._path):
+                # Forgotten first: the system may give the number to another file at once, which must not be written to.
+                descriptor, self._fd = self._fd, -1
                 os.close(descriptor)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def __repr__(self) -> str:
         return f"LocalOutFile({self._path!r})"
@@ -242,12 +255,14 @@ class LocalFiles:
             os.rmdir(path)
 
     def sync_folder(self, path: StrPath) -> None:
+        descriptors: list[int] = []
         with _Named("sync folder", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                open_into(descriptors, path, os.O_RDONLY | os.O_DIRECTORY)
+                os.fsync(descriptors[0])
             finally:
-                os.close(descriptor)
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
     def available_bytes(self, path: StrPath) -> int | None:
         with _Named("look at the room in", path):
@@ -467,19 +482,33 @@ def may_be_there(path: StrPath) -> bool:
         return True
 
 
+def open_into(descriptors: list[int], path: StrPath, flags: int, mode: int = 0o600) -> None:
+    """Open a file and put its descriptor into a list, in one step that no interrupt divides.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptors.extend(map(os.open, [path], [flags | os.O_CLOEXEC], [mode]))
+
+
 def read_if_there(path: StrPath, most: int = -1) -> bytes | None:
     """The first `most` bytes of a file, by default all; `None` if there is no such file.
 
     Raises:
         StorageError: it cannot be read.
     """
+    files: list[BinaryIO] = []
     try:
-        with open(path, "rb") as file:
-            return file.read(most)
+        # One step, which no interrupt divides: what is open is in the list.
+        files.extend(map(open, [path], ["rb"]))  # type: ignore[arg-type]
+        return files[0].read(most)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError.from_os(error, "read", path) from error
+    finally:
+        for file in files:
+            file.close()
 
 
 class ReadDescriptor(Closing):

@@ -14,7 +14,7 @@ import weakref
 
 from compactlib._forks import OfOneProcess, forking
 from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
-from compactlib.files.disk import StrPath
+from compactlib.files.disk import StrPath, open_into
 
 LOCK_NAME = "LOCK"
 _HOLDER_BYTES = 32
@@ -67,8 +67,8 @@ class FolderLock(OfOneProcess):
         except ImportError:
             raise Unsupported("locking a folder needs flock, which this platform lacks; use Linux or macOS") from None
         try:
-            self._descriptors.append(self._open())
-            self._descriptors.insert(0, os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            open_into(self._descriptors, self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._open_file()
             for descriptor in self._descriptors:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,19 +83,16 @@ class FolderLock(OfOneProcess):
         except OSError as error:
             raise StorageError.from_os(error, "lock", self._path) from error
 
-    def _open(self) -> int:
+    def _open_file(self) -> None:
         try:
             # Without waiting, in case the name is a pipe's.
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
-                                 0o600)
+            open_into(self._descriptors, self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise
             raise self._foreign() from None
-        if not _is_ordinary(descriptor):
-            os.close(descriptor)
+        if not _is_ordinary(self._descriptors[-1]):
             raise self._foreign()
-        return descriptor
 
     def _foreign(self) -> InvalidInput:
         return InvalidInput(f"{self._path} is not an ordinary file, and a lock is one; see what it is, and remove it")
@@ -147,7 +144,8 @@ def _let_go(descriptors: list[int]) -> None:
                 # after an interrupt the lock can be released again.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
-                os.close(descriptors.pop())
+                # One step, which no interrupt divides: what left the list is closed.
+                list(map(os.close, map(descriptors.pop, [-1])))
 
 
 def _is_ordinary(descriptor: int) -> bool:

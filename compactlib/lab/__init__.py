@@ -2,10 +2,9 @@
 """Policy experiments: replay a workload against a policy on metadata alone, and see what that costs.
 
 >>> from compactlib.blobstore import Greedy
->>> from compactlib.lab import BlobSettings, Uniform, replay_blobs
->>> settings = BlobSettings.of_slots(100, 32)
+>>> from compactlib.lab import BlobLogModel, Uniform, replay
 >>> workload = Uniform(keys=2_000, writes=10_000)
->>> report = replay_blobs(workload, Greedy(min_used_fraction=0, min_reclaimed_segments=2), settings)
+>>> report = replay(workload, Greedy(min_used_fraction=0, min_reclaimed_segments=2), BlobLogModel.of_slots(100, 32))
 >>> report.total.operations, report.total.refused, 1.0 < report.total.write_amplification < 2.0
 (12000, 0, True)
 """
@@ -15,33 +14,26 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.lab.blobs import (
-        BlobReplay as BlobReplay,
-        BlobSettings as BlobSettings,
-        replay_blobs as replay_blobs,
+    from compactlib.lab.blobs import BlobLogModel as BlobLogModel
+    from compactlib.lab.comparison import Comparison as Comparison, compare as compare
+    from compactlib.lab.raftlog import RaftLogModel as RaftLogModel
+    from compactlib.lab.report import Report as Report
+    from compactlib.lab.scheduler import SchedulerModel as SchedulerModel
+    from compactlib.lab.simulation import replay as replay
+    from compactlib.lab.staging import BranchModel as BranchModel
+    from compactlib.lab.trace import (
+        LAYOUTS as LAYOUTS,
+        CsvTrace as CsvTrace,
+        LogTrace as LogTrace,
+        ParquetTrace as ParquetTrace,
+        TraceLayout as TraceLayout,
     )
-    from compactlib.lab.experiments import (
-        Comparison as Comparison,
-        Experiment as Experiment,
-        compare as compare,
-        grid as grid,
-        run_experiments as run_experiments,
-        sweep as sweep,
-    )
-    from compactlib.lab.log_trace import LogTrace as LogTrace
-    from compactlib.lab.operations import Operations as Operations
-    from compactlib.lab.raftlog import RaftLogSettings as RaftLogSettings, replay_raftlog as replay_raftlog
-    from compactlib.lab.scheduler import (
-        SchedulerLoad as SchedulerLoad,
-        SchedulerSettings as SchedulerSettings,
-        replay_scheduler as replay_scheduler,
-    )
-    from compactlib.lab.staging import SensorSettings as SensorSettings, replay_sensor as replay_sensor
-    from compactlib.lab.trace import CsvTrace as CsvTrace
     from compactlib.lab.workloads import (
+        Arrivals as Arrivals,
         Bursts as Bursts,
         Expiring as Expiring,
         HotCold as HotCold,
+        Operations as Operations,
         TtlMix as TtlMix,
         Uniform as Uniform,
         WithReads as WithReads,
@@ -50,13 +42,14 @@ if TYPE_CHECKING:
     )
 else:
     offer(__name__, {
-        "compactlib.lab.blobs": "BlobReplay BlobSettings replay_blobs",
-        "compactlib.lab.raftlog": "RaftLogSettings replay_raftlog",
-        "compactlib.lab.experiments": "Comparison Experiment compare grid run_experiments sweep",
-        "compactlib.lab.scheduler": "SchedulerLoad SchedulerSettings replay_scheduler",
-        "compactlib.lab.staging": "SensorSettings replay_sensor",
-        "compactlib.lab.log_trace": "LogTrace",
-        "compactlib.lab.operations": "Operations",
-        "compactlib.lab.trace": "CsvTrace",
-        "compactlib.lab.workloads": "Bursts Expiring HotCold TtlMix Uniform WithReads Workload Zipf",
+        "compactlib.lab.blobs": "BlobLogModel",
+        "compactlib.lab.comparison": "Comparison compare",
+        "compactlib.lab.raftlog": "RaftLogModel",
+        "compactlib.lab.simulation": "replay",
+        "compactlib.lab.report": "Report",
+        "compactlib.lab.scheduler": "SchedulerModel",
+        "compactlib.lab.staging": "BranchModel",
+        "compactlib.lab.trace": "CsvTrace LAYOUTS LogTrace ParquetTrace TraceLayout",
+        "compactlib.lab.workloads":
+            "Arrivals Bursts Expiring HotCold Operations TtlMix Uniform WithReads Workload Zipf",
     })

@@ -1,145 +1,362 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays a workload against a blob store's policy, on metadata alone.
+"""A blob store without payloads: what `BlobStore` would hold, and the views that its policy would be given.
 
-The policy is the one that a store would be given, and it is shown the same views: a decision here is a decision there.
+A record is a small number: the index of its columns (segment, size, end, time, key). The number is used again once a
+compaction has dropped the record, so memory follows what the log holds: 40 bytes a record, and 4 a key.
+
+A record is appended to the open segment of its class. It dies when it is replaced, deleted or expires; until a
+compaction takes its segment, it only lowers the segment's valid bytes. A compaction copies what is valid of its
+victims, in the order of the choice:
+
+* Without a placement there is one open segment. A compaction fills new segments, which take the first victims'
+  positions with the next generation, and closes them at its end, as a store does, and with the same names. With
+  `survivors`, a step fills its segments class by class.
+* With a placement there is an open segment for each class, for the user's records and for survivors, and it stays open
+  until it is full. New segments are always the last of the log.
 """
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, compress
+from operator import attrgetter, not_
+from typing import Any, Self
 
 import attrs
 
-from compactlib.blobstore import BlobChoice, BlobPolicy
-from compactlib.lab.blob_layout import BlobLayout
-from compactlib.lab.blob_log import BlobLog
-from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
-from compactlib.lab.placement import NEVER
-from compactlib.lab.report import Measures, ReplayReport
-from compactlib.lab.workloads import Workload
-from compactlib.observer import Observer, Observers
-from compactlib.report import PolicyRecord
+from compactlib._arguments import is_seconds, is_whole
+from compactlib.blobstore import BlobChoice, BlobPolicy, BlobStoreConfig, BlobView
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.policy import (
+    FIRST_SEGMENT,
+    SEGMENT_HEADER_BYTES,
+    Dying,
+    LastPlans,
+    SegmentName,
+    SegmentView,
+    Survivor,
+    fraction,
+    record_size,
+    whole,
+)
+from compactlib.errors import InvalidInput
+from compactlib.lab.placement import NEVER, Contents, Placement, Placer, SurvivorPlacement, Victim, class_of
+from compactlib.lab.report import Measures
+from compactlib.lab.simulation import Simulation
+from compactlib.lab.workloads import DELETE, FOREVER, PUT, Operations, Workload
 
+MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
-"""The most choices that one question may lead to."""
+"""The most plans that one write in want of room may lead to."""
 _PATIENCE = 1_000
+"""Operations after which the policy of a full log is asked again."""
+_MOST_OUTPUTS = 8
+"""So many segments a step of a real store fills, if the disk has room."""
+_LONGEST_SECONDS = NEVER // 1000
+_NAME, _VIEW = attrgetter("name"), attrgetter("view")
+_GROWTH = 4096
+_NUMBER_BITS = 32
 
 
 @attrs.frozen(kw_only=True)
-class BlobSettings(BlobLayout):
-    """The store of a replay, and when its policy is asked: the settings are those of `BlobLayout`."""
+class BlobLogModel:
+    """A blob store to be replayed, and when its policy is asked. Sizes are bytes, times seconds.
 
-    def replay(self, workload: Workload, policy: BlobPolicy, *, seed: int,
-               observer: Observer | None = None) -> ReplayReport:
-        return replay_blobs(workload, policy, self, seed=seed, observer=observer)
-
-    def read_report(self, text: str) -> ReplayReport:
-        return ReplayReport.from_json(text)
-
-    def name_of(self, policy: BlobPolicy) -> str:
-        return policy.name
-
-
-def replay_blobs(workload: Workload, policy: BlobPolicy, settings: BlobSettings, *, seed: int = 0,
-                 observer: Observer | None = None) -> ReplayReport:
-    """Replay `workload` against `policy`. Two to eight microseconds an operation, the more the more often the policy is
-    asked and the more segments there are; memory follows the records in the log.
-
-    Equal arguments give equal reports. A policy that draws at random draws from a copy of its generator.
-
-    Args:
-        workload: what is asked of the store.
-        policy: the policy that decides.
-        settings: the store, and when the policy is asked.
-        seed: of the workload.
-        observer: notified of progress, in operations.
+    Attributes:
+        capacity_bytes: of the whole log.
+        segment_bytes: of one segment, its header included.
+        header_bytes: of a segment's header.
+        max_blob_bytes: what a plan's benefit keeps free in each output.
+        record_overhead_bytes: what a record takes beside its content.
+        tombstone_bytes: size of the record that a delete writes, which is kept for good; 0: none is written.
+        deleted_retention_seconds: how long a delete is not yet in effect.
+        swap_segments: how many segments a compaction fills before it frees its sources; decides names, and with
+            `survivors` which ones share a segment.
+        min_free_segments: the policy is asked, again and again as long as that frees a segment, when a segment is begun
+            and no more than these are free; >= 0. `None`: 1, or with a placement as many as it has classes.
+        forecast_seconds: how far ahead the policy is shown what dies when; 0: not at all.
+        bucket_seconds: if there is a forecast, its steps.
+        max_dead_fraction: also ask, once after the operations of each moment, while more than this part of what the log
+            holds is dead in segments that are closed; 0 to 1, 1: not by that.
+        placement: which open segment a record goes to (`compactlib.lab.policies`); survivors then go on in
+            segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
+            users' writes go to one segment, and survivors into segments that each compaction closes at its end,
+            and a write that is refused replaces nothing; with a placement, what it would have replaced is dead.
+        survivors: which survivors share a segment, as a store's `place`; only without a placement.
+        copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
-        InvalidInput: a record does not fit into a segment.
-        PlanDoesNotFit: the policy named a segment that it may not take.
-        InvalidInput: it is no policy.
+        InvalidInput: a value is out of its range, or a placement has more classes than the log has room for, or is to
+            place tombstones.
     """
-    replay = BlobReplay(policy, settings, expected_operations=workload.operations)
-    told = Observers(observer)
-    work = f"replay {workload.name} against {policy.name}"
+
+    capacity_bytes: int = attrs.field(validator=is_whole(1))
+    segment_bytes: int = attrs.field(validator=is_whole(1))
+    header_bytes: int = whole(SEGMENT_HEADER_BYTES)
+    max_blob_bytes: int = whole(0)
+    record_overhead_bytes: int = whole(0)
+    tombstone_bytes: int = whole(0)
+    deleted_retention_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
+    swap_segments: int = whole(1, least=1)
+    min_free_segments: int | None = attrs.field(default=None, validator=is_whole(or_none=True))
+    forecast_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
+    bucket_seconds: float = attrs.field(default=3600.0, validator=is_seconds(0.001, _LONGEST_SECONDS))
+    max_dead_fraction: float = fraction(1.0)
+    placement: Placement | None = None
+    survivors: SurvivorPlacement | None = None
+    copies_renew: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not self.header_bytes < self.segment_bytes <= self.capacity_bytes or not 2 <= self.segments <= MAX_SEGMENTS:
+            raise InvalidInput(f"capacity_bytes {self.capacity_bytes} is a log of {self.segments} segments of "
+                               f"{self.segment_bytes} bytes with header_bytes {self.header_bytes}; give 2 to "
+                               f"{MAX_SEGMENTS} segments that are larger than their header")
+        if self.placement is None:
+            return
+        if self.tombstone_bytes or self.survivors is not None:
+            raise InvalidInput("a placement has no class for tombstones, and places survivors itself; give it with "
+                               "tombstone_bytes=0 and survivors=None")
+        if not 1 <= self.placement.classes < self.segments:
+            raise InvalidInput(f"{self.placement.classes} classes in a log of {self.segments} segments; each takes one "
+                               f"segment, and compactions need room")
+
+    @property
+    def segments(self) -> int:
+        """How many segments the log has."""
+        return self.capacity_bytes // self.segment_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What a segment holds beside its header."""
+        return self.segment_bytes - self.header_bytes
+
+    @classmethod
+    def of_slots(cls, segments: int, records_per_segment: int, record_bytes: int = 1, **more: Any) -> Self:
+        """A log without headers, of segments that hold so many records of one size: as the literature reckons.
+
+        Args:
+            segments: of the log.
+            records_per_segment: how many records of `record_bytes` fit.
+            record_bytes: the size of each.
+            more: other settings.
+        """
+        size = records_per_segment * record_bytes
+        return cls(**{"capacity_bytes": segments * size, "segment_bytes": size, "header_bytes": 0, **more})
+
+    @classmethod
+    def for_workload(cls, workload: Workload, utilisation: float = 0.8, *, segments: int = 400, seed: int = 0,
+                     **more: Any) -> Self:
+        """A log just large enough that what lives at one time is at most such a part of it. Reads the workload once.
+
+        Args:
+            workload: what will be replayed.
+            utilisation: live bytes as a part of the log, above 0 and below 1.
+            segments: of the log; fewer, if else the largest record would not fit.
+            seed: of the workload.
+            more: other settings; headers and records' overhead count as they say, and there are none by default.
+
+        Raises:
+            InvalidInput: the utilisation is out of its range, or the workload puts nothing.
+        """
+        values: dict[str, Any] = {"header_bytes": 0, "record_overhead_bytes": 0, **more}
+        live, largest = _peak_of(workload, seed, values["record_overhead_bytes"])
+        if not 0 < utilisation < 1 or not live:
+            raise InvalidInput(f"utilisation is {utilisation} of {workload}, which has {live} live bytes at most; give "
+                               f"a part of the log, above 0 and below 1, and a workload that puts something")
+        room = max(math.ceil(live / utilisation / segments), largest)
+        segment = room + values["header_bytes"]
+        count = max(math.ceil(live / utilisation / room), 2)
+        return cls(**{"capacity_bytes": count * segment, "segment_bytes": segment, **values})
+
+    @classmethod
+    def of_store(cls, config: BlobStoreConfig, *, id_bytes: int, **more: Any) -> Self:
+        """The settings of a real store whose ids have `id_bytes` bytes each.
+
+        Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`). For a policy
+        that looks ahead, give `forecast_seconds`: a store shows seven days, by the hour.
+        Of a compaction that fills more than eight segments, names may be others unless `survivors` are laid out.
+
+        Args:
+            config: the store's.
+            id_bytes: length of an id.
+            more: other settings.
+        """
+        overhead = record_size(id_bytes, 0)
+        return cls(**{
+            "capacity_bytes": config.capacity_bytes, "segment_bytes": config.segment_bytes,
+            "record_overhead_bytes": overhead, "tombstone_bytes": overhead, "max_blob_bytes": config.max_blob_bytes,
+            "deleted_retention_seconds": config.deleted_retention_seconds, "swap_segments": _MOST_OUTPUTS, **more})
+
+    def start(self, policy: BlobPolicy, seed: int = 0) -> BlobLog:
+        """An empty log."""
+        return BlobLog(self, policy)
+
+
+def _peak_of(workload: Workload, seed: int, overhead: int) -> tuple[int, int]:
+    """The most live bytes at one time, and the largest record."""
+    # Of each key that is there: its size, and when it ends.
+    there: dict[int, tuple[int, int]] = {}
+    ends: list[tuple[int, int]] = []
+    live = peak = largest = 0
     for piece in workload.pieces(seed):
-        replay.feed(piece)
-        total = max(workload.operations, replay.operations + 1)
-        told.event("progress", work=work, done=replay.operations, total=total, unit="operations")
-    told.event("progress", work=work, done=replay.operations, total=replay.operations, unit="operations")
-    return replay.report(str(workload))
+        for kind, key, size, life, time in piece.rows():
+            while ends and ends[0][0] < time:
+                end, expired = heappop(ends)
+                if expired in there and there[expired][1] == end:
+                    live -= there.pop(expired)[0]
+            if kind in (PUT, DELETE):
+                live -= there.pop(key, (0, 0))[0]
+            if kind == PUT:
+                until = NEVER if life == FOREVER else time + life
+                if until != NEVER:
+                    heappush(ends, (until, key))
+                there[key] = size + overhead, until
+                live += size + overhead
+                peak, largest = max(peak, live), max(largest, size + overhead)
+    return peak, largest
 
 
-class BlobReplay:
-    """A replay under way; feed it pieces, ask for the report. One thread at a time.
+@attrs.define(eq=False)
+class Segment:
+    """A segment of the log.
+
+    Attributes:
+        row: a small number of its own, which is used again once the segment is freed.
+        name: its name in views and plans.
+        placed: its class.
+        begun: how many writes the user had made when it was opened.
+        members: its records, dead ones included.
+        used: bytes of them.
+        dead: bytes of those that are dead.
+        newest: when the newest was written, milliseconds.
+        moments: the sum over the dead ones of time of death (from `BlobLog.since`) and size.
+        view: as the last view showed it.
+    """
+
+    row: int
+    name: SegmentName
+    placed: int = 0
+    begun: int = 0
+    members: array[int] = attrs.field(factory=lambda: array("i"))
+    used: int = 0
+    dead: int = 0
+    newest: int = -NEVER
+    moments: float = 0.0
+    view: SegmentView | None = None
+
+    @property
+    def valid(self) -> int:
+        """Bytes of the records that are not dead."""
+        return self.used - self.dead
+
+
+class BlobLog(Simulation):
+    """A blob store under replay: a log of record numbers.
 
     Args:
-        policy: the policy that decides; copied, so that the caller's does not change.
-        settings: the store, and when the policy is asked.
-        expected_operations: how many will come, for the length of an interval; 0: an interval a piece.
-        store: what the store is called in views and plans.
+        model: how it is laid out.
+        policy: chooses what is compacted.
+
+    Attributes:
+        name: the store's name in views and plans.
+        history: the plans carried out so far; `None` before the first view.
+        place: the segment of each record; `None` if it is dead: a compaction need not copy it.
+        size: bytes of each record.
+        until: the last millisecond at which each is kept; `NEVER` if it has no end.
+        written: when each was written, milliseconds.
+        key: the key of each; -1 for a tombstone.
+        current: the newest record of each key; -1 for none.
+        since: when the first operation was made, from which times of death count, milliseconds.
+        order: the segments, in log order.
+        contents: what the log holds.
+        placer: the memory of the placement.
     """
 
-    def __init__(self, policy: BlobPolicy, settings: BlobSettings, *, expected_operations: int = 0,
-                 store: str = "lab") -> None:
-        self.log: BlobLog = BlobLog(settings, name=store)
-        self.operations: int = 0
-        self._policy = copy.deepcopy(policy)
-        self._settings = settings
-        self._interval = max(expected_operations // settings.intervals, 1) if expected_operations else 0
+    def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
+        super().__init__(policy)
+        self.model: BlobLogModel = model
+        self.capacity_bytes = model.segments * model.segment_bytes
+        self.name: str = "lab"
+        self.history: LastPlans | None = None
+        self.place: list[Segment | None] = []
+        self.size: array[int] = array("I")
+        self.until: array[int] = array("q")
+        self.written: array[int] = array("q")
+        self.key: array[int] = array("i")
+        self.current: array[int] = array("i")
+        self.since: int = 0
+        self._free: array[int] = array("i")
+        self._tombstone_bytes = 0
+        self._horizon = -NEVER
+        # Deleted or replaced, and still valid: (last millisecond, record), ascending.
+        self._leaving: deque[tuple[int, int]] = deque()
+        self._dead_bytes = 0
+        # A heap of `until << _NUMBER_BITS | record`; an entry whose record has another end by now is stale.
+        self._ends: list[int] = []
+        self._retention_ms = round(model.deleted_retention_seconds * 1000)
+        # Where a placement or a question depends on what is dead, a deleted record is dead at once.
+        self._is_watched = model.placement is not None or model.max_dead_fraction < 1
+        self._at_once = self._is_watched and not self._retention_ms
+        self._room = model.room_bytes
+        self.placer: Placer | None = None
+        self._rows = 0
+        self._free_rows: list[int] = []
+        # Invariant: the view of a segment that is not here shows it as it is now.
+        self._changed: set[Segment] = set()
+        self.order: list[Segment] = [self._new_segment(FIRST_SEGMENT)]
+        # Of each class; `None` if it has none.
+        self._open: list[Segment | None] = [self.order[0]]
+        self.contents: Contents = Contents()
+        # The records of each key that the log holds, the newest last. Where a replacement leaves a tombstone, it is of
+        # another id, which has no history.
+        self._of_key: dict[int, list[int]] | None = (
+            {} if getattr(model.survivors, "needs_history", False) and not model.tombstone_bytes else None)
+        classes = 1
+        if model.placement is not None:
+            classes = model.placement.classes
+            self._open += [None] * (classes - 1)
+            self.placer = model.placement.placer()
+            self.placer.contents = self.contents
+        self._min_free: int = classes if model.min_free_segments is None else model.min_free_segments
         self._begun = False
-        self._now_ms = 0
-        self._intervals: list[Measures] = []
-        self._until_check = settings.check_every_operations
-        self._ask_again_at = 0
+        self._operations = self._ask_again_at = 0
         self._gate = "the policy was not asked"
-        classes = 1 if settings.placement is None else settings.placement.classes
-        self._min_free: int = classes if settings.min_free_segments is None else settings.min_free_segments
-        self._fresh_counts()
-
-    def _fresh_counts(self) -> None:
-        self._counts: dict[str, int] = dict.fromkeys(
-            ("operations", "reads", "refused", "copied_bytes", "read_bytes", "asked", "compactions",
-             "victims", "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum",
-             "peak_used_bytes", "most_moved_bytes"), 0)
         self._refused_by: Counter[str] = Counter()
-        self._user_bytes = 0
-        self._waited_ms = 0.0
-        self._started_ms = self._now_ms
 
-    # ------------------------------------------------------------------------------------------------------- feeding
+    # ---------------------------------------------------------------------------------------------------- operations
 
-    def feed(self, piece: Operations) -> None:
+    def apply(self, piece: Operations) -> None:
         """Make these operations.
 
         Raises:
             InvalidInput: a record does not fit into a segment.
         """
-        if not len(piece):
-            return
-        log, settings, user_bytes = self.log, self._settings, 0
-        overhead, tombstone, is_watched = (settings.record_overhead_bytes, settings.tombstone_bytes,
-                                           settings.deaths_are_watched)
+        overhead, tombstone, is_watched = (self.model.record_overhead_bytes, self.model.tombstone_bytes,
+                                           self._is_watched)
         if not self._begun:
             self._begun = True
-            self._now_ms = self._started_ms = log.since = piece.times_ms[0]
-        log.know_keys(max(piece.keys) + 1)
-        current, append, leave, now = log.current, log.append, log.leave, self._now_ms
+            self.now_ms = self.since = piece.times_ms[0]
+        self._know_keys(max(piece.keys) + 1)
+        current, append, leave, now, user_bytes = self.current, self._append, self._leave, self.now_ms, 0
         for kind, key, size, life, at in piece.rows():
             if at != now:
                 if is_watched:
                     self._ask_about_the_dead()
-                self._now_ms = now = at
+                self.now_ms = now = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life
-                placed = self._place(key, size, at, until) if is_watched else 0
+                placed = self._class_of(key, size, at, until) if is_watched else 0
                 record = append(size, at, until, key, placed)
                 if record < 0 and self._make_room(size, placed):
                     record = append(size, at, until, key, placed)
                 if record < 0:
-                    self._count_refused()
+                    self._refuse()
                 else:
                     user_bytes += size
                     # Read only now: it may have expired while room was made.
@@ -149,131 +366,525 @@ class BlobReplay:
             elif kind == DELETE:
                 self._delete(key, at)
             else:
-                self._counts["reads"] += 1
-            self.operations += 1
-            if self._until_check:
-                self._until_check -= 1
-                if not self._until_check:
-                    self.check()
-                    self._until_check = settings.check_every_operations
+                self.counts.reads += 1
+            self._operations += 1
         if is_watched:
             self._ask_about_the_dead()
-        log.advance(self._now_ms)
-        self._user_bytes += user_bytes
-        self._counts["operations"] += len(piece)
-        if not self._interval or self._counts["operations"] >= self._interval:
-            self._close_interval()
+        self.advance(self.now_ms)
+        self.counts.user_bytes += user_bytes
+        self.counts.operations += len(piece)
+
+    def _know_keys(self, keys: int) -> None:
+        known = len(self.current)
+        if keys > known:
+            self.current.extend(array("i", (-1,)) * (max(keys, known * 5 // 4) - known))
+            if self.placer is not None:
+                self.placer.know_keys(len(self.current))
 
     def _ask_about_the_dead(self) -> None:
-        if self._settings.max_dead_fraction < 1 and self.log.has_dead_beyond(self._settings.max_dead_fraction):
-            self.check()
+        if self.contents.dead_bytes > self.model.max_dead_fraction * self.contents.bytes:
+            self.compact()
 
-    def _place(self, key: int, size: int, at: int, until: int) -> int:
-        """Have die what is dead by now; return the class of a record. A placement chooses by what is left."""
-        log = self.log
-        log.advance(at)
-        if log.placer is None:
+    def _class_of(self, key: int, size: int, at: int, until: int) -> int:
+        """Have die what is dead by now, what the record replaces too; return its class."""
+        self.advance(at)
+        placer = self.placer
+        if placer is None:
             return 0
-        if (old := log.current[key]) >= 0:
-            log.leave(old, at)
-            log.current[key] = -1
-        return log.place_write(key, size, at, until)
+        if (old := self.current[key]) >= 0:
+            self._leave(old, at)
+            self.current[key] = -1
+        placer.writes += 1
+        placer.segment_records, placer.until_ms = self._room // size, until
+        return self._checked_class(placer.write(key, at))
+
+    def _checked_class(self, placed: int) -> int:
+        if 0 <= placed < len(self._open):
+            return placed
+        raise InvalidInput(f"placement {self.model.placement!r:.100} gave class {placed!r:.100}; a class is a whole "
+                           f"number from 0 to {len(self._open) - 1}")
 
     def _delete(self, key: int, at: int) -> None:
-        log, tombstone = self.log, self._settings.tombstone_bytes
-        old = log.current[key]
-        if old < 0 or log.until[old] < at:
+        tombstone = self.model.tombstone_bytes
+        old = self.current[key]
+        if old < 0 or self.until[old] < at:
             return
-        if tombstone and not log.has_room(tombstone) and not self._make_room(tombstone):
-            self._count_refused()
-        elif log.current[key] == old:
+        if tombstone and not self._has_room(tombstone) and not self._make_room(tombstone):
+            self._refuse()
+        elif self.current[key] == old:
             # It may have expired while room was made.
-            log.current[key] = -1
-            if log.leave(old, at) and tombstone:
+            self.current[key] = -1
+            if self._leave(old, at) and tombstone:
                 self._write_tombstone(at)
 
     def _write_tombstone(self, at: int) -> None:
-        log, tombstone = self.log, self._settings.tombstone_bytes
-        if not log.has_room(tombstone) and not self._make_room(tombstone):
-            self._count_refused()
+        tombstone = self.model.tombstone_bytes
+        if not self._has_room(tombstone) and not self._make_room(tombstone):
+            self._refuse()
             return
-        log.append(tombstone, at)
-        log.tombstone_bytes += tombstone
-        self._user_bytes += tombstone
+        self._append(tombstone, at)
+        self._tombstone_bytes += tombstone
+        self.counts.user_bytes += tombstone
+
+    def _refuse(self) -> None:
+        self.counts.refused += 1
+        self._refused_by[self._gate] += 1
+
+    # ------------------------------------------------------------------------------------------------------ room
+
+    def _has_room(self, size: int, placed: int = 0) -> bool:
+        """Whether the open segment of a class takes a record of `size` bytes."""
+        if not 0 < size <= self._room:
+            raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
+        segment = self._open[placed]
+        return segment is not None and segment.used + size <= self._room
 
     def _make_room(self, size: int, placed: int = 0) -> bool:
         """Begin a segment of a class; ask the policy first if too few are free."""
-        free = self.log.free_segments
-        if free <= self._min_free and (free or self.operations >= self._ask_again_at):
+        free = self.free_segments
+        if free <= self._min_free and (free or self._operations >= self._ask_again_at):
             self._ask_until_free()
-            if not self.log.free_segments:
+            if not self.free_segments:
                 # A writer that fills a full log asks with every operation; the answer changes less often.
-                self._ask_again_at = self.operations + _PATIENCE
-        # What was copied just now may have begun one.
-        return self.log.has_room(size, placed) or self.log.roll(placed)
-
-    def _count_refused(self) -> None:
-        self._counts["refused"] += 1
-        self._refused_by[self._gate] += 1
-
-    def wait_until(self, now_ms: int) -> None:
-        """Let time pass without operations. A time that is past changes nothing."""
-        self._now_ms = max(self._now_ms, now_ms)
-
-    # ------------------------------------------------------------------------------------------------------ deciding
-
-    def check(self) -> BlobChoice:
-        """Ask the policy now, and carry out its choice; gives the choice."""
-        log, counts = self.log, self._counts
-        view = log.view(self._now_ms)
-        counts["asked"] += 1
-        self._sample()
-        choice = self._policy.choose(view, self._now_ms / 1000)
-        if choice.is_empty:
-            return choice
-        done = log.compact(choice, self._now_ms)
-        counts["compactions"] += 1
-        counts["victims"] += done.victims
-        counts["freed_segments"] += done.victims - done.outputs
-        counts["copied_bytes"] += done.copied_bytes
-        counts["read_bytes"] += done.read_bytes
-        counts["reclaimed_bytes"] += done.reclaimed_bytes
-        counts["most_moved_bytes"] = max(counts["most_moved_bytes"], done.read_bytes + done.copied_bytes)
-        self._waited_ms += done.waited
-        return choice
+                self._ask_again_at = self._operations + _PATIENCE
+        # A compaction may have begun a segment of the class.
+        if self._has_room(size, placed):
+            return True
+        if self.free_segments:
+            self._begin(placed)
+        return self._has_room(size, placed)
 
     def _ask_until_free(self) -> None:
         for _ in range(MAX_ROUNDS):
-            before = self.log.free_segments
-            choice = self.check()
-            if choice.is_empty or self.log.free_segments <= before:
+            before = self.free_segments
+            choice = self.compact()
+            if choice.is_empty or self.free_segments <= before:
                 self._gate = choice.why if choice.is_empty else f"what was chosen freed no segment: {choice.why}"
                 return
-            if self.log.free_segments > self._min_free:
+            if self.free_segments > self._min_free:
                 return
 
-    # ----------------------------------------------------------------------------------------------------- reporting
+    @property
+    def free_segments(self) -> int:
+        """How many segments the log can still begin."""
+        return self.model.segments - len(self.order)
 
-    def _sample(self) -> None:
-        counts, log = self._counts, self.log
-        counts["used_sum"] += log.used_bytes
-        counts["live_sum"] += log.live_bytes
-        counts["record_sum"] += log.record_bytes
-        counts["peak_used_bytes"] = max(counts["peak_used_bytes"], log.used_bytes)
+    def _new_segment(self, name: SegmentName, placed: int = 0) -> Segment:
+        if not self._free_rows:
+            self._free_rows.append(self._rows)
+            self._rows += 1
+        segment = Segment(self._free_rows.pop(), name, placed, 0 if self.placer is None else self.placer.writes)
+        self._changed.add(segment)
+        return segment
 
-    def _close_interval(self) -> None:
-        self._sample()
-        self._intervals.append(Measures(
-            start=self._started_ms / 1000, end=self._now_ms / 1000, waited_byte_seconds=self._waited_ms / 1000,
-            capacity_bytes=self._settings.segments * self._settings.segment_bytes,
-            user_bytes=self._user_bytes, used_bytes=self.log.used_bytes,
-            live_bytes=self.log.live_bytes, refused_by=self._refused_by.items(),
-            **self._counts))
-        self._fresh_counts()
+    def _begin(self, placed: int) -> Segment:
+        self._close(placed)
+        segment = self._open[placed] = self._new_segment(self.order[-1].name.next_position, placed)
+        self.order.append(segment)
+        return segment
 
-    def report(self, workload: str) -> ReplayReport:
-        """What has come of it so far; `workload` is what was replayed, in words."""
-        if any(self._counts.values()) or not self._intervals:
-            self._close_interval()
-        return ReplayReport(policy=str(PolicyRecord.of(self._policy)), workload=workload,
-                            intervals=tuple(self._intervals))
+    def _close(self, placed: int) -> None:
+        if (segment := self._open[placed]) is None:
+            return
+        if self.placer is not None:
+            self.placer.closed(segment.row, placed)
+        self.contents.dead_bytes += segment.dead
+        self._changed.add(segment)
+        self._open[placed] = None
+
+    def _release(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._free_rows.append(segment.row)
+            self._changed.discard(segment)
+
+    # ------------------------------------------------------------------------------------------------------- records
+
+    def _append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1, placed: int = 0) -> int:
+        """Write one record to the open segment of its class; return its number, or -1 if the segment has no room. O(1).
+
+        O(log records) if it has an end.
+        """
+        segment, contents = self._open[placed], self.contents
+        if segment is None or not 0 < size <= self._room - segment.used:
+            return -1
+        if not self._free:
+            self._grow()
+        record = self._free.pop()
+        self.place[record] = segment
+        self.size[record] = size
+        self.until[record] = until_ms
+        self.written[record] = segment.newest = at_ms
+        self.key[record] = key
+        segment.members.append(record)
+        segment.used += size
+        contents.bytes += size
+        if until_ms != NEVER:
+            self._expires(record, until_ms)
+        if self._of_key is not None and key >= 0:
+            self._of_key.setdefault(key, []).append(record)
+        if self.placer is not None:
+            contents.records += 1
+            if segment.used + size > self._room:
+                self._close(placed)
+        return record
+
+    def _grow(self) -> None:
+        start, count = len(self.place), max(_GROWTH, len(self.place) >> 4)
+        self._free.extend(range(start + count - 1, start - 1, -1))
+        self.place.extend([None] * count)
+        for column in (self.size, self.until, self.written, self.key):
+            column.frombytes(bytes(column.itemsize * count))
+
+    def _expires(self, record: int, until: int) -> None:
+        if len(self._ends) > 2 * len(self.place):
+            # Most are stale, as what is replaced stays here.
+            self._ends = list({end for end in self._ends if self._is_end(*divmod(end, 1 << _NUMBER_BITS))})
+            heapify(self._ends)
+        heappush(self._ends, until << _NUMBER_BITS | record)
+
+    def _is_end(self, until: int, record: int) -> bool:
+        return self.until[record] == until and self.place[record] is not None
+
+    def _leave(self, record: int, at_ms: int) -> bool:
+        """Delete a record, unless it has ended before; return whether it had not. Calls ascend in `at_ms`. O(1).
+
+        It dies at once, or strictly after the retention.
+        """
+        until = self.until[record]
+        if until < at_ms:
+            return False
+        if self._at_once:
+            if self.place[record] is not None:
+                self._bury([(at_ms, record)])
+        elif (due := at_ms + self._retention_ms) < until:
+            self.until[record] = due
+            self._leaving.append((due, record))
+        return True
+
+    def advance(self, now_ms: int) -> None:
+        """Have die what ends strictly before `now_ms`, as with a compaction's reference time. O(what dies)."""
+        self.now_ms = max(self.now_ms, now_ms)
+        if now_ms <= self._horizon:
+            return
+        self._horizon = now_ms
+        leaving, ends, deaths = self._leaving, self._ends, list[tuple[int, int]]()
+        while leaving and leaving[0][0] < now_ms:
+            deaths.append(leaving.popleft())
+        if deaths:
+            self._bury(deaths)
+        while ends and ends[0] >> _NUMBER_BITS < now_ms:
+            until, record = divmod(heappop(ends), 1 << _NUMBER_BITS)
+            if self._is_end(until, record):
+                self._bury([(until, record)])
+                owner = self.key[record]
+                if owner >= 0 and self.current[owner] == record:
+                    self.current[owner] = -1
+
+    def _bury(self, deaths: Sequence[tuple[int, int]]) -> None:
+        """Have records die, each at a time."""
+        place, sizes, since, placer = self.place, self.size, self.since, self.placer
+        changed, opened, died, closed_died = self._changed, self._open, 0, 0
+        for at_ms, record in deaths:
+            segment, size = place[record], sizes[record]
+            assert segment is not None
+            place[record] = None
+            segment.dead += size
+            segment.moments += (at_ms - since) * size
+            changed.add(segment)
+            died += size
+            if opened[segment.placed] is not segment:
+                closed_died += size
+            if placer is not None:
+                placer.left(self.key[record], segment.row, segment.placed)
+        self._dead_bytes += died
+        self.contents.dead_bytes += closed_died
+
+    # ------------------------------------------------------------------------------------------------ sense and plan
+
+    def compact(self) -> BlobChoice:
+        """Show the policy the log, carry out its choice, and return it."""
+        view = self.view()
+        self.sample()
+        self.counts.asked += 1
+        choice: BlobChoice = self.policy.choose(view, self.now_ms / 1000)
+        if not choice.is_empty:
+            self.counts.compactions += 1
+            self.rewrite(choice)
+        return choice
+
+    def view(self) -> BlobView:
+        """The view that a real store's sensor would take. O(segments) in C, and more for those that changed; with a
+        forecast O(records).
+        """
+        model, now_ms = self.model, self.now_ms
+        self.advance(now_ms)
+        if self.history is None:
+            # As in a real store, schedules count from its first day.
+            self.history = LastPlans(since=self.since / 1000)
+        written_to = self._written_to()
+        dying = self._dying() if model.forecast_seconds else {}
+        # Of a segment without records, which nobody may take.
+        earliest = min(self.since, 0)
+        for segment in self.order if dying else self._changed | written_to:
+            segment.view = SegmentView(
+                name=segment.name, used_bytes=segment.used, valid_bytes=segment.valid,
+                eligible=segment not in written_to, last_modified=max(segment.newest, earliest) / 1000,
+                dying=dying.get(segment.row, ()))
+        # What is written to changes with the next record, and when it is closed.
+        self._changed = written_to
+        return BlobView(
+            store=self.name, capacity_bytes=self.capacity_bytes, segment_bytes=model.segment_bytes,
+            header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes, used_bytes=self.used_bytes,
+            reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=model.deleted_retention_seconds,
+            segments=tuple(map(_VIEW, self.order)), history=self.history)
+
+    def _written_to(self) -> set[Segment]:
+        return {self.order[-1], *filter(None, self._open)}
+
+    def _dying(self) -> dict[int, tuple[Dying, ...]]:
+        """Sum up what of each row dies in which bucket of the forecast. O(records)."""
+        span = round(self.model.bucket_seconds * 1000)
+        horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
+        place, until, size = self.place, self.until, self.size
+        found: dict[int, tuple[Dying, ...]] = {}
+        for segment in self.order:
+            sums: dict[int, int] = {}
+            for record in segment.members:
+                if place[record] is segment and until[record] < horizon:
+                    bucket = until[record] // span
+                    sums[bucket] = sums.get(bucket, 0) + size[record]
+            found[segment.row] = tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
+        return found
+
+    # ------------------------------------------------------------------------------------- rewrite, commit, reclaim
+
+    def rewrite(self, choice: BlobChoice) -> None:
+        """Copy what is valid of the victims, and free them. O(records in the victims), and O(log segments) a victim.
+
+        Raises:
+            PlanDoesNotFit: it names a segment that the log does not have, or one that is written to.
+        """
+        written_to = self._written_to()
+        victims, stray = list[Segment](), list[str]()
+        for name in dict.fromkeys(choice.victims):
+            index = self._index_of(name)
+            if index < len(self.order) and (segment := self.order[index]).name == name and segment not in written_to:
+                victims.append(segment)
+            else:
+                stray.append(str(name))
+        if stray:
+            raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
+        done = _Copy(self)
+        if self.placer is not None:
+            done.by_placement(victims, self.placer)
+        elif self.model.survivors is not None:
+            done.by_survivors(victims, self.model.survivors)
+        else:
+            done.in_turn(victims)
+        outputs = {} if self.placer is not None else {output.name.position: output for output in done.outputs}
+        for segment in victims:
+            index = self._index_of(segment.name)
+            if (output := outputs.get(segment.name.position)) is None:
+                del self.order[index]
+            else:
+                self.order[index] = output
+        for placed in () if self.placer is None else self.placer.brief:
+            self._close(placed)
+        self._release(victims)
+        if self.history is not None:
+            self.history = self.history.after(choice.kind, self.now_ms / 1000)
+        self.moved(done.read_bytes, done.copied_bytes)
+        counts = self.counts
+        counts.victims += len(victims)
+        counts.freed_segments += len(victims) - len(done.outputs)
+        counts.reclaimed_bytes += done.reclaimed_bytes
+        counts.waited_byte_seconds += done.waited / 1000
+
+    def _index_of(self, name: SegmentName) -> int:
+        return bisect_left(self.order, name, key=_NAME)
+
+    # --------------------------------------------------------------------------------------------------- counting
+
+    @property
+    def used_bytes(self) -> int:
+        """Whole segments before the last one, and the last one up to its end."""
+        return (len(self.order) - 1) * self.model.segment_bytes + self.model.header_bytes + self.order[-1].used
+
+    @property
+    def record_bytes(self) -> int:
+        return self.contents.bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """What is valid, less tombstones and what is deleted already. O(records that are deleted and kept)."""
+        return (self.contents.bytes - self._dead_bytes - self._tombstone_bytes
+                - sum(self.size[record] for _, record in self._leaving))
+
+    def cut(self) -> Measures:
+        done = super().cut()
+        done.refused_by = tuple(self._refused_by.items())
+        self._refused_by.clear()
+        return done
+
+
+class _Copy:
+    """One compaction under way; `rewrite` calls one of its three ways to place survivors."""
+
+    def __init__(self, log: BlobLog) -> None:
+        self.outputs: list[Segment] = []
+        self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
+        self.waited = 0.0
+        self._log = log
+        # The outputs of the cycle at hand, and the victims whose positions they may take. A cycle fills at most
+        # `swap_segments`.
+        self._in_cycle: list[Segment] = []
+        self._sources: list[SegmentName] = []
+
+    def _sort_out(self, source: Segment) -> array[int]:
+        """Count a source, and drop its dead records; return the others."""
+        log, members, dead = self._log, source.members, source.dead
+        self.reclaimed_bytes += dead
+        self.waited += (log.now_ms - log.since) * dead - source.moments
+        if source not in self.outputs:
+            self.copied_bytes += source.valid
+            self.read_bytes += source.used if source.valid else 0
+        alive = [segment is source for segment in map(log.place.__getitem__, members)]
+        dropped = array("i", compress(members, map(not_, alive)))
+        if log._of_key is not None:
+            for record in dropped:
+                if (owner := log.key[record]) >= 0:
+                    log._of_key[owner].remove(record)
+        log._free.extend(dropped)
+        log._dead_bytes -= dead
+        log.contents.bytes -= dead
+        log.contents.dead_bytes -= dead
+        if log.placer is not None:
+            log.contents.records -= len(dropped)
+        return array("i", compress(members, alive))
+
+    def _put(self, output: Segment, records: Sequence[int], size: int) -> None:
+        place = self._log.place
+        for record in records:
+            place[record] = output
+        output.members.extend(records)
+        output.used += size
+        output.newest = max(output.newest, *map(self._log.written.__getitem__, records))
+
+    def _end_cycle(self) -> None:
+        if self._in_cycle:
+            generation = 1 + max(name.generation for name in self._sources)
+            for output, source in zip(self._in_cycle, self._sources, strict=False):
+                output.name = SegmentName(source.position, generation)
+        self.outputs += self._in_cycle
+        self._in_cycle, self._sources = [], []
+
+    # ---------------------------------------------------------------------------------------- one open segment, in turn
+
+    def in_turn(self, victims: Sequence[Segment]) -> None:
+        """Fill one segment after the other, in the order of the victims."""
+        log = self._log
+        for victim in victims:
+            kept, done = self._sort_out(victim), 0
+            sizes = list(map(log.size.__getitem__, kept))
+            while done < len(kept):
+                if not self._in_cycle or not (count := bisect_right(
+                        ends := list(accumulate(sizes[done:])), log.model.room_bytes - self._in_cycle[-1].used)):
+                    if len(self._in_cycle) == log.model.swap_segments:
+                        self._end_cycle()
+                    # Its name depends on how far the cycle gets.
+                    self._in_cycle.append(log._new_segment(FIRST_SEGMENT))
+                    continue
+                self._put(self._in_cycle[-1], kept[done:done + count], ends[count - 1])
+                done += count
+            self._sources.append(victim.name)
+        self._end_cycle()
+
+    # ------------------------------------------------------------------------------------ an open segment of each class
+
+    def by_placement(self, victims: Sequence[Segment], placer: Placer) -> None:
+        """Put records into the open segments of their classes; where no segment is left to begin, into any with room.
+
+        The victims so far are freed when all is copied, and count as free now.
+        """
+        log, room = self._log, self._log.model.room_bytes
+        for released, victim in enumerate(victims, 1):
+            count = len(victim.members)
+            placer.taken(Victim(victim.row, victim.placed, victim.begun, count, victim.valid * count // victim.used))
+            for record in self._sort_out(victim):
+                size = log.size[record]
+                placer.segment_records, placer.until_ms = room // size, log.until[record]
+                placed = log._checked_class(placer.copy(log.key[record], log.now_ms))
+                output = log._open[placed]
+                if output is None or output.used + size > room:
+                    if log.free_segments + released:
+                        output = log._begin(placed)
+                        self.outputs.append(output)
+                    else:
+                        output = next(each for each in log._open if each is not None and each.used + size <= room)
+                log.place[record] = output
+                output.members.append(record)
+                output.used += size
+                output.newest = max(output.newest, log.now_ms if log.model.copies_renew else log.written[record])
+                if output.used + size > room:
+                    log._close(output.placed)
+
+    # -------------------------------------------------------------------------------------- survivors, class by class
+
+    def by_survivors(self, victims: Sequence[Segment], survivors: SurvivorPlacement) -> None:
+        """Copy by class in a store's steps: whole segments, as many as the new ones take; the last of these once more.
+        """
+        log, room, most = self._log, self._log.model.room_bytes, self._log.model.swap_segments
+        waiting, carried = list(victims), list[Segment]()
+        while waiting:
+            budgeted = most * room - sum(each.valid for each in carried)
+            count = max(1, bisect_right(list(accumulate(each.valid for each in waiting)), budgeted))
+            while len(outputs := self._by_class([*carried, *waiting[:count]], survivors)) > most:
+                if count > 1:
+                    count = max(1, min(count - 1, count * most // len(outputs)))
+                else:
+                    carried = []
+            sources: list[Segment] = [*carried, *waiting[:count]]
+            self._sources = [source.name for source in sources]
+            for source in sources:
+                self._sort_out(source)
+            self._in_cycle = [log._new_segment(FIRST_SEGMENT) for _ in outputs]
+            for output, kept in zip(self._in_cycle, outputs, strict=True):
+                self._put(output, kept, sum(map(log.size.__getitem__, kept)))
+            self.outputs = [output for output in self.outputs if output not in carried]
+            log._release(carried)
+            self._end_cycle()
+            waiting, carried = waiting[count:], self.outputs[-1:] if outputs else []
+            if carried and carried[0].used == room:
+                carried = []
+
+    def _by_class(self, sources: Sequence[Segment], survivors: SurvivorPlacement) -> list[list[int]]:
+        """Return the records of each new segment: class by class, unless as they are copied takes fewer."""
+        log, kept, classes = self._log, list[int](), dict[int, int]()
+        for source in sources:
+            for record in source.members:
+                if log.place[record] is source:
+                    kept.append(record)
+                    classes[record] = class_of(survivors, Survivor(
+                        log.written[record], log.until[record], log.size[record], source.name.generation,
+                        self._earlier_ms(record), log.now_ms))
+        plain, by_class = self._packed(kept), self._packed(sorted(kept, key=classes.__getitem__))
+        return by_class if len(by_class) <= len(plain) else plain
+
+    def _earlier_ms(self, record: int) -> Sequence[int]:
+        """When the records of its key were written that are older, the newest first."""
+        log = self._log
+        if log._of_key is None:
+            return ()
+        records = log._of_key[log.key[record]]
+        return [log.written[each] for each in reversed(records[:records.index(record)])]
+
+    def _packed(self, kept: Iterable[int]) -> list[list[int]]:
+        """Fill segments one behind the other."""
+        left, outputs = 0, list[list[int]]()
+        for record in kept:
+            if (size := self._log.size[record]) > left:
+                outputs.append([])
+                left = self._log.model.room_bytes
+            left -= size
+            outputs[-1].append(record)
+        return outputs

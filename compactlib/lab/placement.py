@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a log and the placement that decides which open segment a record goes to.
+"""Which records share a segment: placements of a whole log, and of the survivors of a compaction.
 
-A `Placement` is a frozen value: the settings of a scheme. `placer()` begins its memory for one log, a `Placer`, which
+A `Placement` decides for each record, written or copied, which open segment it goes to; only the lab has it. It is a
+frozen value: the settings of a scheme. `placer()` begins its memory for one log, a `Placer`, which
 the log asks once for each record that it stores: `write` for a record of the user, `copy` for one that a compaction
 keeps. The answer is a class from 0 to `classes - 1`; each class has one open segment, which stays open between
 compactions. A log also notifies its placer of what happens to records and segments; a scheme keeps what it needs.
-
 Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`). Keys are
 small numbers: what a scheme keeps of each is a column, `grown` with the keys.
+
+A `SurvivorPlacement` is a function that a real store takes as `BlobStore(place=...)`: what users write goes to the one
+active segment, and a compaction that fills several segments fills them class by class, the lowest first. Classes
+that follow one another may share a segment, so that none is left half empty.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import attrs
 
 from compactlib._arguments import is_above
-from compactlib.blobstore.policy import flag
+from compactlib.blobstore.policy import Survivor, whole
 from compactlib.errors import InvalidInput
 
 NEVER = (1 << 62) - 1
@@ -67,9 +70,6 @@ class Placer:
     Attributes:
         writes: how many writes the user has made, the one that is being placed included.
         contents: what the log holds.
-        sums_of: for each of some segments, by their rows: how many records are valid and not replaced, and over their
-            keys the sum of each of some columns of 64 bits. O(their records).
-        keeps_replaced: whether what is replaced or deleted stays valid for a while, so that `left` tells of it later.
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
@@ -77,8 +77,6 @@ class Placer:
 
     writes: int = 0
     contents: Contents
-    sums_of: Callable[[Sequence[int], Sequence[array[int]]], list[list[int]]]
-    keeps_replaced: bool = False
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
@@ -92,7 +90,7 @@ class Placer:
         """Keys below `keys` may come from now on; called before they do, with ever more."""
 
     def write(self, key: int, now_ms: int) -> int:
-        """The class of a record that the user writes; `left` has told of an earlier one that is not kept."""
+        """The class of a record that the user writes; `left` was called for an earlier one that is not kept."""
         raise NotImplementedError
 
     def copy(self, key: int, now_ms: int) -> int:
@@ -110,7 +108,7 @@ class Placer:
 
 
 class Placement(Protocol):
-    """A scheme and its settings; a frozen attrs class. Those that come with the library have a file each here."""
+    """A scheme and its settings; a frozen attrs class."""
 
     @property
     def name(self) -> str:
@@ -129,15 +127,6 @@ def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None
     column.frombytes(array(column.typecode, (fill,)).tobytes() * (keys - len(column)))
 
 
-def class_count(default: int, *, least: int) -> int:
-    """The setting `classes` of a scheme, for `attrs`; `InvalidInput` if it is no whole number from `least` to 64."""
-    def check(_: object, field: attrs.Attribute[int], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 64:
-            raise InvalidInput(f"{field.name} is {value!r}; give a whole number from {least} to 64")
-
-    return attrs.field(default=default, validator=check)
-
-
 @attrs.frozen
 class Mixed:
     """Survivors go behind the user's records, into the same segment."""
@@ -146,7 +135,6 @@ class Mixed:
     classes: ClassVar[int] = 1
 
     def placer(self) -> Placer:
-        """See `Placement.placer`."""
         return OneForEach(survivors=0)
 
 
@@ -170,18 +158,14 @@ class UserAndSurvivors:
     Attributes:
         keep_open: whether the survivors' segment stays open between compactions; otherwise each compaction closes it
             at its end, part-filled, as in a log without a placement.
-
-    Raises:
-        InvalidInput: that is neither `True` nor `False`.
     """
 
-    keep_open: bool = flag(True)
+    keep_open: bool = True
 
     name: ClassVar[str] = "user_and_survivors"
     classes: ClassVar[int] = 2
 
     def placer(self) -> Placer:
-        """See `Placement.placer`."""
         placer = OneForEach(survivors=1)
         placer.brief = () if self.keep_open else (1,)
         return placer
@@ -204,14 +188,13 @@ class FADaC:
         InvalidInput: a setting is out of its range.
     """
 
-    classes: int = class_count(6, least=2)
+    classes: int = whole(6, least=2)
     step: float = attrs.field(default=10.0, validator=is_above(1))
     request_records: float = attrs.field(default=1.0, validator=is_above(0))
 
     name: ClassVar[str] = "fadac"
 
     def placer(self) -> Placer:
-        """See `Placement.placer`."""
         return _Fading(self)
 
 
@@ -270,8 +253,8 @@ class ByLifetime:
         InvalidInput: a setting is out of its range.
     """
 
-    rates: int = class_count(6, least=2)
-    ends: int = class_count(4, least=1)
+    rates: int = whole(6, least=2)
+    ends: int = whole(4, least=1)
     sooner: float = attrs.field(default=0.7, validator=is_above(0))
 
     name: ClassVar[str] = "by_lifetime"
@@ -282,7 +265,6 @@ class ByLifetime:
         return self.rates + self.ends
 
     def placer(self) -> Placer:
-        """See `Placement.placer`."""
         return _Lifetimes(self)
 
 
@@ -325,3 +307,89 @@ def _step(span_ms: float, turn_ms: float, steps: int) -> int:
     """0 below an eighth of a turn, then one more for each factor of two."""
     parts = 8 * span_ms / turn_ms if turn_ms else 0.0
     return 0 if parts < 1 else min(int(math.log2(parts)) + 1, steps - 1)
+
+
+# ---------------------------------------------------------------------------------------------------- survivors
+
+CLASSES = 1 << 32
+"""So many there are, numbered from 0."""
+
+
+class SurvivorPlacement(Protocol):
+    """A scheme and its settings; a frozen attrs class.
+
+    One that reads `Survivor.earlier_ms` declares that by a class attribute `needs_history = True`.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name for reports."""
+
+    def __call__(self, record: Survivor) -> int:
+        """The class of a record, at least 0 and below `CLASSES`. Pure."""
+
+
+@attrs.frozen(kw_only=True)
+class ByAge:
+    """Records of like age share a segment: the longer one has lived, the longer it lives on, as SepBIT infers it.
+
+    Attributes:
+        step: the factor from one class to the next, above 1.
+
+    Raises:
+        InvalidInput: the step is not.
+    """
+
+    step: float = attrs.field(default=4.0, validator=is_above(1))
+
+    name: ClassVar[str] = "by_age"
+
+    def __call__(self, record: Survivor) -> int:
+        return _class_of_span(record.now_ms - record.written_ms, self.step)
+
+
+@attrs.frozen(kw_only=True)
+class ByEnd:
+    """Records whose end is known share segments by what is left of their lives; the others, apart from these, by how
+    long a record of their id lasts.
+
+    A segment of records that end at about one time dies whole, and nothing of it is copied again. Where an id is put
+    again and again (`replace=True`), a record lasts as long as the PUTs of it that the log holds have lasted on
+    average, from the first of them until now; one that was put once, as long as it is old.
+
+    Attributes:
+        step: the factor from one class to the next, above 1.
+
+    Raises:
+        InvalidInput: the step is not.
+    """
+
+    step: float = attrs.field(default=2.0, validator=is_above(1))
+
+    name: ClassVar[str] = "by_end"
+    needs_history: ClassVar[bool] = True
+
+    def __call__(self, record: Survivor) -> int:
+        if record.is_known:
+            return _class_of_span(record.until_ms - record.now_ms, self.step)
+        first_ms = min(record.earlier_ms, default=record.written_ms)
+        lasted_ms = (record.now_ms - first_ms) // (1 + len(record.earlier_ms))
+        return _class_of_span(NEVER, self.step) + 1 + _class_of_span(lasted_ms, self.step)
+
+
+def class_of(placement: SurvivorPlacement, record: Survivor) -> int:
+    """The class that a scheme gives a record.
+
+    Raises:
+        InvalidInput: what it gives is no class.
+    """
+    found: object = placement(record)
+    if not isinstance(found, int) or not 0 <= found < CLASSES:
+        raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100} to {record}; give a whole "
+                           f"number from 0 to {CLASSES - 1}")
+    return found
+
+
+def _class_of_span(span_ms: int, step: float) -> int:
+    # With a step barely above 1 the last class takes the longest spans.
+    return min(int(math.log(max(span_ms, 1), step)), CLASSES // 4)

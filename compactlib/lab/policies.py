@@ -1,13 +1,183 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The placements and policies that come with the lab; `docs/lab.md` compares them."""
+"""The policies of the blob store and the placements that come with the lab; `docs/lab.md` compares them."""
 
 from __future__ import annotations
 
-from compactlib.lab.blob_policies import CopyBudget, DChoices, DecliningCost
-from compactlib.lab.placement import ByLifetime, FADaC, Mixed, UserAndSurvivors
-from compactlib.lab.survivors import ByAge, ByEnd, SurvivorPlacement
+import math
+from random import Random
+from typing import ClassVar
+
+import attrs
+
+from compactlib._arguments import is_above, is_whole
+from compactlib.blobstore.policy import (
+    BlobChoice,
+    BlobView,
+    CopyOrder,
+    SegmentView,
+    fewest_that_free,
+    fraction,
+    fullest_that_free,
+    in_copy_order,
+    is_copy_order,
+    shut_gate,
+    too_little,
+    whole,
+)
+from compactlib.errors import InvalidInput
+from compactlib.lab.placement import ByAge, ByEnd, ByLifetime, FADaC, Mixed, SurvivorPlacement, UserAndSurvivors
 
 __all__ = [
-    "ByAge", "ByEnd", "ByLifetime", "CopyBudget", "DChoices", "DecliningCost", "FADaC", "Mixed", "SurvivorPlacement",
+    "ByAge", "ByEnd", "ByLifetime", "DChoices", "DecliningCost", "FADaC", "Mixed", "SurvivorPlacement",
     "UserAndSurvivors",
 ]
+
+_LEAST_SECONDS = 1e-3
+
+
+@attrs.frozen(kw_only=True)
+class DChoices:
+    """Takes the emptiest of `choices` segments drawn at random, until `min_reclaimed_segments` are freed.
+
+    With ten choices it copies nearly as little as `Greedy`; with few it also takes segments of middling age,
+    which greedy choices never get to (Van Houdt 2013).
+
+    What is drawn follows from the seed, the view and the time alone: another store, another state of it, or another
+    time draws differently.
+
+    Attributes:
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        choices: how many are drawn for each one taken, >= 1; 1 takes segments at random.
+        seed: of the draws, >= 0.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
+    choices: int = whole(10, least=1)
+    seed: int = whole(0)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
+
+    name: ClassVar[str] = "d_choices"
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """O(segments + choices * segments taken)."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return BlobChoice(why=shut)
+        eligible = view.eligible
+        random = Random(f"{self.seed} {view.store} {now!r} {[(each.name, each.valid_bytes) for each in eligible]}")
+        pool = [segment for segment in eligible if segment.valid_bytes < view.fill_bytes]
+        taken: list[SegmentView] = []
+        cost = 0
+        while view.benefit(len(taken), cost) < self.min_reclaimed_segments:
+            if not pool:
+                return too_little(view, self.min_reclaimed_segments)
+            drawn = random.sample(range(len(pool)), min(self.choices, len(pool)))
+            place = min(drawn, key=lambda each: (pool[each].valid_bytes, pool[each].name))
+            taken.append(pool[place])
+            cost += pool[place].valid_bytes
+            pool[place] = pool[-1]
+            pool.pop()
+        victims = in_copy_order(taken, self.copy_order)
+        return BlobChoice(victims, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")
+
+
+@attrs.frozen(kw_only=True)
+class DecliningCost:
+    """The segments whose price falls least by waiting, as many as free `min_reclaimed_segments`; neighbours or not.
+
+    With u the valid part of a segment, taking it copies u / (1 - u) bytes for each byte of room that this gains: its
+    price, which falls while records die. What has no known end goes on dying, the slower the older it is: of these
+    bytes the part `decline` a second, divided by the geometric mean of the segment's age and the oldest one's. What
+    expires is known. A segment counts by its fastest fall, in price a second: that of the moment, or on average until
+    one of the ends. So segments whose records end soon are left to end, and a store keeps statistics that look ahead
+    for it. D. Lomet and C. Luo, "Efficiently reclaiming space in a log structured store", ICDE 2021, take segments in
+    the order of such a decline, without ends.
+
+    With `max_reclaimed_segments` it takes, of the plans that free from the one to the other, that which leaves least
+    room free in its outputs for each segment freed; for that the last of its segments may be one of the 16 behind it
+    (`fullest_that_free`). The last output is half empty otherwise: of eight segments freed, one in sixteen is lost.
+
+    With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
+    the rate -ln u / age, at which the segment's have died so far. What counts then are the bytes that waiting saves for
+    each byte of dead room and second: u / (1 - u + u ln u) times that rate, or all that expires by an end.
+
+    Attributes:
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        max_reclaimed_segments: see above, at least the least, and not counting what died whole; `None`: no choice.
+        decline: see above, above 0 or `None`.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
+    max_reclaimed_segments: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
+    decline: float | None = attrs.field(default=1.0, validator=is_above(0, or_none=True))
+    copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
+
+    name: ClassVar[str] = "declining_cost"
+    needs_forecast: ClassVar[bool] = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_reclaimed_segments is not None and self.max_reclaimed_segments < self.min_reclaimed_segments:
+            raise InvalidInput(f"max_reclaimed_segments is {self.max_reclaimed_segments}; give at least "
+                               f"min_reclaimed_segments, {self.min_reclaimed_segments}")
+
+    def fall(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
+        """How fast the price falls, a second; with `decline=None`, what waiting saves. 0 if nothing is valid.
+
+        Args:
+            segment: which one waits.
+            view: the store.
+            now: seconds since the epoch.
+            oldest_seconds: the age of the oldest segment.
+        """
+        room = view.segment_bytes - view.header_bytes
+        valid = min(segment.valid_bytes / room, 1.0)
+        if not 0 < valid < 1:
+            return math.inf if valid else 0.0
+        age = max(now - segment.last_modified, _LEAST_SECONDS)
+        lasting = (segment.valid_bytes - sum(each.bytes for each in segment.dying)) / room
+        ends = [(max(each.at - now, _LEAST_SECONDS), each.bytes / room) for each in segment.dying]
+        if self.decline is None:
+            rate = -math.log(valid) / age
+            # At least half the square of what is dead: rounding is more than that in a segment that is almost full.
+            best = rate * lasting / max(1 - valid + valid * math.log(valid), (1 - valid) ** 2 / 2)
+            dead, held, until = 1 - valid, 0.0, 0.0
+            for seconds, part in ends:
+                held, until, dead = held + (seconds - until) * dead, seconds, dead + part
+                best = max(best, (dead + valid - 1) / held)
+            return best
+        rate = lasting * self.decline / math.sqrt(age * max(age, oldest_seconds))
+        price, best, left = valid / (1 - valid), rate / (1 - valid) ** 2, valid
+        for seconds, part in ends:
+            left -= part
+            then = max(left - rate * seconds, 0.0)
+            best = max(best, (price - then / (1 - then)) / seconds)
+        return best
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """O(n log n) for n segments, and the length of their forecasts."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return BlobChoice(why=shut)
+        oldest = max(now - segment.last_modified for segment in view.eligible)
+        falls = {segment.name: self.fall(segment, view, now, oldest) for segment in view.eligible}
+        ordered = sorted(view.eligible, key=lambda each: (falls[each.name], each.valid_bytes, each.name))
+        dead = sum(not segment.valid_bytes for segment in ordered)
+        least = max(self.min_reclaimed_segments, dead)
+        taken = (fewest_that_free(view, ordered, least) if self.max_reclaimed_segments is None else
+                 fullest_that_free(view, ordered, least, max(self.max_reclaimed_segments, dead)))
+        if not taken:
+            return too_little(view, self.min_reclaimed_segments)
+        most = max(falls[segment.name] for segment in taken)
+        return BlobChoice(in_copy_order(taken, self.copy_order),
+                          why=f"the {len(taken)} whose price falls least by waiting, at most by {most:.3g} copied "
+                              f"bytes for each byte of room and second; {dead} of them died whole")

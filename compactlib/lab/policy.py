@@ -7,6 +7,6 @@ a `Placer`, which is notified of each write and of each compaction.
 
 from __future__ import annotations
 
-from compactlib.lab.placement import NEVER, Contents, Placement, Placer, Victim, class_count, grown
+from compactlib.lab.placement import NEVER, Contents, Placement, Placer, Victim, grown
 
-__all__ = ["Contents", "NEVER", "Placement", "Placer", "Victim", "class_count", "grown"]
+__all__ = ["Contents", "NEVER", "Placement", "Placer", "Victim", "grown"]

@@ -1,105 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of a stretch of a replay, the figures that follow from them, and the report of all stretches.
-
-Each kind of replay counts what all have in common, and may add counts and figures of its own: `FIGURES` names them,
-with their units. How the counts of two stretches become one is said at each field: most add up.
-"""
+"""What a replay counts, the figures that follow, and the report of all its stretches."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar
 
 import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
-LAST: Final = {"joined": "last"}
-"""Metadata of a count that says how things stand at the end of a stretch."""
-MOST: Final = {"joined": "most"}
-"""Metadata of a count that is the largest of its stretch."""
-ADDED: Final = {"joined": "sum"}
-"""Metadata of a count that adds up, as do those without any; tuples are put one behind the other."""
-HIDDEN: Final = {"hidden": True}
-"""Metadata of what figures are reckoned from, and tables leave out."""
 
-WRITE_AMPLIFICATION: Final = "bytes written for each byte of the user"
-SPACE_AMPLIFICATION: Final = "bytes used for each live byte"
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
 
 
-def _reasons(pairs: Any) -> tuple[tuple[str, int], ...]:
-    return tuple((why, count) for why, count in pairs)
+def _last(values: Sequence[Any]) -> Any:
+    return values[-1]
 
 
-@attrs.frozen(kw_only=True)
+def _sum(values: Sequence[Any]) -> Any:
+    return sum(values[1:], start=values[0])
+
+
+def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False, own: bool = False) -> Any:
+    """A field of `Measures`.
+
+    Args:
+        join: makes one value of those of several stretches.
+        default: of a stretch in which nothing happened.
+        hidden: tables leave it out; figures are reckoned from it.
+        own: it belongs to one kind of store; tables leave it out where it is 0 throughout.
+    """
+    return attrs.field(default=default, metadata={"join": join, "hidden": hidden, "own": own})
+
+
+def part(share: float, whole: float) -> float:
+    """A part of a whole; NaN if there is no whole."""
+    return share / whole if whole else math.nan
+
+
+@attrs.define(kw_only=True)
 class Measures:
-    """One stretch of a replay. Bytes are those of records, times are seconds.
+    """One stretch of a replay. Bytes are those of records, times are seconds; dead is what a compaction may drop.
 
     Attributes:
         start: when it begins, seconds since the epoch.
         end: when it ends.
         capacity_bytes: of the store; 0: it has no limit, and `peak_fill` is unknown.
-        operations: how many operations were made, reads and refused ones included.
-        reads: how many of them were reads.
-        refused: writes for which the log had no room.
-        refused_by: why a policy of the blob store made no room for them, and how many writes that cost.
+        operations: operations made, reads and refused ones included; of a scheduler, blocks that arrived.
+        reads: how many of them were reads, of a branch listings.
+        refused: writes that found no room; of a scheduler, reports that came too late.
+        refused_by: why a policy of the blob store made no room, with the number of writes that it cost.
         user_bytes: bytes that writes and deletes brought.
-        copied_bytes: bytes that compactions copied.
+        copied_bytes: bytes that compactions wrote.
         read_bytes: bytes that compactions read, if each segment that has something to copy is read whole.
-        asked: how often the policy was asked.
-        compactions: how often it gave a plan.
-        victims: segments that the plans took.
-        freed_segments: by how many segments the log got shorter; ranges, blocks, where a store has none.
-        reclaimed_bytes: bytes of dead records that went.
-        waited_byte_seconds: the sum of size and time from death to reclaim over what was reclaimed.
+        asked: how often the policy was asked; of a scheduler, polls.
+        compactions: plans carried out; of a scheduler, completed jobs.
+        victims: segments (ranges, blocks) that they took.
+        freed_segments: by how many segments (ranges, blocks) the store got shorter.
+        reclaimed_bytes: bytes of dead records that were dropped.
+        waited_byte_seconds: the sum over these of bytes and seconds from death to reclaim.
         used_bytes: used at the end.
-        live_bytes: bytes at the end that a reader can still ask for.
+        live_bytes: bytes at the end that a reader can ask for.
         used_sum: the sum of used bytes over samples, one with each question to the policy and one at the end.
         live_sum: the same of live bytes.
-        record_sum: the same of the bytes of all records that the log holds, dead ones included.
+        record_sum: the same of the bytes of all records, dead ones included.
         peak_used_bytes: the most that was used.
-        most_moved_bytes: the most that one compaction read and copied: what a pause, or its IO, is reckoned from.
+        most_moved_bytes: the most that one compaction read and wrote.
+        deletes: tombstones that a branch's deletes wrote.
+        listed_keys: keys that listings returned.
+        passed_tombstones: tombstones that listings passed over.
+        throttled: triggers that came within the window of a compaction, and waited for its end.
+        moved_entries: staged entries, tombstones included, that compactions moved into the base.
+        peak_tombstones: the most tombstones that were staged at once.
+        reasons: why each compaction of a branch came, in order.
+        assigned: assignments; more than `compactions` if leases ran out or jobs failed.
+        failed: jobs that a worker reported as failed.
+        given_up: jobs that failed too often to be tried again, at the end.
+        left_blocks: blocks that arrived and are in no completed job, at the end.
+        peak_jobs: the most jobs that were queued or running.
+        waits: of each block that got there, seconds from its arrival to the end of its first job.
     """
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "write_amplification": WRITE_AMPLIFICATION,
-        "space_amplification": SPACE_AMPLIFICATION,
-        "copied_per_reclaimed": "bytes copied for each byte reclaimed",
-        "read_cost": "bytes read by compactions for each byte of the user",
-        "seconds_to_reclaim": "seconds from death to reclaim",
-        "peak_fill": "the most that was used, as a part of the capacity",
-    }
-    """The figures that such a replay is judged by: names of properties, and what they say, with the unit."""
+    FIGURES: ClassVar[tuple[str, ...]] = (
+        "write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim",
+        "peak_fill", "read_amplification", "vain_share", "median_wait_seconds", "wait_99_seconds")
+    """The properties that a replay is judged by."""
 
-    start: float = attrs.field(default=0.0, metadata={"joined": "first"})
-    end: float = attrs.field(default=0.0, metadata=LAST)
-    capacity_bytes: int = attrs.field(default=0, metadata=LAST | HIDDEN)
-    operations: int = 0
-    reads: int = 0
-    refused: int = 0
-    user_bytes: int = 0
-    copied_bytes: int = 0
-    read_bytes: int = 0
-    asked: int = 0
-    compactions: int = 0
-    victims: int = 0
-    freed_segments: int = 0
-    reclaimed_bytes: int = 0
-    waited_byte_seconds: float = attrs.field(default=0.0, metadata=ADDED | HIDDEN)
-    used_bytes: int = attrs.field(default=0, metadata=LAST)
-    live_bytes: int = attrs.field(default=0, metadata=LAST)
-    used_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
-    live_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
-    record_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
-    peak_used_bytes: int = attrs.field(default=0, metadata=MOST)
-    most_moved_bytes: int = attrs.field(default=0, metadata=MOST)
-    refused_by: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_reasons, metadata=ADDED | HIDDEN)
+    start: float = _count(_first, default=0.0)
+    end: float = _count(_last, default=0.0)
+    capacity_bytes: int = _count(_last, hidden=True)
+    operations: int = _count()
+    reads: int = _count()
+    refused: int = _count()
+    user_bytes: int = _count()
+    copied_bytes: int = _count()
+    read_bytes: int = _count()
+    asked: int = _count()
+    compactions: int = _count()
+    victims: int = _count()
+    freed_segments: int = _count()
+    reclaimed_bytes: int = _count()
+    waited_byte_seconds: float = _count(default=0.0, hidden=True)
+    used_bytes: int = _count(_last)
+    live_bytes: int = _count(_last)
+    used_sum: int = _count(hidden=True)
+    live_sum: int = _count(hidden=True)
+    record_sum: int = _count(hidden=True)
+    peak_used_bytes: int = _count(max)
+    most_moved_bytes: int = _count(max)
+    refused_by: tuple[tuple[str, int], ...] = _count(default=(), hidden=True)
+    deletes: int = _count(own=True)
+    listed_keys: int = _count(own=True)
+    passed_tombstones: int = _count(own=True)
+    throttled: int = _count(own=True)
+    moved_entries: int = _count(own=True)
+    peak_tombstones: int = _count(max, own=True)
+    reasons: tuple[str, ...] = _count(default=(), hidden=True)
+    assigned: int = _count(own=True)
+    failed: int = _count(own=True)
+    given_up: int = _count(_last, own=True)
+    left_blocks: int = _count(_last, own=True)
+    peak_jobs: int = _count(max, own=True)
+    waits: tuple[float, ...] = _count(default=(), hidden=True)
 
     @property
     def write_amplification(self) -> float:
@@ -113,18 +142,17 @@ class Measures:
 
     @property
     def utilisation(self) -> float:
-        """Which part of what the log holds is live, on average over the samples; what the closed forms ask for."""
+        """Which part of the records' bytes is live, on average over the samples: the argument of closed forms."""
         return part(self.live_sum, self.record_sum)
 
     @property
     def filled(self) -> float:
-        """Which part of the used segments holds records, on average over the samples; the rest is what segments that
-        were closed part-filled leave unused. What it is below 1, `utilisation` is above that of the whole log."""
+        """Which part of the used segments holds records, on average over the samples; the rest is unused ends."""
         return part(self.record_sum, self.used_sum)
 
     @property
     def copied_per_reclaimed(self) -> float:
-        """Bytes copied for each byte of dead records that went."""
+        """Bytes that compactions wrote for each byte of dead records that they dropped."""
         return part(self.copied_bytes, self.reclaimed_bytes)
 
     @property
@@ -134,7 +162,7 @@ class Measures:
 
     @property
     def seconds_to_reclaim(self) -> float:
-        """How long a byte stayed after its death, on average over those that went."""
+        """How long a byte stayed after its death, on average over those that were dropped."""
         return part(self.waited_byte_seconds, self.reclaimed_bytes)
 
     @property
@@ -142,84 +170,51 @@ class Measures:
         """The most that was used, as a part of the capacity."""
         return part(self.peak_used_bytes, self.capacity_bytes)
 
+    @property
+    def read_amplification(self) -> float:
+        """Entries that listings read for each key that they returned."""
+        return part(self.listed_keys + self.passed_tombstones, self.listed_keys)
+
+    @property
+    def vain_share(self) -> float:
+        """Which part of the assignments was reported too late, or failed."""
+        return part(self.refused + self.failed, self.assigned)
+
+    @property
+    def median_wait_seconds(self) -> float:
+        """The wait that half of the blocks do not exceed."""
+        return self.wait_quantile(0.5)
+
+    @property
+    def wait_99_seconds(self) -> float:
+        """The wait that 99 of 100 blocks do not exceed."""
+        return self.wait_quantile(0.99)
+
+    def wait_quantile(self, share: float) -> float:
+        """The least wait that this share of the blocks does not exceed; NaN if no block got there. O(n log n)."""
+        waits = sorted(self.waits)
+        # The product may be off by its last bits.
+        return waits[max(math.ceil(round(share * len(waits), 6)) - 1, 0)] if waits else math.nan
+
     def figures(self) -> dict[str, float | None]:
         """The figures of `FIGURES`; what is unknown as `None`."""
         values = {name: getattr(self, name) for name in self.FIGURES}
         return {name: None if math.isnan(value) else value for name, value in values.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The counts that a reader wants, and the figures; what is unknown as `None`."""
-        shown = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))
-                 if not field.metadata.get("hidden")}
-        return {**shown, **self.figures()}
 
-
-MeasuresT = TypeVar("MeasuresT", bound=Measures)
-
-
-def together(stretches: Sequence[MeasuresT]) -> MeasuresT:
-    """Stretches of one kind that follow one another as one.
-
-    Raises:
-        InvalidInput: there is none.
-    """
-    if not stretches:
-        raise InvalidInput("no stretch of a replay is left to add up; take more intervals, or skip less")
-    kind = type(stretches[0])
-    return kind(**{field.name: _joined(field.metadata.get("joined", "sum"),
-                                       [getattr(each, field.name) for each in stretches])
-                   for field in attrs.fields(kind)})
-
-
-def _joined(how: str, values: Sequence[Any]) -> Any:
-    match how:
-        case "first":
-            return values[0]
-        case "last":
-            return values[-1]
-        case "most":
-            return max(values)
-        case _:
-            return sum(values[1:], start=values[0])
-
-
-def part(part: float, whole: float) -> float:
-    """A part of a whole; NaN if there is no whole."""
-    return part / whole if whole else math.nan
-
-
+_COUNTS = attrs.fields(Measures)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
-class Report(Protocol):
-    """What comparisons need of a report."""
-
-    @property
-    def policy(self) -> str:
-        """The policy and its settings, in words."""
-
-    @property
-    def workload(self) -> str:
-        """The workload and its settings, in words."""
-
-    @property
-    def intervals(self) -> Sequence[Measures]:
-        """The stretches of the replay, in order."""
-
-    @property
-    def total(self) -> Measures:
-        """All intervals as one."""
-
-    def steady(self, skip: float = 0.5) -> Measures:
-        """The intervals behind the first part `skip` as one."""
-
-    def to_json(self) -> str:
-        """Everything."""
+def together(stretches: Sequence[Measures]) -> Measures:
+    """Stretches that follow one another as one; at least one."""
+    return Measures(**{field.name: field.metadata["join"]([getattr(each, field.name) for each in stretches])
+                       for field in _COUNTS})
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class MeasuredReport(Printed, Generic[MeasuresT]):
-    """What a policy made of a workload; a base.
+class Report(Printed):
+    """What a policy made of a workload.
 
     Attributes:
         policy: the policy and its settings.
@@ -227,53 +222,40 @@ class MeasuredReport(Printed, Generic[MeasuresT]):
         intervals: the stretches of the replay, in order.
     """
 
-    MEASURES: ClassVar[type[Measures]] = Measures
-    """What each interval is."""
-
     policy: str
     workload: str
-    intervals: tuple[MeasuresT, ...]
+    intervals: tuple[Measures, ...]
 
     @property
-    def total(self) -> MeasuresT:
+    def total(self) -> Measures:
         """All intervals as one."""
         return together(self.intervals)
 
-    def steady(self, skip: float = 0.5) -> MeasuresT:
-        """The intervals behind the first part `skip` (0 to 1) as one: without how it began.
+    def steady(self, skip: float = 0.5) -> Measures:
+        """The intervals behind the first part `skip` (0 to 1) as one: without how the store filled up.
 
         Raises:
-            InvalidInput: nothing is left.
+            InvalidInput: `skip` is not below 1.
         """
         if not 0 <= skip < 1:
             raise InvalidInput(f"skip is {skip}; it is a part of the whole, less than 1")
         return together(self.intervals[int(len(self.intervals) * skip):])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary an interval, in order."""
-        return [{"interval": number, **each.to_dict()} for number, each in enumerate(self.intervals)]
-
-    def to_json(self) -> str:
-        """Everything, so that `from_json` gives an equal report."""
-        return json.dumps(attrs.asdict(self), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The report that `to_json` wrote."""
-        found = json.loads(text)
-        intervals: Any = tuple(cls.MEASURES(**each) for each in found["intervals"])
-        return cls(policy=found["policy"], workload=found["workload"], intervals=intervals)
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class ReplayReport(MeasuredReport[Measures]):
-    """What a policy of the blob store or of the Raft log made of a workload. See `MeasuredReport`."""
+        """One dictionary an interval: counts and figures; what no interval knows is left out."""
+        figures = [each.figures() for each in self.intervals]
+        counts = [field.name for field in _COUNTS if not field.metadata["hidden"] and (
+            not field.metadata["own"] or any(getattr(each, field.name) for each in self.intervals))]
+        known = [name for name in Measures.FIGURES if any(each[name] is not None for each in figures)]
+        return [{"interval": number, **{name: getattr(each, name) for name in counts},
+                 **{name: own[name] for name in known}}
+                for number, (each, own) in enumerate(zip(self.intervals, figures, strict=True))]
 
     @property
     def refused_by(self) -> Mapping[str, int]:
-        """Which gates of the policy kept it from making room, and how many writes that cost, the most first.
+        """Which gates of the policy kept it from making room, and how many writes each cost, the most first.
 
-        A gate is told in the words in which the policy last said it, with the setting that would open it.
+        A gate is shown in the words in which the policy last said it, with the setting that would open it.
         """
         counts: Counter[str] = Counter()
         said: dict[str, str] = {}
@@ -288,4 +270,4 @@ class ReplayReport(MeasuredReport[Measures]):
         reasons = "".join(f"; {count:,} of them: {why}" for why, count in islice(self.refused_by.items(), 1))
         return (f"{self.policy} on {self.workload}: {total.operations:,} operations, write amplification "
                 f"{total.write_amplification:.3f}, space amplification {total.space_amplification:.3f}, "
-                f"{total.compactions:,} compactions, {total.refused:,} writes refused{reasons}")
+                f"{total.compactions:,} compactions, {total.refused:,} refused{reasons}")

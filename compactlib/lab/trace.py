@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real traces as workloads: a CSV schema of our own. Those that are published have readers in `public_traces`.
+"""Real traces as workloads: CSV, Parquet, the entries of a Raft log.
 
-The schema: a header line, then one operation a line, ascending in time.
+A trace of your own has a header line, then one operation a line, ascending in time:
 
 | column | type | meaning |
 |---|---|---|
@@ -11,12 +11,18 @@ The schema: a header line, then one operation a line, ascending in time.
 | `size` | whole number of bytes | content of a put, or what a read asks for; may be empty otherwise |
 | `ttl` | seconds, a decimal number | time to live of a put; empty or no column: none |
 
-Other columns are ignored. The same columns make a Parquet trace (`parquet_trace.ParquetTrace`).
+Other columns are ignored. The layouts of published traces are data (`LAYOUTS`):
+
+| layout | a line | times |
+|---|---|---|
+| `cloudphysics` | a header, then `version,time,op,size,lbn`, as libCacheSim ships it | seconds |
+| `msr_cambridge` | `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime` (FAST 2008) | 100 nanoseconds |
+| `alibaba` | `device_id,opcode,offset,length,timestamp` (github.com/alibaba/block-traces) | microseconds |
+| `tencent` | `Timestamp,Offset,Size,IOType,VolumeID`, in sectors (USENIX ATC 2020) | seconds |
+| `twitter` | `timestamp,key,key size,value size,client,operation,TTL` (github.com/twitter/cache-trace) | seconds |
 
 Traces note times in seconds, or coarser, and a second may hold tens of thousands of requests. Were they all made at
-once, nothing that one of them replaces would be dead before the last. So requests that share a time are spread evenly
-from it on, over `tick_seconds` at most and never past the next time; the pages of one request stay together. Give
-`tick_seconds` the resolution of the trace's clock; 0 leaves all times as they are.
+once, nothing would die between them; so requests that share a time are spread evenly over the tick that follows it.
 """
 
 from __future__ import annotations
@@ -26,188 +32,293 @@ import gzip
 import math
 import os
 import zlib
-from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import IO, Any, ClassVar, TypeAlias
+from typing import IO, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib._arguments import is_above, is_seconds
+from compactlib.errors import CorruptData, MissingDependency
 from compactlib.files import StrPath
-from compactlib.lab.operations import DELETE, FOREVER, KIND_NAMES, MAX_RECORD_BYTES, PUT, Operations
-from compactlib.lab.workloads import PIECE
+from compactlib.lab.workloads import (
+    DELETE,
+    FOREVER,
+    KIND_NAMES,
+    MAX_RECORD_BYTES,
+    PIECE,
+    PUT,
+    READ,
+    Operations,
+)
+from compactlib.raftlog import Entry
 
-REQUIRED = ("time", "op", "key")
-COLUMNS = (*REQUIRED, "size", "ttl")
-"""The columns of a trace."""
-Request: TypeAlias = tuple[int, Sequence[str], int, int, int]
+_Request: TypeAlias = tuple[int, Sequence[str], int, int, int]
 """Kind, keys, and of each key size, time to live and time, milliseconds."""
 _LATEST_MS = 1 << 53
+_MAX_PAGES = 1 << 20
+_DAY = 86_400.0
 _UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, csv.Error)
 
 
-def path_text(path: StrPath) -> str:
-    """A path as text."""
+def _path_text(path: StrPath) -> str:
     return os.fspath(path)
 
 
-def tick_field(default: float | None = 1.0) -> Any:
-    """The setting `tick_seconds` of a trace, for `attrs`; `InvalidInput` if it is negative, or more than a day."""
-    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
-        if value is None and default is None:
-            return
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 86_400:
-            raise InvalidInput(f"{field.name} is {value!r}; give a number of seconds, 0 to 86,400")
+@attrs.frozen(kw_only=True)
+class TraceLayout:
+    """Which column of a trace says what.
 
-    return attrs.field(default=default, validator=check)
+    Attributes:
+        name: of such traces.
+        columns: what stands where, in a file without a header; empty: the first line names the columns.
+        skips_header: whether the first line of such a file may be a header, to be passed over.
+        kinds: what stands for a put (0), a delete (1) and a read (2).
+        keys: the columns that are together the key; those of the device, if `offset` is given.
+        sizes: the columns whose sum is the size.
+        ttl: the column of times to live, seconds; empty: none. 0 is none where a layout has `columns`.
+        offset: the column of the first byte that a request to a device touches; then each page is a key.
+        page_bytes: size of a page of a device.
+        unit_bytes: what a size counts.
+        offset_bytes: what an offset counts.
+        units_per_second: of times.
+        tick_seconds: how coarse times are; requests that share a time are spread over it.
+        is_sorted: whether a time that goes back is damage; otherwise such a request is made at the latest time so far.
+    """
+
+    name: str
+    columns: tuple[str, ...] = ()
+    skips_header: bool = False
+    kinds: Mapping[str, int] = attrs.field(factory=lambda: {name: kind for kind, name in enumerate(KIND_NAMES)})
+    keys: tuple[str, ...] = ("key",)
+    sizes: tuple[str, ...] = ("size",)
+    ttl: str = "ttl"
+    offset: str = ""
+    page_bytes: int = 4_096
+    unit_bytes: int = 1
+    offset_bytes: int = 1
+    units_per_second: int = 1
+    tick_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_DAY))
+    is_sorted: bool = False
+
+    def needed(self) -> list[str]:
+        """The columns without which a file is not of this layout."""
+        return ["time", "op", *self.keys, *filter(None, [self.offset])]
+
+    def request(self, row: Mapping[str, Any]) -> _Request:
+        """What a row asks.
+
+        Raises:
+            KeyError, TypeError, ValueError, OverflowError: it is not of this layout.
+        """
+        kind, time_ms = self.kinds[row["op"]], round(float(row["time"]) * 1000 / self.units_per_second)
+        texts = [row[name] for name in self.keys]
+        if any(text in (None, "") for text in texts):
+            raise ValueError("no key")
+        key = "/".join(map(str, texts))
+        given: list[Any] = [row.get(name) for name in self.sizes]
+        is_unknown = kind == DELETE or (kind == READ and all(each in (None, "") for each in given))
+        size = 0 if is_unknown else sum(map(int, given)) * self.unit_bytes
+        if any(isinstance(each, float) and each != int(each) for each in given):
+            raise ValueError("a size that is no whole number")
+        if self.offset:
+            first = int(row[self.offset]) * self.offset_bytes
+            pages = range(first // self.page_bytes, (first + max(size, 1) - 1) // self.page_bytes + 1)
+            if first < 0 or size < 0 or len(pages) > _MAX_PAGES:
+                raise ValueError("out of range")
+            keys = [f"{key}:{page}" if key else str(page) for page in pages]
+            return kind, keys, self.page_bytes, FOREVER, time_ms
+        life: Any = row.get(self.ttl)
+        life_ms = FOREVER
+        # Some writers of Parquet put NaN for nothing.
+        if kind == PUT and life not in (None, "") and life == life:
+            life_ms = round(float(life) * 1000)
+            if not life_ms and self.columns:
+                life_ms = FOREVER
+            elif not 0 <= life_ms <= _LATEST_MS:
+                raise ValueError("a time to live out of range")
+        if not (1 if kind == PUT else 0) <= size <= MAX_RECORD_BYTES:
+            raise ValueError("a size out of range")
+        return kind, (key,), size, life_ms, time_ms
+
+
+OWN_LAYOUT = TraceLayout(name="trace", tick_seconds=1.0, is_sorted=True)
+_SECTOR = 512
+LAYOUTS: Mapping[str, TraceLayout] = {layout.name: layout for layout in (
+    TraceLayout(name="cloudphysics", columns=("version", "time", "op", "size", "lbn"), skips_header=True, keys=(),
+                kinds={"2a": PUT, "28": READ}, offset="lbn", offset_bytes=_SECTOR, tick_seconds=1.0),
+    TraceLayout(name="msr_cambridge", columns=("time", "host", "disk", "op", "offset", "size", "response"),
+                keys=("host", "disk"), kinds={"Write": PUT, "Read": READ}, offset="offset",
+                units_per_second=10_000_000),
+    TraceLayout(name="alibaba", columns=("device", "op", "offset", "size", "time"), keys=("device",),
+                kinds={"W": PUT, "R": READ}, offset="offset", units_per_second=1_000_000),
+    TraceLayout(name="tencent", columns=("time", "offset", "size", "op", "volume"), keys=("volume",),
+                kinds={"1": PUT, "0": READ}, offset="offset", offset_bytes=_SECTOR, unit_bytes=_SECTOR,
+                tick_seconds=1.0),
+    TraceLayout(name="twitter", columns=("time", "key", "key_size", "value_size", "client", "op", "ttl"),
+                sizes=("key_size", "value_size"), tick_seconds=1.0,
+                kinds={"get": READ, "gets": READ, "delete": DELETE, **dict.fromkeys(
+                    ("set", "add", "replace", "cas", "append", "prepend", "incr", "decr"), PUT)}),
+)}
+"""The layouts of published traces, by name. What is published as `.tgz` or `.zst` is unpacked first."""
 
 
 @attrs.frozen
-class RowTrace(ABC):
-    """A base: a file with a row a request.
+class CsvTrace:
+    """A trace in CSV, plain or `.gz`. Memory: the keys, and one piece.
 
     Attributes:
         path: of the file.
-        tick_seconds: how coarse its times are.
+        layout: which column says what; by default, the header names them.
 
     Raises:
-        InvalidInput: that is no time.
+        CorruptData: while it is read: a line (of Parquet, a row) is not of the layout; its number, from 1, is the
+            index.
     """
 
-    path: str = attrs.field(converter=path_text)
-    tick_seconds: float | None = tick_field()
+    path: str = attrs.field(converter=_path_text)
+    layout: TraceLayout = OWN_LAYOUT
 
-    name: ClassVar[str]
     operations: ClassVar[int] = 0
-    # What is said of a row that goes back in time; `None`: it is noted late, and the time of the workload stays.
-    _unsorted: ClassVar[str | None] = None
+
+    @property
+    def name(self) -> str:
+        """The name of the layout."""
+        return self.layout.name
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
+        """The operations; the seed changes nothing."""
+        return _pieces_of(_requests(self.path, self.layout, self._rows()), self.layout.tick_seconds)
 
-        Raises:
-            CorruptData: the file, or a row, is not of the trace's kind; its line (of Parquet, its row), from 1, is the
-                index.
-        """
-        yield from pieces_of(self._requests(), self._tick)
-
-    def _requests(self) -> Iterator[Request]:
-        before, number = -math.inf, 0
-        rows = self._rows()
-        while True:
-            try:
-                number, row = next(rows, (number, None))
-            except _UNREADABLE as error:
-                raise CorruptData(path=self.path, offset=0, index=number + 1, expected="a whole row",
-                                  found=str(error)) from error
-            if row is None:
-                return
-            try:
-                kind, keys, size, life_ms, time_ms = self._request(row)
-                if size > MAX_RECORD_BYTES or life_ms > _LATEST_MS or abs(time_ms) > _LATEST_MS:
-                    raise ValueError("beyond what a replay counts")
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise self._damaged(number, row, self._schema) from error
-            if time_ms < before and self._unsorted is not None:
-                raise self._damaged(number, row, f"a time not before {before / 1000}: {self._unsorted}")
-            before = max(before, time_ms)
-            yield kind, keys, size, life_ms, int(before)
-
-    def _damaged(self, number: int, row: Mapping[str, Any], expected: str) -> CorruptData:
-        return CorruptData(path=self.path, offset=0, index=number, expected=expected, found=repr(dict(row))[:200])
-
-    @property
-    def _tick(self) -> float:
-        return self.tick_seconds or 0.0
-
-    @property
-    @abstractmethod
-    def _schema(self) -> str:
-        """What a row has to be."""
-
-    @abstractmethod
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The rows with their numbers."""
-
-    @abstractmethod
-    def _request(self, row: Mapping[str, Any]) -> Request:
-        """What a row asks; without keys it does not count. A `ValueError` and its like: it is not in the schema."""
+        with _opened(self.path) as lines:
+            columns = self.layout.columns
+            # A quote in a published trace is a character as any other: it may stand in a key.
+            rows = csv.DictReader(lines, columns, restkey="more", restval="", quoting=csv.QUOTE_NONE) if columns else (
+                csv.DictReader(lines))
+            _check_columns(self.path, self.layout, rows.fieldnames or ())
+            for place, row in enumerate(rows):
+                # A part of a trace begins with a request.
+                if place or not self.layout.skips_header or row["op"] in self.layout.kinds:
+                    yield rows.line_num, row
 
     def __str__(self) -> str:
         return f"{self.name}({self.path})"
 
 
-class OwnTrace(RowTrace):
-    """A base: rows in the schema of this module."""
+@attrs.frozen
+class ParquetTrace(CsvTrace):
+    """A trace in Parquet: the columns of a CSV trace, numbers as numbers, nothing as null. Needs pyarrow."""
 
-    _unsorted = "sort the trace by time"
-    _schema = "time, op (put, delete, read), key, size and ttl, see compactlib.lab.trace"
+    def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise MissingDependency(package="pyarrow", extra="lab", purpose="reading a trace in Parquet") from None
+        try:
+            with parquet.ParquetFile(self.path) as file:
+                names = file.schema_arrow.names
+                _check_columns(self.path, self.layout, names)
+                asked = [*self.layout.needed(), *self.layout.sizes, self.layout.ttl]
+                batches = file.iter_batches(batch_size=PIECE, columns=[name for name in asked if name in names])
+                yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise CorruptData(path=self.path, offset=0, expected="a Parquet file", found=str(error)[:200]) from error
 
-    def _request(self, row: Mapping[str, Any]) -> Request:
-        kind = KIND_NAMES.index(row["op"])
-        size, life = row.get("size"), row.get("ttl")
-        if row["key"] in (None, ""):
-            raise ValueError("no key")
-        size_bytes = 0 if size in (None, "") and kind != PUT else int(size)  # type: ignore[arg-type]
-        least = 0 if kind == DELETE else 1
-        if not least <= size_bytes <= MAX_RECORD_BYTES or (isinstance(size, float) and size != size_bytes):
-            raise ValueError("a size out of range")
-        life_ms = FOREVER
-        if kind == PUT and life is not None and life != "" and life == life:
-            life_ms = round(float(life) * 1000)
-            if life_ms < 0:
-                raise ValueError("a negative time to live")
-        return kind, (str(row["key"]),), size_bytes, life_ms, round(float(row["time"]) * 1000)
+
+class HasEntries(Protocol):
+    """What a `LogTrace` reads: a `LogReader`, a `SegmentLog` or a `RaftLog`."""
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries, by ascending index."""
 
 
 @attrs.frozen
-class CsvTrace(OwnTrace):
-    """A trace in CSV, plain or `.gz`, in the schema of this module.
-
-    Reading raises `CorruptData`, with the line, for what is not in the schema; `NotFound` stays the system's own
-    `FileNotFoundError`.
+class LogTrace:
+    """Each entry of a Raft log is a put of the key that its command writes; a compaction has removed dead entries.
 
     Attributes:
-        path: of the file.
-        tick_seconds: how coarse its times are.
+        reader: the open log.
+        key_of: returns the key that a command writes, or `None` if the command keeps nothing. By default each entry has
+            a key of its own.
+        per_second: entries in a second.
 
     Raises:
-        InvalidInput: that is no time.
+        InvalidInput: `per_second` is not above 0.
     """
 
-    name: ClassVar[str] = "csv_trace"
+    reader: HasEntries
+    key_of: Callable[[bytes], str | None] | None = attrs.field(default=None, repr=False)
+    per_second: float = attrs.field(default=1_000.0, kw_only=True, validator=is_above(0))
 
-    def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        with opened(self.path) as lines:
-            rows = csv.DictReader(lines)
-            missing = [name for name in REQUIRED if name not in (rows.fieldnames or ())]
-            if missing:
-                raise CorruptData(path=self.path, offset=0, index=1, found=f"the columns {rows.fieldnames}",
-                                  expected=f"the columns {', '.join(REQUIRED)}")
-            for row in rows:
-                yield rows.line_num, row
+    name: ClassVar[str] = "raft_log"
+    operations: ClassVar[int] = 0
+
+    def pieces(self, seed: int) -> Iterator[Operations]:
+        """The operations; the seed changes nothing."""
+        return _pieces_of(self._request(number, entry) for number, entry in enumerate(self.reader.entries()))
+
+    def _request(self, number: int, entry: Entry) -> _Request:
+        own = f"\0{entry.index}"
+        key = own if self.key_of is None else self.key_of(entry.payload)
+        time_ms = int(number * 1000 / self.per_second)
+        if key is None:
+            return DELETE, (own,), 0, FOREVER, time_ms
+        return PUT, (key,), max(len(entry.payload), 1), FOREVER, time_ms
 
 
 @contextmanager
-def opened(path: str) -> Iterator[IO[str]]:
-    """The lines of a text file, unpacked if its name ends in `.gz`. What is no UTF-8 stays apart, byte by byte."""
-    if path.endswith(".gz"):
-        with gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as unpacked:
-            yield unpacked
-    else:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as plain:
-            yield plain
+def _opened(path: str) -> Iterator[IO[str]]:
+    """The lines of a text file, unpacked if its name ends in `.gz`. What is no UTF-8 is kept byte by byte."""
+    opener: Any = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        yield lines
 
 
-def pieces_of(requests: Iterable[Request], tick_seconds: float = 0.0) -> Iterator[Operations]:
-    """Requests in order of time as pieces of a workload. Memory: the keys, a piece, and what shares one time.
+def _check_columns(path: str, layout: TraceLayout, names: Sequence[str]) -> None:
+    needed = layout.needed()
+    if not {*needed} <= {*names}:
+        raise CorruptData(path=path, offset=0, index=1, expected=f"the columns {', '.join(needed)}",
+                          found=f"the columns {', '.join(names)}")
 
-    Args:
-        requests: what is asked; those that share a time are spread over it.
-        tick_seconds: how coarse times are; 0: they are left as they are.
+
+def _requests(path: str, layout: TraceLayout, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[_Request]:
+    """The rows' requests, in order of time."""
+    def damaged(expected: str) -> CorruptData:
+        return CorruptData(path=path, offset=0, index=number, expected=expected, found=repr(dict(row or {}))[:200])
+
+    before, number = -math.inf, 0
+    row: Mapping[str, Any] | None = None
+    while True:
+        try:
+            number, row = next(rows, (number, None))
+        except _UNREADABLE as error:
+            raise CorruptData(path=path, offset=0, index=number + 1, expected="a whole row",
+                              found=str(error)) from error
+        if row is None:
+            return
+        try:
+            kind, keys, size, life_ms, time_ms = layout.request(row)
+            if abs(time_ms) > _LATEST_MS:
+                raise ValueError("beyond what a replay counts")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            columns = layout.columns or (*layout.needed(), *layout.sizes, layout.ttl)
+            raise damaged(f"{', '.join(columns)} with an op of {', '.join(layout.kinds)}") from error
+        if time_ms < before and layout.is_sorted:
+            raise damaged(f"a time not before {before / 1000}: sort the trace by time")
+        before = max(before, time_ms)
+        yield kind, keys, size, life_ms, int(before)
+
+
+def _pieces_of(requests: Iterable[_Request], tick_seconds: float = 0.0) -> Iterator[Operations]:
+    """Requests in order of time as pieces of a workload; those that share a time are spread over the tick.
+
+    Memory: the keys, a piece, and the requests that share one time.
     """
     known: dict[str, int] = {}
     kinds, numbers = bytearray(), array("i")
@@ -233,8 +344,6 @@ def pieces_of(requests: Iterable[Request], tick_seconds: float = 0.0) -> Iterato
         return made
 
     for kind, keys, size, life_ms, time_ms in requests:
-        if not keys:
-            continue
         if starts and time_ms != times[-1]:
             settle(time_ms)
             if settled >= PIECE:
@@ -247,6 +356,5 @@ def pieces_of(requests: Iterable[Request], tick_seconds: float = 0.0) -> Iterato
             lives.append(life_ms)
             times.append(time_ms)
     if times:
-        if starts:
-            settle(times[-1] + tick_ms)
+        settle(times[-1] + tick_ms)
         yield take()

@@ -1,25 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads: what is written when, drawn from a seed. Equal settings and seeds give equal operations."""
+"""Workloads: what is written when, drawn from a seed. Equal settings and seeds give equal operations.
+
+A workload of your own is a frozen class with `name`, `operations` and `pieces(seed)`, a generator of `Operations`.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from random import Random
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
+from compactlib._arguments import is_above, is_seconds, is_whole
 from compactlib.errors import InvalidInput
-from compactlib.lab.operations import DELETE, FOREVER, MAX_KEYS, MAX_RECORD_BYTES, PUT, READ, Operations
 
+PUT, DELETE, READ = 0, 1, 2
+KIND_NAMES = ("put", "delete", "read")
+FOREVER = -1
+"""The life of what stays until it is deleted."""
+MAX_KEYS = (1 << 31) - 1
+MAX_RECORD_BYTES = (1 << 32) - 1
 PIECE = 8_192
 """Operations in a piece of a workload."""
 _MOST_BYTES = MAX_RECORD_BYTES // 2
 _LONGEST_SECONDS = (1 << 53) / 1000
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Operations:
+    """A piece of a workload, in columns and in order of time.
+
+    Attributes:
+        kinds: 0 to put, 1 to delete, 2 to read. A put of a key that is there replaces it.
+        keys: small numbers from 0 on; what they stand for does not matter.
+        sizes: bytes of content of each put or read; one number if all are alike.
+        lives_ms: time to live of each put in milliseconds, -1 for none; one number if all are alike.
+        times_ms: when each is made, milliseconds since the epoch, ascending.
+    """
+
+    kinds: bytes
+    keys: Sequence[int]
+    sizes: Sequence[int] | int
+    lives_ms: Sequence[int] | int = FOREVER
+    times_ms: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Kind, key, size, life and time of each operation."""
+        count = len(self.kinds)
+        sizes = (self.sizes,) * count if isinstance(self.sizes, int) else self.sizes
+        lives = (self.lives_ms,) * count if isinstance(self.lives_ms, int) else self.lives_ms
+        return zip(self.kinds, self.keys, sizes, lives, self.times_ms, strict=True)
 
 
 class Workload(Protocol):
@@ -31,10 +69,26 @@ class Workload(Protocol):
 
     @property
     def operations(self) -> int:
-        """How many operations there will be, for progress; 0 if that is not known before they are read."""
+        """How many operations there will be; 0 if that is not known before they are read."""
 
     def pieces(self, seed: int) -> Iterator[Operations]:
         """The operations in order of time, a few thousand at once; the same for the same seed."""
+
+
+def _whole(default: Any = attrs.NOTHING, *, least: int = 1) -> Any:
+    return attrs.field(default=default, validator=is_whole(least))
+
+
+def _part(default: float) -> Any:
+    """A setting from 0 to 1."""
+    def check(_: object, field: attrs.Attribute[float], value: float) -> None:
+        if not 0 <= value <= 1:
+            raise InvalidInput(f"{field.name} is {value!r}; give a part of the whole, 0 to 1")
+
+    return attrs.field(default=default, validator=check)
+
+
+_Draw = Callable[[int], "array[int]"]
 
 
 @attrs.frozen(kw_only=True)
@@ -42,9 +96,9 @@ class Synthetic(ABC):
     """A base: every key is written once, then `writes` of them are written again, each at its time.
 
     Attributes:
-        keys: how many keys there are, 1 to 2**31 - 1.
+        keys: how many keys there are, at least 1.
         writes: operations after the first write of each.
-        record_bytes: content of a record, 1 to 2**31 - 1.
+        record_bytes: content of a record, at least 1.
         spread: by which part of `record_bytes` records are at most larger or smaller, 0 (all alike) to 1.
         per_second: operations in a second, at most 1000 for times that all differ.
         start: when the first is made, seconds since the epoch.
@@ -53,66 +107,57 @@ class Synthetic(ABC):
         InvalidInput: a number is out of its range.
     """
 
-    keys: int
-    writes: int
-    record_bytes: int = 1
-    spread: float = 0.0
-    per_second: float = 1_000.0
-    start: float = 0.0
+    keys: int = _whole()
+    writes: int = _whole(least=0)
+    record_bytes: int = _whole(1)
+    spread: float = _part(0.0)
+    per_second: float = attrs.field(default=1_000.0, validator=is_above(0))
+    start: float = attrs.field(default=0.0, validator=is_seconds(-_LONGEST_SECONDS, _LONGEST_SECONDS))
 
     name: ClassVar[str]
 
     def __attrs_post_init__(self) -> None:
-        self._check()
-
-    def _check(self) -> None:
-        if not (1 <= self.keys <= MAX_KEYS and self.writes >= 0 and 1 <= self.record_bytes <= _MOST_BYTES):
-            raise InvalidInput(f"{self.keys} keys, {self.writes} writes of {self.record_bytes} bytes: give at least 1 "
-                               f"key, no negative number and records of 1 to {_MOST_BYTES} bytes")
-        if not (0 <= self.spread <= 1 and self.per_second > 0
-                and abs(self.start) + (self.keys + self.writes) / self.per_second <= _LONGEST_SECONDS):
-            raise InvalidInput(f"spread is {self.spread}, per_second {self.per_second} and start {self.start}; a "
-                               f"spread lies between 0 and 1, a rate above 0, and a start is a time, within "
-                               f"{_LONGEST_SECONDS:g} seconds of which all is done")
+        if self.keys + self.writes > MAX_KEYS or self.record_bytes > _MOST_BYTES:
+            raise InvalidInput(f"{self.keys} keys and {self.writes} writes of {self.record_bytes} bytes; give together "
+                               f"at most {MAX_KEYS} of at most {_MOST_BYTES} bytes")
 
     @property
     def operations(self) -> int:
-        """See `Workload.operations`."""
+        """How many operations there are."""
         return self.keys + self.writes
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`."""
+        """The operations, `PIECE` at once."""
         random = Random(seed)
         for start in range(0, self.keys, PIECE):
-            numbers = array("i", range(start, min(start + PIECE, self.keys)))
-            yield self._put(numbers, start, random)
+            yield self.put(array("i", range(start, min(start + PIECE, self.keys))), start, random)
         yield from self.later(random)
 
     def later(self, random: Random) -> Iterator[Operations]:
         """What follows the first write of each key."""
         draw = self.sampler(random)
         for start in range(0, self.writes, PIECE):
-            yield self._put(draw(min(PIECE, self.writes - start)), self.keys + start, random)
+            yield self.put(draw(min(PIECE, self.writes - start)), self.keys + start, random)
 
     @abstractmethod
     def sampler(self, random: Random) -> _Draw:
-        """What draws so many keys at once."""
+        """A function that draws so many keys."""
 
-    def _put(self, numbers: array[int], place: int, random: Random) -> Operations:
-        return Operations(kinds=bytes(len(numbers)), keys=numbers, sizes=self._sizes(len(numbers), random),
-                          lives_ms=self.lives(len(numbers), random), times_ms=self._times(place, len(numbers)))
+    def put(self, keys: array[int], place: int, random: Random) -> Operations:
+        """Puts of these keys; the first is operation number `place`."""
+        sizes: array[int] | int = self.record_bytes
+        if self.spread:
+            low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
+            sizes = array("q", [max(round(random.uniform(low, high)), 1) for _ in keys])
+        return Operations(kinds=bytes(len(keys)), keys=keys, sizes=sizes, lives_ms=self.lives(len(keys), random),
+                          times_ms=self.times(place, len(keys)))
 
     def lives(self, count: int, random: Random) -> array[int] | int:
         """Times to live of so many records, milliseconds."""
         return FOREVER
 
-    def _sizes(self, count: int, random: Random) -> array[int] | int:
-        if not self.spread:
-            return self.record_bytes
-        low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
-        return array("q", [max(round(random.uniform(low, high)), 1) for _ in range(count)])
-
-    def _times(self, place: int, count: int) -> array[int] | range:
+    def times(self, place: int, count: int) -> Sequence[int]:
+        """When so many operations are made, milliseconds."""
         first = round(self.start * 1000)
         if self.per_second == 1_000:
             return range(first + place, first + place + count)
@@ -125,19 +170,6 @@ class Synthetic(ABC):
         return f"{self.name}({', '.join(changed)})"
 
 
-class _Draw(Protocol):
-    def __call__(self, count: int, /) -> array[int]: ...
-
-
-def _below(keys: int, random: Random) -> _Draw:
-    """Draws uniformly from `keys` numbers: 32 random bits each, scaled; off by less than keys / 2**32."""
-    def draw(count: int) -> array[int]:
-        bits = array("I", random.randbytes(4 * count))
-        return array("i", [each * keys >> 32 for each in bits])
-
-    return draw
-
-
 @attrs.frozen(kw_only=True)
 class Uniform(Synthetic):
     """Every key is as likely as any other. See `Synthetic` for the settings."""
@@ -145,8 +177,13 @@ class Uniform(Synthetic):
     name: ClassVar[str] = "uniform"
 
     def sampler(self, random: Random) -> _Draw:
-        """See `Synthetic.sampler`."""
-        return _below(self.keys, random)
+        keys = self.keys
+
+        def draw(count: int) -> array[int]:
+            # 32 random bits each, scaled: off by less than keys / 2**32.
+            return array("i", [each * keys >> 32 for each in array("I", random.randbytes(4 * count))])
+
+        return draw
 
 
 @attrs.frozen(kw_only=True)
@@ -154,33 +191,27 @@ class HotCold(Synthetic):
     """A few keys get most of the writes: a part `hot_keys` of them gets the part `hot_writes`.
 
     Attributes:
-        hot_keys: which part of the keys is hot, above 0 and below 1.
+        hot_keys: which part of the keys is hot; at least one key is, and one is not.
         hot_writes: which part of the writes goes there, 0 to 1.
 
     Raises:
         InvalidInput: a part is out of its range.
     """
 
-    hot_keys: float = 0.1
-    hot_writes: float = 0.9
+    hot_keys: float = _part(0.1)
+    hot_writes: float = _part(0.9)
 
     name: ClassVar[str] = "hot_cold"
 
-    def _check(self) -> None:
-        super()._check()
-        if not 0 < self.hot_keys < 1 or not 0 <= self.hot_writes <= 1 or not 1 <= self._hot < self.keys:
-            raise InvalidInput(f"{self.hot_keys} of {self.keys} keys hot with {self.hot_writes} of the writes; both "
-                               f"kinds need a key, and writes are a part of the whole")
-
-    @property
-    def _hot(self) -> int:
-        return int(self.keys * self.hot_keys)
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if not 1 <= int(self.keys * self.hot_keys) < self.keys:
+            raise InvalidInput(f"hot_keys is {self.hot_keys} of {self.keys} keys; hot and cold keys are at least one "
+                               f"each")
 
     def sampler(self, random: Random) -> _Draw:
-        """See `Synthetic.sampler`."""
-        hot, share = self._hot, self.hot_writes
+        hot, share, chance = int(self.keys * self.hot_keys), self.hot_writes, random.random
         cold = self.keys - hot
-        chance = random.random
 
         def draw(count: int) -> array[int]:
             return array("i", [int(chance() * hot) if chance() < share else hot + int(chance() * cold)
@@ -193,6 +224,8 @@ class HotCold(Synthetic):
 class Zipf(Synthetic):
     """The k-th most popular key is written in proportion to 1 / k**exponent; which key that is, is drawn.
 
+    O(log keys) a draw, 12 bytes a key.
+
     Attributes:
         exponent: above 0; web objects are near 1.
 
@@ -200,17 +233,11 @@ class Zipf(Synthetic):
         InvalidInput: it is not above 0.
     """
 
-    exponent: float = 1.0
+    exponent: float = attrs.field(default=1.0, validator=is_above(0))
 
     name: ClassVar[str] = "zipf"
 
-    def _check(self) -> None:
-        super()._check()
-        if not self.exponent > 0:
-            raise InvalidInput(f"exponent is {self.exponent}; give a number above 0, or take Uniform")
-
     def sampler(self, random: Random) -> _Draw:
-        """See `Synthetic.sampler`. O(log keys) a draw, 12 bytes a key."""
         weights = array("d", accumulate(rank ** -self.exponent for rank in range(1, self.keys + 1)))
         ranked = array("i", range(self.keys))
         random.shuffle(ranked)
@@ -226,7 +253,7 @@ class TtlMix(Uniform):
     """Records have times to live: each one's is drawn from `lives_seconds`; writes are uniform.
 
     Attributes:
-        lives_seconds: pairs of a share (they add up to at most 1) and a time to live; the rest lives until replaced.
+        lives_seconds: pairs of a share and a time to live; the rest lives until replaced.
 
     Raises:
         InvalidInput: shares add up to more than 1, one is negative, or a time is not above 0.
@@ -236,15 +263,14 @@ class TtlMix(Uniform):
 
     name: ClassVar[str] = "ttl_mix"
 
-    def _check(self) -> None:
-        super()._check()
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if sum(share for share, _ in self.lives_seconds) > 1 or not all(
                 share >= 0 and 0 < life <= _LONGEST_SECONDS for share, life in self.lives_seconds):
             raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
                                f"at most 1, each with a time above 0")
 
     def lives(self, count: int, random: Random) -> array[int]:
-        """See `Synthetic.lives`."""
         shares = [share for share, _ in self.lives_seconds]
         lives = [round(life * 1000) for _, life in self.lives_seconds]
         return array("q", random.choices([*lives, FOREVER], weights=[*shares, max(1 - sum(shares), 0.0)], k=count))
@@ -252,56 +278,52 @@ class TtlMix(Uniform):
 
 @attrs.frozen(kw_only=True)
 class Expiring(Zipf):
-    """Containers of neighbouring keys, a part of them with times to live; which keys are written, Zipf's law says.
+    """Containers of neighbouring keys, a part of them with times to live; writes follow Zipf's law.
 
-    As hosts do, a container has a time to live or it has none: all its records get its own, drawn once between the
-    shortest and the longest (evenly in their logarithms), give or take half. For a control, `by_container=False` draws
-    anew for each record whether it has one and how long that is, whatever its container, key, size and popularity.
+    As with hosts, a container has a time to live or none: its records get its own, drawn once between the shortest and
+    the longest (evenly in their logarithms), give or take half. For a control, `by_container=False` draws anew for
+    each record whether it has one and how long that is.
 
     Attributes:
         share: which part of the records has a time to live, 0 to 1.
         containers: how many there are, 1 to `keys`.
-        shortest_seconds: see above, above 0.
+        shortest_seconds: above 0.
         longest_seconds: at least the shortest.
-        by_container: see above.
+        by_container: whether all records of a container have one time to live.
 
     Raises:
         InvalidInput: a number is out of its range.
     """
 
-    exponent: float = 0.8
-    share: float = 0.2
-    containers: int = 20
-    shortest_seconds: float = 1.0
-    longest_seconds: float = 30.0
+    exponent: float = attrs.field(default=0.8, validator=is_above(0))
+    share: float = _part(0.2)
+    containers: int = _whole(20)
+    shortest_seconds: float = attrs.field(default=1.0, validator=is_above(0))
+    longest_seconds: float = attrs.field(default=30.0, validator=is_seconds(0, _LONGEST_SECONDS))
     by_container: bool = True
 
     name: ClassVar[str] = "expiring"
 
-    def _check(self) -> None:
-        super()._check()
-        if not 0 <= self.share <= 1 or not 1 <= self.containers <= self.keys:
-            raise InvalidInput(f"share is {self.share} with {self.containers} containers; a part lies between 0 and 1, "
-                               f"and there are at most {self.keys} containers")
-        if not 0 < self.shortest_seconds <= self.longest_seconds <= _LONGEST_SECONDS:
-            raise InvalidInput(f"times to live from {self.shortest_seconds} to {self.longest_seconds} seconds; give "
-                               f"times above 0, the shortest first")
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.containers > self.keys or self.shortest_seconds > self.longest_seconds:
+            raise InvalidInput(f"{self.containers} containers of {self.keys} keys with times to live from "
+                               f"{self.shortest_seconds} to {self.longest_seconds} seconds; each container needs a "
+                               f"key, and the shortest time stands first")
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`."""
         random = Random(f"{seed} lives")
         expire = round(self.share * self.containers)
         own = [self._drawn(random) if number < expire else None for number in range(self.containers)]
         random.shuffle(own)
         for piece in super().pieces(seed):
-            owners = array("i", [key * self.containers // self.keys for key in piece.keys])
             if self.by_container:
-                given = [own[owner] for owner in owners]
+                given = [own[key * self.containers // self.keys] for key in piece.keys]
                 lives = [FOREVER if life is None else round(life * (500 + 1_000 * random.random())) for life in given]
             else:
                 lives = [round(1_000 * self._drawn(random)) if random.random() < self.share else FOREVER
-                         for _ in owners]
-            yield attrs.evolve(piece, containers=owners, lives_ms=array("q", lives))
+                         for _ in piece.keys]
+            yield attrs.evolve(piece, lives_ms=array("q", lives))
 
     def _drawn(self, random: Random) -> float:
         return self.shortest_seconds * math.pow(self.longest_seconds / self.shortest_seconds, random.random())
@@ -319,86 +341,36 @@ class Bursts(Uniform):
         InvalidInput: a number is out of its range.
     """
 
-    every: int = 50_000
-    burst_keys: int = 5_000
+    every: int = _whole(50_000)
+    burst_keys: int = _whole(5_000)
 
     name: ClassVar[str] = "bursts"
 
-    def _check(self) -> None:
-        super()._check()
-        if not self.every >= 1 or not 1 <= self.burst_keys <= self.keys:
-            raise InvalidInput(f"bursts of {self.burst_keys} keys every {self.every} operations; give at least 1 of "
-                               f"each, and at most {self.keys} keys")
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.burst_keys > self.keys:
+            raise InvalidInput(f"burst_keys is {self.burst_keys}; give at most keys, {self.keys}")
 
     @property
     def operations(self) -> int:
-        """See `Workload.operations`."""
         return self.keys + self.writes + self.writes // self.every * self.burst_keys
 
     def later(self, random: Random) -> Iterator[Operations]:
-        """See `Synthetic.later`."""
         draw = self.sampler(random)
-        place, left = self.keys, self.writes
-        until_burst = self.every
+        place, left, until_burst = self.keys, self.writes, self.every
         while left:
             count = min(PIECE, left, until_burst)
-            yield self._put(draw(count), place, random)
+            yield self.put(draw(count), place, random)
             place, left, until_burst = place + count, left - count, until_burst - count
             if not until_burst:
                 first = random.randrange(self.keys)
                 gone = array("i", [(first + number) % self.keys for number in range(self.burst_keys)])
                 for start in range(0, self.burst_keys, PIECE):
-                    part = gone[start:start + PIECE]
-                    yield Operations(kinds=bytes([DELETE]) * len(part), keys=part, sizes=0,
-                                     times_ms=self._times(place, len(part)))
-                    place += len(part)
+                    keys = gone[start:start + PIECE]
+                    yield Operations(kinds=bytes([DELETE]) * len(keys), keys=keys, sizes=0,
+                                     times_ms=self.times(place, len(keys)))
+                    place += len(keys)
                 until_burst = self.every
-
-
-@attrs.frozen(kw_only=True)
-class AppendMostly(Synthetic):
-    """New keys come all the time, and a few of those that are there are deleted, whatever their age.
-
-    `keys` are written in the beginning; each later operation brings a new key, or deletes one that was ever
-    written with the part `deletes`. So the log grows: give it room.
-
-    Attributes:
-        deletes: which part of the operations deletes, 0 to 1.
-
-    Raises:
-        InvalidInput: the part is out of its range.
-    """
-
-    deletes: float = 0.05
-
-    name: ClassVar[str] = "append_mostly"
-
-    def _check(self) -> None:
-        super()._check()
-        if not 0 <= self.deletes <= 1 or self.keys + self.writes > MAX_KEYS:
-            raise InvalidInput(f"deletes is {self.deletes} with {self.keys + self.writes} operations; a part lies "
-                               f"between 0 and 1, and there are at most {MAX_KEYS} keys")
-
-    def sampler(self, random: Random) -> _Draw:
-        """See `Synthetic.sampler`."""
-        return _below(self.keys, random)
-
-    def later(self, random: Random) -> Iterator[Operations]:
-        """See `Synthetic.later`."""
-        known = self.keys
-        for start in range(0, self.writes, PIECE):
-            count = min(PIECE, self.writes - start)
-            kinds, numbers = bytearray(), array("i")
-            for _ in range(count):
-                if random.random() < self.deletes:
-                    kinds.append(DELETE)
-                    numbers.append(int(random.random() * known))
-                else:
-                    kinds.append(PUT)
-                    numbers.append(known)
-                    known += 1
-            yield Operations(kinds=bytes(kinds), keys=numbers, sizes=self._sizes(count, random),
-                             times_ms=self._times(self.keys + start, count))
 
 
 @attrs.frozen(kw_only=True)
@@ -414,43 +386,80 @@ class WithReads:
     """
 
     of: Workload
-    reads: float = 0.1
+    reads: float = _part(0.1)
 
     def __attrs_post_init__(self) -> None:
-        if not 0 <= self.reads < 1:
-            raise InvalidInput(f"reads is {self.reads}; a part of the operations reads, 0 to less than 1")
+        if self.reads == 1:
+            raise InvalidInput("reads is 1; something has to be written")
 
     @property
     def name(self) -> str:
-        """See `Workload.name`: that of the workload within."""
+        """The name of the workload within."""
         return self.of.name
 
     @property
     def operations(self) -> int:
-        """See `Workload.operations`: about so many."""
+        """About how many operations there are."""
         return round(self.of.operations / (1 - self.reads))
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`."""
+        """The pieces of the workload within, with reads."""
         random = Random(f"{seed} reads")
         keys, due, share = 0, 0.0, self.reads / (1 - self.reads)
         for piece in self.of.pieces(seed):
             if not len(piece):
                 continue
             rows: list[tuple[int, int, int, int, int]] = []
-            owners = array("i")
-            for row, owner in zip(piece.rows(), piece.owners(), strict=True):
+            for row in piece.rows():
                 rows.append(row)
-                owners.append(owner)
                 keys = max(keys, row[1] + 1)
                 due += share
                 while due >= 1:
                     due -= 1
                     rows.append((READ, int(random.random() * keys), 1, FOREVER, row[4]))
-                    owners.append(0)
             kinds, numbers, sizes, lives, times = zip(*rows, strict=True)
             yield Operations(kinds=bytes(kinds), keys=array("i", numbers), sizes=array("q", sizes),
-                             lives_ms=array("q", lives), times_ms=array("q", times), containers=owners)
+                             lives_ms=array("q", lives), times_ms=array("q", times))
 
     def __str__(self) -> str:
         return f"{self.of} with {self.reads:.0%} reads"
+
+
+@attrs.frozen(kw_only=True)
+class Arrivals:
+    """Blocks that arrive at random, each a key of its own: a load of a scheduler.
+
+    Attributes:
+        blocks: how many arrive, at least 1.
+        per_second: how many arrive in a second, on average.
+        burst: how many arrive at once; the bursts come as much more rarely.
+        block_bytes: size of a block, on average; each is half as large to half as large again.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    blocks: int = _whole(1_000)
+    per_second: float = attrs.field(default=2.0, validator=is_above(0))
+    burst: int = _whole(1)
+    block_bytes: int = _whole(1 << 20)
+
+    name: ClassVar[str] = "arrivals"
+
+    @property
+    def operations(self) -> int:
+        """How many blocks arrive."""
+        return self.blocks
+
+    def pieces(self, seed: int) -> Iterator[Operations]:
+        """The puts of the blocks, a hundredth at once."""
+        random, at, piece = Random(seed), 0.0, max(self.blocks // 100, 1)
+        for start in range(0, self.blocks, piece):
+            times, sizes = array("q"), array("q")
+            for number in range(start, min(start + piece, self.blocks)):
+                if number % self.burst == 0:
+                    at += random.expovariate(self.per_second / self.burst)
+                times.append(round(at * 1000))
+                sizes.append(max(round(random.uniform(0.5, 1.5) * self.block_bytes), 1))
+            yield Operations(kinds=bytes(len(times)), keys=range(start, start + len(times)), sizes=sizes,
+                             times_ms=times)

@@ -2,8 +2,8 @@
 """Apply, the second phase of a command: carries out an operation. A function of state, command and operation alone, the
 same on every replica.
 
-Whatever happened between prepare and apply, nothing is done twice and nothing is undone: each part of an update says
-what it is based on, and is left out if that has changed. Nothing here raises for what `prepare` made.
+Whatever happened between prepare and apply, nothing is done twice and nothing is undone: what a worker says is judged
+here, and each job that the update names is left alone if it has changed. Nothing here raises for what `prepare` made.
 
 See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
@@ -17,25 +17,21 @@ import attrs
 
 from compactlib.commandlog.protocol import Command
 from compactlib.scheduler.job_queue import Job
-from compactlib.scheduler.prepare import are_sources_gone
+from compactlib.scheduler.reports import TAKES_EFFECT, judge, leaves_outputs, result_problem
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
     AlreadyApplied,
-    Applied,
     ApplyResult,
-    AssignedJob,
     BlocksAdded,
-    CompletedJob,
     Configure,
-    Configured,
+    JobAsSeen,
     Operation,
     PlanUpdate,
     Requeue,
     Requeued,
     Retain,
     Retained,
-    ReturnedJob,
     TermChanged,
     Tick,
     Ticked,
@@ -47,11 +43,12 @@ from compactlib.scheduler.values import (
     BlockTombstones,
     CompactedBlocks,
     JobPlan,
-    JobState,
     JobStatus,
     NoOutput,
     PollResponse,
     QuarantinedJob,
+    StatusAnswer,
+    StatusUpdate,
     Verdict,
 )
 
@@ -96,7 +93,7 @@ def apply(state: SchedulerState, command: Command, operation: Operation) -> tupl
         case PlanUpdate():
             if operation.term != command.term:
                 return state, TermChanged(operation.term, command.term), []
-            return state, Applied(change.carry_out_poll(operation)), change.events
+            return state, change.carry_out_poll(operation), change.events
         case AddBlocks():
             return state, change.add_blocks(operation), change.events
         case Tick():
@@ -106,18 +103,7 @@ def apply(state: SchedulerState, command: Command, operation: Operation) -> tupl
         case Requeue():
             return state, change.requeue(operation), change.events
         case Configure():
-            before = state.config
-            return _under(state, operation), Configured(before, operation.config), []
-
-
-def _under(state: SchedulerState, operation: Configure) -> SchedulerState:
-    if operation.config == state.config:
-        return state
-    again = SchedulerState.load(state.dump(), operation.config)
-    for number, level in state.jobs.levels.items():
-        if number in again.jobs.levels:
-            again.jobs.levels[number].counts = level.counts
-    return again
+            return SchedulerState.load(state.dump(), operation.config), state.config, []
 
 
 class _Change:
@@ -133,7 +119,6 @@ class _Change:
         self.events: list[Event] = []
         self._command = command
         self._now = command.appended_at
-        self._verdicts: dict[str, Verdict] = {}  # answers that turned out otherwise than prepared
         self._refused = 0
 
     # ---------------------------------------------------------------------------------------------- a poll's update
@@ -143,49 +128,46 @@ class _Change:
         self._cut_long_leases(now + config.lease_seconds)
         for gone in update.evicted:
             job = state.jobs.get(gone.name)
-            if job is not None and job.state.token == gone.token:
-                state.jobs.remove(job).evicted += 1
-                reason = job.state.last_failure or "its workers were lost without a word too often"
-                self._quarantine(job.plan, reason, job.state.failures, job.orphans)
-        for done in update.completed:
-            self._complete(done)
+            if job is not None and job.token == gone.token:
+                state.jobs.remove(job)
+                reason = job.last_failure or "its workers were lost without a word too often"
+                self._quarantine(job.plan, reason, job.failures, job.orphans)
+        answers: list[StatusAnswer] = []
+        assignments: list[Assignment] = []
+        reported: set[str] = set()
+        for said in update.reports:
+            answer = judge(state, self._command, said, reported)
+            answers.append(answer)
+            job = state.jobs.get(said.name)
+            if job is not None and answer.verdict in TAKES_EFFECT:
+                reported.add(said.name)
+                self._take(job, said, answer)
+                if said.status == JobStatus.IN_PROGRESS:
+                    assignments.append(Assignment(said.name, job.token, job.lease_expires_at))
+            if said.compacted_blocks is not None and leaves_outputs(said, answer):
+                self._refuse_outputs(said.name, said.compacted_blocks.new_blocks)
         for position, plan in enumerate(update.created):
             self._create(plan, position)
-        assignments: list[Assignment] = []
-        for renewed in update.renewed:
-            job = self._held(renewed.name, renewed.token)
-            if job is not None:
-                until = now + config.lease_seconds
-                state.jobs.change(job, lease_expires_at=until)
-                assignments.append(Assignment(renewed.name, renewed.token, until))
-        for returned in update.returned:
-            self._take_back(returned)
         plans: list[JobPlan] = []
         for assigned in update.assigned:
             job = self._assign(assigned)
             if job is not None:
                 plan = job.plan
-                assignments.append(Assignment(plan.name, job.state.token, job.state.lease_expires_at, state.index.find(
+                plans.append(plan)
+                assignments.append(Assignment(plan.name, job.token, job.lease_expires_at, state.index.find(
                     plan.tenant, plan.shard, plan.source_blocks)))
-                plans.append(self._with_leased_tombstones(plan))
         for name in update.excluded:
             job = state.jobs.get(name)
-            if job is not None and state.jobs.has_failed(job.state):
-                state.jobs.note_excluded(name)
-                self._exclude(job.state, len(job.plan.source_blocks))
-        for refused in update.refused:
-            self._refuse_outputs(refused.job, refused.blocks)
+            if job is not None and state.jobs.has_failed(job):
+                state.jobs.note_excluded(job)
+                self._exclude(job)
         for name in update.cleaned:
             state.tombstones.confirm(name)
-        tombstones = tuple(state.tombstones.get(name) for name in update.leased
-                           if state.tombstones.lease(name, now + config.cleanup_lease_seconds))
+        leased = [state.tombstones.lease(name, now + config.cleanup_lease_seconds) for name in update.leased]
         self._forget_tombstones()
         state.blocks.tick(now)
-        answers = tuple(
-            attrs.evolve(answer, verdict=self._verdicts[answer.name], holder_deadline=None)
-            if answer.verdict is Verdict.ACCEPTED and answer.name in self._verdicts else answer
-            for answer in update.answers)
-        return PollResponse(tuple(plans), tuple(assignments), answers, tombstones, now, update.why)
+        return PollResponse(tuple(plans), tuple(assignments), tuple(answers),
+                            tuple(tombstone for tombstone in leased if tombstone is not None), now, update.why)
 
     def _cut_long_leases(self, end: float) -> None:
         """Nothing else corrects clocks: a worker counts its lease from when it polled, and loses nothing by this."""
@@ -195,14 +177,6 @@ class _Change:
         if jobs:
             self.events.append((LEASES_CUT, {"jobs": len(jobs)}))
 
-    def _held(self, name: str, token: int) -> Job | None:
-        """The job, if it is still in progress under this token; else the report about it was superseded."""
-        job = self.state.jobs.get(name)
-        if job is not None and job.state.token == token and job.state.status is JobStatus.IN_PROGRESS:
-            return job
-        self._verdicts[name] = Verdict.SUPERSEDED
-        return None
-
     def _create(self, plan: JobPlan, position: int) -> None:
         state, limit = self.state, self.state.config.max_queue_size
         if state.jobs.get(plan.name) is not None or (limit and len(state.jobs) >= limit):
@@ -210,70 +184,72 @@ class _Change:
         if not all(state.blocks.holds(plan.place, block_id) for block_id in plan.source_blocks):
             return
         state.blocks.remove(plan.place, plan.source_blocks)
-        state.jobs.add(plan, JobState(
-            name=plan.name, compaction_level=plan.compaction_level, token=self._command.index, added_at=self._now,
-            sequence=(self._command.index << _SEQUENCE_BITS) + position))
-        state.jobs.levels[plan.compaction_level].counts.added += 1
-        for tombstone in plan.tombstones:
-            state.tombstones.lease(tombstone.name, self._now + state.config.cleanup_lease_seconds)
+        state.jobs.add(Job(plan=plan, token=self._command.index, added_at=self._now,
+                           sequence=(self._command.index << _SEQUENCE_BITS) + position))
 
-    def _take_back(self, item: ReturnedJob) -> None:
-        job = self._held(item.name, item.held_token)
-        if job is None:
-            return
+    # ----------------------------------------------------------------------------------- what the holder of a job says
+
+    def _take(self, job: Job, said: StatusUpdate, answer: StatusAnswer) -> None:
+        config, results = self.state.config, said.compacted_blocks
+        if said.status == JobStatus.IN_PROGRESS:
+            self.state.jobs.change(job, lease_expires_at=self._now + config.lease_seconds)
+        elif answer.verdict is Verdict.BAD_RESULT and result_problem(job.plan, results) is None:
+            # An output waits for deletion, which is no failure of the job.
+            self._take_back(job, job.failures, job.releases, config.max_backoff_seconds, answer.detail)
+        elif answer.verdict is Verdict.BAD_RESULT:
+            self._give_back(job, released=False, reason=f"bad result: {answer.detail}")
+            self._refuse_outputs(said.name, () if results is None else results.new_blocks)
+        elif said.status != JobStatus.SUCCESS:
+            self._give_back(job, released=said.status == JobStatus.RELEASED, reason=said.reason)
+        elif results is not None:
+            self._complete(job, results, gone=answer.verdict is Verdict.SOURCES_GONE)
+
+    def _give_back(self, job: Job, *, released: bool, reason: str) -> None:
+        """Take the job back from its worker; it waits, unless it was given back for the first time."""
+        config, releases, failures = self.state.config, job.releases + 1, job.failures
+        if released and 0 < config.max_releases <= releases:
+            # A worker that shuts down does no harm; a job that no worker can do must not go round for ever.
+            reason = f"given back {releases} times, the last time: {reason or 'without a reason'}"
+            released = False
+        if released:
+            times = releases - 1
+        else:
+            failures, releases = failures + 1, 0
+            times = failures
+        delay = min(config.backoff_seconds * 2.0 ** min(times - 1, 60), config.max_backoff_seconds) if times else 0.0
+        self._take_back(job, failures, releases, delay, reason)
+
+    def _take_back(self, job: Job, failures: int, releases: int, delay: float, reason: str) -> None:
         self.state.jobs.change(
-            job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0,
-            failures=item.failures, releases=item.releases, not_before=item.not_before,
-            last_failure=item.reason[:MAX_REASON_CHARS] or job.state.last_failure)
-        if self.state.jobs.has_failed(job.state):
-            self._exclude(job.state, len(job.plan.source_blocks))
+            job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=failures,
+            releases=releases, not_before=self._now + delay if delay else 0.0,
+            last_failure=reason[:MAX_REASON_CHARS] or job.last_failure)
+        if self.state.jobs.has_failed(job):
+            self._exclude(job)
 
-    def _exclude(self, state: JobState, blocks: int) -> None:
-        self.events.append((JOB_EXCLUDED, {"job": state.name, "failures": state.failures, "blocks": blocks,
-                                           "reason": state.last_failure}))
+    def _exclude(self, job: Job) -> None:
+        self.events.append((JOB_EXCLUDED, {"job": job.name, "failures": job.failures,
+                                           "blocks": len(job.plan.source_blocks), "reason": job.last_failure}))
 
-    def _assign(self, item: AssignedJob) -> Job | None:
+    def _assign(self, item: JobAsSeen) -> Job | None:
         """Give the job to the worker, unless it went elsewhere since."""
         job = self.state.jobs.get(item.name)
-        if job is None or (job.state.token, job.state.lease_expires_at) != (item.held_token, item.held_until):
+        if job is None or (job.token, job.lease_expires_at) != (item.token, item.lease_expires_at):
             return None
-        before = job.state
-        is_lost = before.status is JobStatus.IN_PROGRESS
+        is_lost = job.status is JobStatus.IN_PROGRESS
         self.state.jobs.change(
-            job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=before.failures + is_lost,
+            job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=job.failures + is_lost,
             lease_expires_at=self._now + self.state.config.lease_seconds)
         if is_lost:
             self.events.append((JOB_REASSIGNED, {"job": item.name, "token": self._command.index,
-                                                 "held_token": before.token, "failures": job.state.failures}))
+                                                 "held_token": item.token, "failures": job.failures}))
         return job
 
-    def _with_leased_tombstones(self, plan: JobPlan) -> JobPlan:
-        """The plan with those of its tombstones that are left, which are leased to the worker."""
-        if not plan.tombstones:
-            return plan
-        until = self._now + self.state.config.cleanup_lease_seconds
-        return attrs.evolve(plan, tombstones=tuple(
-            tombstone for tombstone in plan.tombstones if self.state.tombstones.lease(tombstone.name, until)))
-
-    # --------------------------------------------------------------------------------------------------- completion
-
-    def _complete(self, item: CompletedJob) -> None:
-        """Take the job out of the queue and replace its blocks by the results, unless the job has changed since."""
-        state, results, blocks = self.state, item.results, item.results.new_blocks
-        job = state.jobs.get(item.name)
-        if job is None or job.state.token != item.token:
-            self._verdicts[item.name] = Verdict.SUPERSEDED
-            self._refuse_outputs(item.name, blocks)
-            return
-        plan, sources = job.plan, results.source_blocks
-        gone = are_sources_gone(state, plan, results)
-        if not gone and any(state.tombstones.covers(block) for block in blocks):
-            # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
-            self._verdicts[item.name] = Verdict.SUPERSEDED
-            return
-        state.jobs.remove(job).completed += 1
+    def _complete(self, job: Job, results: CompactedBlocks, *, gone: bool) -> None:
+        """Take the job out of the queue, and replace its blocks by the results unless the index has lost a source."""
+        state, plan, sources, blocks = self.state, job.plan, results.source_blocks, results.new_blocks
+        state.jobs.remove(job)
         if gone:
-            self._verdicts[item.name] = Verdict.SOURCES_GONE
             self._delete_unowned(plan.name, (*job.orphans, *blocks))
             for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks):
                 state.blocks.push(block, self._now)
@@ -289,12 +265,12 @@ class _Change:
         self.events.append((JOB_COMPLETED, {
             "job": plan.name, "level": plan.compaction_level, "source_bytes": plan.size_bytes,
             "output_bytes": sum(block.size_bytes for block in blocks),
-            "seconds": max(0.0, self._now - job.state.added_at)}))
+            "seconds": max(0.0, self._now - job.added_at)}))
         if job.orphans:
             # What others wrote for it is deleted, except what became the job's own output.
             owned = {(block.tenant, block.id) for block in blocks}
             self._delete_unowned(plan.name, (block for block in job.orphans if (block.tenant, block.id) not in owned))
-        self._quarantine_unread(plan, job.state.failures, results)
+        self._quarantine_unread(plan, job.failures, results)
 
     def _quarantine_unread(self, plan: JobPlan, failures: int, results: CompactedBlocks) -> None:
         """Put the sources that the worker did not find, if there are any, where an operator sees them."""
@@ -304,7 +280,7 @@ class _Change:
             unread = self.state.index.find(plan.tenant, plan.shard,
                                            [each for each in plan.source_blocks if each not in set(read)])
             if unread:
-                self._quarantine(attrs.evolve(plan, source_blocks=tuple(block.id for block in unread), tombstones=()),
+                self._quarantine(attrs.evolve(plan, source_blocks=tuple(block.id for block in unread)),
                                  "the worker did not find these sources", failures)
 
     def _refuse_outputs(self, name: str, blocks: tuple[BlockMeta, ...]) -> None:
@@ -328,7 +304,7 @@ class _Change:
                    and not tombstones.exists(block.tenant, block.shard, block.id)]
         places: dict[tuple[str, int, int], list[str]] = {}
         for block in unowned:
-            places.setdefault((block.tenant, block.shard, block.level), []).append(block.id)
+            places.setdefault(block.place, []).append(block.id)
         for (tenant, shard, level), ids in places.items():
             self._refused += 1
             name = f"{job} refused at {self._command.index} ({tenant} {level} {self._refused})"
@@ -384,7 +360,7 @@ class _Change:
             state.tombstones.add(span, self._now)
             for block in state.index.drop(span):
                 removed += 1
-                state.blocks.remove((block.tenant, block.shard, block.level), (block.id,))
+                state.blocks.remove(block.place, (block.id,))
         return Retained(removed, tuple(span.name for span in spans))
 
     def requeue(self, operation: Requeue) -> Requeued:
@@ -410,9 +386,9 @@ class _Change:
         """Forget the failures of a queued job that failed or waits, and has no holder; return its sources, or 0."""
         jobs = self.state.jobs
         job = jobs.get(name)
-        if job is None or not (job.state.failures or job.state.not_before):
+        if job is None or not (job.failures or job.not_before):
             return 0
-        if job.state.status is JobStatus.IN_PROGRESS and not self._now > job.state.lease_expires_at:
+        if job.status is JobStatus.IN_PROGRESS and not self._now > job.lease_expires_at:
             return 0
         # Under a token of its own: a worker that comes back late learns that the job is not its any more.
         jobs.change(job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=0,

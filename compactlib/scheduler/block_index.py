@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 import attrs
 from sortedcontainers import SortedDict, SortedList
 
-from compactlib.errors import AuditFailed
 from compactlib.scheduler.tombstones import Tombstones
 from compactlib.scheduler.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
 
@@ -21,7 +20,7 @@ PARTITION_SECONDS = 6 * 3600
 """What retention removes at once: the blocks of a tenant and shard that begin in one partition."""
 
 
-@attrs.define(eq=False)
+@attrs.define
 class _Group:
     """The blocks of one tenant and shard."""
 
@@ -29,7 +28,7 @@ class _Group:
     times: SortedList[tuple[float, str]] = attrs.field(factory=SortedList)
     """`min_time` and id of the blocks that have times."""
     timeless: dict[str, BlockMeta] = attrs.field(factory=dict)
-    longest: float = 0.0
+    longest: float = attrs.field(default=0.0, eq=False)
     """No block reaches further than this beyond its oldest data; removals leave it as it is."""
 
 
@@ -192,24 +191,6 @@ class BlockIndex:
     def dropped(self) -> tuple[tuple[str, int, float], ...]:
         """Return the arguments that `note_dropped` restores this index with."""
         return tuple((*key, until) for key, until in sorted(self._dropped_until.items()))
-
-    def audit(self) -> None:
-        """Check that all parts agree. Reads everything.
-
-        Raises:
-            AuditFailed: they do not; the message has the numbers.
-        """
-        for (tenant, shard), group in self._groups.items():
-            timed = [(block.min_time, block_id) for block_id, block in group.by_id.items()
-                     if block_id not in group.timeless]
-            if not group.by_id or sorted(timed) != list(group.times) or any(
-                    (block.tenant, block.shard, block.id) != (tenant, shard, block_id)
-                    for block_id, block in group.by_id.items()):
-                raise AuditFailed(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, "
-                                  f"{len(group.times)} by time and {len(group.timeless)} without, or of other places")
-        total = sum(len(group.by_id) for group in self._groups.values())
-        if total != self._size:
-            raise AuditFailed(f"the index counts {self._size} blocks and holds {total}")
 
     def __repr__(self) -> str:
         return f"BlockIndex({self._size} blocks in {len(self._groups)} tenants and shards)"

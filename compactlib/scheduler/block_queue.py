@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 import attrs
 from sortedcontainers import SortedDict
 
-from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import LevelConfig
 from compactlib.scheduler.values import BlockMeta
 
@@ -32,22 +31,20 @@ Batch: TypeAlias = tuple[int, float]
 """A flushed batch: its place in the order of arrival, and the time of the command that brought its first block."""
 
 
-@attrs.define(eq=False)
+@attrs.define
 class Group:
     """Everything queued under one key."""
 
     key: Key
     staged: OrderedDict[str, BlockMeta] = attrs.field(factory=OrderedDict)
-    staged_at: float = 0.0
+    staged_at: float = attrs.field(default=0.0, eq=False)
     """Time of the command that brought the first staged block, seconds."""
     staged_bytes: int = 0
     flushed: OrderedDict[str, tuple[BlockMeta, Batch]] = attrs.field(factory=OrderedDict)
     """In the order of arrival; blocks of one batch follow each other."""
     flushed_bytes: int = 0
-    ripe_as: int | None = None
-    """Its place among the ripe groups."""
-    waiting_as: Batch | None = None
-    """The oldest batch under which it stands among the other groups with flushed blocks."""
+    stands_at: tuple[SortedDict[Any, Group], Any] | None = attrs.field(default=None, eq=False)
+    """The order in which planning finds it, and its key there."""
 
     @property
     def oldest(self) -> Batch:
@@ -55,16 +52,16 @@ class Group:
         return next(iter(self.flushed.values()))[1]
 
 
+@attrs.define
 class QueueLevel:
     """All groups of one level, and their orders."""
 
-    def __init__(self, config: LevelConfig) -> None:
-        self.config: LevelConfig = config
-        self.groups: dict[Key, Group] = {}
-        self.ripe: SortedDict[int, Group] = SortedDict()
-        self.waiting: SortedDict[tuple[float, int], Group] = SortedDict()
-        self.staged: SortedDict[tuple[float, Key], Group] = SortedDict()
-        self.blocks: int = 0
+    config: LevelConfig
+    groups: dict[Key, Group] = attrs.field(factory=dict)
+    ripe: SortedDict[int, Group] = attrs.field(factory=SortedDict)
+    waiting: SortedDict[tuple[float, int], Group] = attrs.field(factory=SortedDict)
+    staged: SortedDict[tuple[float, Key], Group] = attrs.field(factory=SortedDict)
+    blocks: int = 0
 
     def overdue(self, now: float) -> list[Group]:
         """Return the groups whose oldest flushed batch is too old to wait any longer."""
@@ -102,7 +99,7 @@ class BlockQueue:
         level = self._level(block.level)
         if level is None:
             return False
-        key = block.tenant, block.shard, block.level
+        key = block.place
         group = level.groups.get(key)
         if group is None:
             group = level.groups[key] = Group(key)
@@ -129,9 +126,8 @@ class BlockQueue:
         return flushed
 
     def has_old(self, now: float) -> bool:
-        """Whether `tick` would flush anything. O(levels)."""
-        return any(level.config.max_age_seconds and level.staged
-                   and now - level.staged.keys()[0][0] > level.config.max_age_seconds for level in self.levels)
+        """Whether `tick` would flush anything. O(what it would flush + levels)."""
+        return any(level.old(now) for level in self.levels)
 
     def remove(self, key: Key, block_ids: Iterable[str]) -> None:
         """Take blocks out, those that are there; a key without blocks is forgotten. O(blocks + log groups)."""
@@ -164,25 +160,18 @@ class BlockQueue:
     @staticmethod
     def _order(level: QueueLevel, group: Group) -> None:
         """Put the group where planning finds it; after each change of its flushed blocks."""
-        ripe, waiting = None, None
+        if group.stands_at is not None:
+            order, at = group.stands_at
+            del order[at]
+            group.stands_at = None
         if group.flushed:
-            oldest = group.oldest
+            sequence, created_at = group.oldest
             if _is_ripe(level.config, group):
-                ripe = oldest[0]
+                level.ripe[sequence] = group
+                group.stands_at = level.ripe, sequence
             else:
-                waiting = oldest
-        if ripe != group.ripe_as:
-            if group.ripe_as is not None:
-                del level.ripe[group.ripe_as]
-            if ripe is not None:
-                level.ripe[ripe] = group
-            group.ripe_as = ripe
-        if waiting != group.waiting_as:
-            if group.waiting_as is not None:
-                del level.waiting[group.waiting_as[1], group.waiting_as[0]]
-            if waiting is not None:
-                level.waiting[waiting[1], waiting[0]] = group
-            group.waiting_as = waiting
+                level.waiting[created_at, sequence] = group
+                group.stands_at = level.waiting, (created_at, sequence)
 
     # ---------------------------------------------------------------------------------------------------- views
 
@@ -198,24 +187,6 @@ class BlockQueue:
         level = self._level(key[2])
         group = None if level is None else level.groups.get(key)
         return group is not None and (block_id in group.staged or block_id in group.flushed)
-
-    def audit(self) -> None:
-        """Check that every count and every order says the same. O(blocks).
-
-        Raises:
-            AuditFailed: something does not; the message has the numbers.
-        """
-        for number, level in enumerate(self.levels):
-            groups = level.groups.values()
-            counts = (level.blocks, len(level.ripe), len(level.waiting), len(level.staged))
-            found = (sum(len(group.staged) + len(group.flushed) for group in groups),
-                     sum(group.ripe_as is not None for group in groups),
-                     sum(group.waiting_as is not None for group in groups), sum(bool(group.staged) for group in groups))
-            if counts != found:
-                raise AuditFailed(f"level {number} counts {counts} blocks, ripe, waiting and staged groups; it has "
-                                  f"{found}")
-            for key, group in level.groups.items():
-                _audit_group(level, key, group)
 
     # ---------------------------------------------------------------------------------------------- stored form
 
@@ -310,21 +281,3 @@ def _is_ripe(limits: LevelConfig, group: Group) -> bool:
         return False
     times = [block.time for block, _ in group.flushed.values()]
     return max(times) - min(times) > limits.max_range_seconds
-
-
-def _audit_group(level: QueueLevel, key: Key, group: Group) -> None:
-    sizes = (sum(block.size_bytes for block in group.staged.values()),
-             sum(block.size_bytes for block, _ in group.flushed.values()))
-    batches = [batch[0] for _, batch in group.flushed.values()]
-    if key != group.key or (not group.staged and not group.flushed) or group.staged.keys() & group.flushed.keys():
-        raise AuditFailed(f"a group with key {group.key} is kept as {key}, empty, or with a block twice")
-    if sizes != (group.staged_bytes, group.flushed_bytes) or batches != sorted(batches):
-        raise AuditFailed(f"{key} counts {group.staged_bytes} staged and {group.flushed_bytes} flushed bytes; there "
-                          f"are {sizes}, in batches {batches[:20]}")
-    if group.staged and level.staged.get((group.staged_at, key)) is not group:
-        raise AuditFailed(f"{key} has staged blocks, and is not among the staged groups as {group.staged_at}")
-    if group.flushed:
-        sequence, created_at = group.oldest
-        found = level.ripe.get(sequence) if _is_ripe(level.config, group) else level.waiting.get((created_at, sequence))
-        if found is not group:
-            raise AuditFailed(f"{key} is not where planning looks for its oldest batch, {sequence} of {created_at}")

@@ -95,13 +95,9 @@ class SchedulerConfig:
     max_backoff_seconds: float = _seconds(300.0)
     """The most that it waits."""
     cleanup_batch_size: int = attrs.field(default=2, validator=_whole(0))
-    """Tombstones that ride on a job."""
+    """Tombstones that a poll hands out for each job that its worker has room for."""
     cleanup_delay_seconds: float = _seconds(900.0)
     """How old a tombstone must be before its objects are deleted."""
-    cleanup_min_level: int = 0
-    """Lowest level of jobs that carry tombstones."""
-    cleanup_max_level: int = 1
-    """Highest level of jobs that carry tombstones."""
     max_tombstones: int = attrs.field(default=100_000, validator=_whole(1, _MOST))
     """Tombstones kept at most; the oldest are forgotten, with an event, and a sweep has to find their objects. Where no
     worker has a cleanup, all of them end so."""

@@ -3,23 +3,11 @@
 
 from __future__ import annotations
 
-from compactlib.errors import CompactlibError, InvalidInput, NotFound, Rejected, Stale
+from compactlib.errors import CompactlibError, InvalidInput, Rejected, Stale
 
 
 class BadConfig(InvalidInput):
     """A setting of `SchedulerConfig` is out of its range. Correct it."""
-
-
-class JobNotFound(NotFound):
-    """There is no such job in the queue.
-
-    Attributes:
-        name: the job.
-    """
-
-    def __init__(self, *, name: str) -> None:
-        super().__init__(f"there is no job {name!r}; list the jobs with jobs() and quarantine()")
-        self.name = name
 
 
 class PollAgain(Stale):

@@ -24,8 +24,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-import attrs
-
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
@@ -140,20 +138,13 @@ class SchedulerApplication:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise _Refused(415, "send application/json")
         body = await self._body(receive)
+        return await self._carried_out(lambda: (self._poll if scope["path"] == "/v1/poll" else self._add_blocks)(body))
 
-        def carry_out() -> bytes:
-            try:
-                if scope["path"] == "/v1/poll":
-                    asked = _POLLS.decode(body, "the request")
-                else:
-                    blocks = _ADDITIONS.decode(body, "the request").blocks
-            except CorruptData as error:
-                raise _Refused(400, f"expected {error.expected}, found {error.found}") from error
-            if scope["path"] == "/v1/poll":
-                return _RESPONSES.encode(self._scheduler.poll(asked))
-            return _ADDED.encode(self._scheduler.add_blocks(blocks))
+    def _poll(self, body: bytes) -> bytes:
+        return _RESPONSES.encode(self._scheduler.poll(_decoded(_POLLS, body)))
 
-        return await self._carried_out(carry_out)
+    def _add_blocks(self, body: bytes) -> bytes:
+        return _ADDED.encode(self._scheduler.add_blocks(_decoded(_ADDITIONS, body).blocks))
 
     async def _body(self, receive: Receive) -> bytes:
         parts = bytearray()
@@ -198,6 +189,13 @@ class SchedulerApplication:
                                 f"give the application tokens=", error="TurnedAway")
 
 
+def _decoded(codec: JsonCodec[AnswerT], body: bytes) -> AnswerT:
+    try:
+        return codec.decode(body, "the request")
+    except CorruptData as error:
+        raise _Refused(400, f"expected {error.expected}, found {error.found}") from error
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -206,14 +204,6 @@ def _is_loopback(host: str) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ client
-
-
-@attrs.define
-class _Connection:
-    """A kept connection of one thread to one address."""
-
-    made: http.client.HTTPConnection
-    used_at: float
 
 
 class SchedulerClient(Closing):
@@ -255,7 +245,7 @@ class SchedulerClient(Closing):
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
-        self._kept = threading.local()
+        self._kept = threading.local()  # by address: a connection of this thread, and when it was used
         self._open: set[http.client.HTTPConnection] = set()
         self._is_closed = False
 
@@ -337,11 +327,11 @@ class SchedulerClient(Closing):
 
     def _connected(self, address: str, seconds: float) -> http.client.HTTPConnection:
         """Return this thread's connection to a node."""
-        kept: _Connection | None = self._kept.__dict__.pop(address, None)
+        kept: tuple[http.client.HTTPConnection, float] | None = self._kept.__dict__.pop(address, None)
         if kept is not None:
-            if self._clock.monotonic() - kept.used_at < _LONGEST_IDLE_SECONDS:
-                return kept.made
-            self._drop(kept.made)
+            if self._clock.monotonic() - kept[1] < _LONGEST_IDLE_SECONDS:
+                return kept[0]
+            self._drop(kept[0])
         url = urlsplit(address)
         made = (http.client.HTTPConnection(url.hostname or "", url.port, timeout=seconds) if url.scheme == "http" else
                 http.client.HTTPSConnection(url.hostname or "", url.port, timeout=seconds, context=self._tls))
@@ -363,7 +353,7 @@ class SchedulerClient(Closing):
         except BaseException:
             self._drop(connection)
             raise
-        self._kept.__dict__[address] = _Connection(connection, self._clock.monotonic())
+        self._kept.__dict__[address] = connection, self._clock.monotonic()
         return response.status, answer
 
     def __repr__(self) -> str:

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-
-import attrs
 
 from compactlib.codec import FieldError
 from compactlib.commandlog.protocol import Command
@@ -16,12 +15,12 @@ from compactlib.errors import InvalidInput
 from compactlib.report import Table
 from compactlib.scheduler.apply import Event, apply
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.errors import JobNotFound
+from compactlib.scheduler.job_queue import Job
 from compactlib.scheduler.policy import AssignmentPolicy
 from compactlib.scheduler.prepare import prepare
 from compactlib.scheduler.state import SchedulerState
-from compactlib.scheduler.update import OPERATIONS, Applied, ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.values import JobPhase, JobPlan, JobState, PollRequest, PollResponse, QuarantinedJob
+from compactlib.scheduler.update import OPERATIONS, ApplyResult, Operation, PlanUpdate
+from compactlib.scheduler.values import JobPhase, PollRequest, PollResponse, QuarantinedJob
 
 
 class SchedulerMachine:
@@ -55,8 +54,8 @@ class SchedulerMachine:
 
     # --------------------------------------------------------------------------------------------------- changes
 
-    def prepare(self, command: Command, request: PollRequest) -> PlanUpdate:
-        """Return what a poll is to change; changes nothing. See `compactlib.scheduler.prepare`.
+    def prepare(self, command: Command, request: PollRequest) -> tuple[PlanUpdate, PollResponse]:
+        """Return what a poll is to change, and its answer if that is nothing; changes nothing.
 
         Raises:
             InvalidInput: the request or the policy's choice is out of range.
@@ -74,9 +73,9 @@ class SchedulerMachine:
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
         """Prepare a poll and carry it out as one command."""
-        result = self.carry_out(command, self.prepare(command, request))
-        assert isinstance(result, Applied), f"command {command.index} is not above {self.applied_index}"
-        return result.response
+        result = self.carry_out(command, self.prepare(command, request)[0])
+        assert isinstance(result, PollResponse), f"command {command.index} is not above {self.applied_index}"
+        return result
 
     def encode(self, operation: Operation) -> bytes:
         """Return the operation as the bytes of a command. `apply` need not decode the last one that was encoded.
@@ -92,11 +91,12 @@ class SchedulerMachine:
         self._encoded = payload, operation
         return payload
 
-    def apply(self, command: Command, payload: bytes) -> ApplyResult:
+    def apply(self, command: Command, payload: bytes) -> tuple[ApplyResult, Sequence[Event]]:
+        """See `CommandMachine.apply`; returns the result, and what happened."""
         encoded, self._encoded = self._encoded, None
-        if encoded is not None and encoded[0] is payload:
-            return self.carry_out(command, encoded[1])
-        return self.carry_out(command, OPERATIONS.decode(payload, f"command {command.index}"))
+        operation = (encoded[1] if encoded is not None and encoded[0] is payload
+                     else OPERATIONS.decode(payload, f"command {command.index}"))
+        return self.carry_out(command, operation), self.events
 
     # ----------------------------------------------------------------------------------------------- stored form
 
@@ -114,21 +114,10 @@ class SchedulerMachine:
 
     # ----------------------------------------------------------------------------------------------------- views
 
-    def jobs(self, now: float) -> Iterator[tuple[JobPhase, JobState]]:
+    def jobs(self, now: float) -> Iterator[tuple[JobPhase, Job]]:
         """Return all queued jobs by priority, each with its phase at a time. O(n log n)."""
         queue = self.state.jobs
-        return ((queue.phase(state, now), state) for state in queue.in_order())
-
-    def job(self, name: str) -> tuple[JobState, JobPlan]:
-        """Return one queued job.
-
-        Raises:
-            JobNotFound: there is none of this name.
-        """
-        job = self.state.jobs.get(name)
-        if job is None:
-            raise JobNotFound(name=name)
-        return job.state, job.plan
+        return ((queue.phase(job, now), job) for job in queue.in_order())
 
     def quarantine(self) -> tuple[QuarantinedJob, ...]:
         """Return the jobs that were given up, the oldest first; the operation `Requeue` tries them again."""
@@ -136,27 +125,19 @@ class SchedulerMachine:
 
     def table(self, now: float) -> Table:
         """Return the queued jobs by priority, for people."""
-        rows = [{"job": state.name, "level": state.compaction_level, "phase": phase.value, "failures": state.failures,
-                 "token": state.token, "age": now - state.added_at,
-                 "lease ends in": state.lease_expires_at - now if state.lease_expires_at else None,
-                 "last failure": state.last_failure} for phase, state in self.jobs(now)]
+        rows = [{"job": job.name, "level": job.plan.compaction_level, "phase": phase.value, "failures": job.failures,
+                 "token": job.token, "age": now - job.added_at,
+                 "lease ends in": job.lease_expires_at - now if job.lease_expires_at else None,
+                 "last failure": job.last_failure} for phase, job in self.jobs(now)]
         return Table.from_dicts(rows, title=f"{len(rows):,} jobs")
 
     def stats(self, now: float) -> list[dict[str, int]]:
-        """Return one row a level: blocks that wait, jobs by phase, and what happened since the start.
-
-        O(levels + expired and failed jobs).
-        """
-        state = self.state
-        waiting = {number: level.blocks for number, level in enumerate(state.blocks.levels)}
-        phases = state.jobs.phases(now)
-        rows = []
-        for number in sorted({*waiting, *phases}):
-            level = state.jobs.levels.get(number)
-            rows.append({"level": number, "waiting blocks": waiting.get(number, 0),
-                         **{phase.value: phases[number][phase] if level else 0 for phase in JobPhase},
-                         **(attrs.asdict(level.counts) if level else {})})
-        return rows
+        """Return one row a level: blocks that wait, and jobs by phase. O(jobs)."""
+        jobs, levels = self.state.jobs, self.state.blocks.levels
+        found = Counter((job.plan.compaction_level, jobs.phase(job, now)) for job in jobs)
+        numbers = sorted({*range(len(levels)), *(number for number, _ in found)})
+        return [{"level": number, "waiting blocks": levels[number].blocks if number < len(levels) else 0,
+                 **{phase.value: found[number, phase] for phase in JobPhase}} for number in numbers]
 
     def audit(self) -> None:
         """Check the whole state. O(everything).

@@ -13,11 +13,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
 
 from compactlib.scheduler.block_queue import Batch, BlockQueue, Group, QueueLevel
-from compactlib.scheduler.config import LevelConfig, SchedulerConfig
-from compactlib.scheduler.values import BlockMeta, JobPlan, Tombstone
+from compactlib.scheduler.config import LevelConfig
+from compactlib.scheduler.values import BlockMeta, JobPlan
 
 
 def job_name(tenant: str, shard: int, level: int, source_blocks: Sequence[str]) -> str:
@@ -29,26 +28,21 @@ def job_name(tenant: str, shard: int, level: int, source_blocks: Sequence[str]) 
     return f"{digest.hexdigest()}-T{tenant}-S{shard}-L{level}"
 
 
-def planned_jobs(queue: BlockQueue, config: SchedulerConfig, now: float,
-                 tombstones: Iterator[Tombstone]) -> Iterator[JobPlan]:
+def planned_jobs(queue: BlockQueue, now: float) -> Iterator[JobPlan]:
     """Yield successive, disjoint jobs out of a queue that must not change meanwhile; the same ones each time.
 
     O(blocks + log keys) for each job.
 
     Args:
         queue: what is planned.
-        config: levels and tombstone limits.
         now: the time of the command, seconds.
-        tombstones: those that are due, in their order; each rides on one job at most.
     """
     for number, level in enumerate(queue.levels):
-        carries = config.cleanup_min_level <= number <= config.cleanup_max_level
         for group, blocks in _cuts(level, now):
             tenant, shard, _ = group.key
             ids = tuple(block.id for block in blocks)
-            riding = tuple(islice(tombstones, config.cleanup_batch_size)) if carries else ()
             yield JobPlan(name=job_name(tenant, shard, number, ids), tenant=tenant, shard=shard,
-                          compaction_level=number, source_blocks=ids, tombstones=riding,
+                          compaction_level=number, source_blocks=ids,
                           size_bytes=sum(block.size_bytes for block in blocks))
 
 

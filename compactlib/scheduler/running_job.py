@@ -19,7 +19,6 @@ from compactlib.scheduler.values import (
     Tombstone,
     ulid_seconds,
 )
-from compactlib.scheduler.worker_core import Start, Stop
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PURPOSE = b"compactlib scheduler output 1"
@@ -65,25 +64,35 @@ def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number
 class RunningJob:
     """What an execute gets: the plan, and whether the job is still the worker's. Any thread may use it.
 
+    Args:
+        plan: see below.
+        token: see below.
+        deadline: end of the lease, seconds on the worker's steady clock.
+        blocks: see below.
+        budget: see below.
+        clock: the worker's.
+        keep: renews leases if it is time to, in a worker without threads.
+
     Attributes:
         plan: the job.
-        blocks: what the scheduler's index knew of the plan's sources when it gave the job, in the plan's order; those
-            that it did not know are left out. One may go while the job runs.
         token: the fencing token that the job was assigned with; give it to a `Fence`, first and around the commit. It
             stays the same while the job runs. A job that this worker loses and is given again is another run, with a
             token of its own, so that a commit under a token rests on what was seen under that token.
+        blocks: what the scheduler's index knew of the plan's sources when it gave the job, in the plan's order; those
+            that it did not know are left out. One may go while the job runs.
         budget: ask it before each chunk that is written; it is cancelled when the work has to stop.
     """
 
-    def __init__(self, start: Start, budget: Budget, clock: Clock, keep: Callable[[], object] | None = None) -> None:
-        self.plan: JobPlan = start.plan
-        self.blocks: tuple[BlockMeta, ...] = start.blocks
-        self.token: int = start.token
+    def __init__(self, plan: JobPlan, token: int, deadline: float, blocks: tuple[BlockMeta, ...] = (), *,
+                 budget: Budget, clock: Clock, keep: Callable[[], object] | None = None) -> None:
+        self.plan: JobPlan = plan
+        self.token: int = token
+        self.blocks: tuple[BlockMeta, ...] = blocks
         self.budget: Budget = budget
+        self._deadline = deadline
         self._clock = clock
-        self._deadline = start.deadline
-        self._stopped: Stop | None = None
-        self._keep = keep  # renews leases where no other thread does
+        self._keep = keep
+        self._stopped: str | None = None
 
     @property
     def lease_seconds_left(self) -> float:
@@ -109,17 +118,16 @@ class RunningJob:
         """
         if self._keep is not None:
             self._keep()
-        stopped = self._stopped
-        if stopped is not None:
-            raise JobLost(name=stopped.name, reason=stopped.reason)
+        if self._stopped is not None:
+            raise JobLost(name=self.plan.name, reason=self._stopped)
 
     def renew(self, deadline: float) -> None:
         """Called by the worker when the lease was renewed."""
         self._deadline = deadline
 
-    def stop(self, stop: Stop) -> None:
+    def stop(self, reason: str) -> None:
         """Called by the worker when the work has to end."""
-        self._stopped = stop
+        self._stopped = reason
         self.budget.cancel()
 
     def __repr__(self) -> str:

@@ -31,13 +31,10 @@ from compactlib.scheduler.policy import AssignmentPolicy
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
-    Applied,
     ApplyResult,
     BlocksAdded,
     Configure,
-    Configured,
     Operation,
-    PlanUpdate,
     Requeue,
     Requeued,
     Retain,
@@ -58,13 +55,6 @@ _BYTES_A_COMMAND = 1024
 _NUMBERS = StoreNumbers("scheduler", "scheduler")
 _GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
 ResultT = TypeVar("ResultT")
-
-
-class _Machine(SchedulerMachine):
-    """As the log drives it: each result brings along what happened, to be reported outside of the log's lock."""
-
-    def apply(self, command: Command, payload: bytes) -> Any:
-        return super().apply(command, payload), self.events
 
 
 class Scheduler(Closing):
@@ -101,7 +91,7 @@ class Scheduler(Closing):
         self._snapshots = snapshots
         self._every = snapshot_every
         self._observer = Observers(observer)
-        self._machine = _Machine(policy=policy)
+        self._machine = SchedulerMachine(policy=policy)
         self._unproposed = config
         self._snapshotting = threading.RLock()
         self._snapshot_index, self._snapshot_bytes, self._refused_index = 0, 0, 0
@@ -140,19 +130,16 @@ class Scheduler(Closing):
 
         def prepare(command: Command) -> bytes | None:
             nonlocal idle
-            update: PlanUpdate = self._machine.prepare(command, request)
-            if update.is_empty:
-                idle = PollResponse(answers=update.answers, now=update.now, why=update.why)
-                return None
-            return self._machine.encode(update)
+            update, idle = self._machine.prepare(command, request)
+            return None if update.is_empty else self._machine.encode(update)
 
         result = self._decide(prepare)
         if result is None:
             return idle
         if isinstance(result, TermChanged):
             raise PollAgain(prepared=result.prepared, found=result.found)
-        assert isinstance(result, Applied), result
-        return result.response
+        assert isinstance(result, PollResponse), result
+        return result
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """Add new blocks to the index and the compaction queue; returns the outcome of each. May be repeated."""
@@ -170,9 +157,9 @@ class Scheduler(Closing):
         """Try jobs again that failed: in quarantine, or still queued; see `Requeue`."""
         return self._carry_out(Requeue(tuple(names)), Requeued)
 
-    def configure(self, config: SchedulerConfig) -> Configured:
-        """Have other settings hold from now on, on every node, until others are given. O(everything)."""
-        return self._carry_out(Configure(config), Configured)
+    def configure(self, config: SchedulerConfig) -> SchedulerConfig:
+        """Have other settings hold from now on, on every node; returns those before. O(everything)."""
+        return self._carry_out(Configure(config), SchedulerConfig)
 
     def _carry_out(self, operation: Operation, kind: type[ResultT]) -> ResultT:
         result = self._decide(lambda command: self._machine.encode(operation))
@@ -234,7 +221,7 @@ class Scheduler(Closing):
         """Return how the scheduler stands, as plain values: a row a level, and how much else there is."""
         def of(machine: SchedulerMachine, now: float) -> dict[str, Any]:
             state = machine.state
-            failed = [job.state for job in state.jobs if job.state.last_failure]
+            failed = [job for job in state.jobs if job.last_failure]
             last = max(failed, key=lambda job: job.token, default=None)
             return {"now": now, "index": state.applied_index, "term": self._log.term, "levels": machine.stats(now),
                     "blocks": len(state.index), "jobs": len(state.jobs), **state.jobs.counts,
@@ -342,9 +329,9 @@ class Scheduler(Closing):
 
 def _levels_of(state: SchedulerState) -> StoreLevels:
     """What waits to be compacted and what to be deleted."""
-    first = next(state.jobs.leased(), None)
+    first = state.jobs.first_lease()
     oldest = next(iter(state.tombstones), None)
     return StoreLevels(
         live_bytes=state.jobs.size_bytes,
-        oldest_lease_seconds=None if first is None else first.state.lease_expires_at - state.config.lease_seconds,
+        oldest_lease_seconds=None if first is None else first - state.config.lease_seconds,
         oldest_unreclaimed_seconds=None if oldest is None else oldest.appended_at)

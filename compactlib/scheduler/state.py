@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import attrs
 
@@ -15,21 +14,14 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.block_index import BlockIndex
 from compactlib.scheduler.block_queue import BlockQueue, StoredQueue
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.job_queue import JobQueue
+from compactlib.scheduler.job_queue import Job, JobQueue
 from compactlib.scheduler.tombstones import TombstoneEntry, Tombstones
-from compactlib.scheduler.values import BlockMeta, JobPlan, JobState, QuarantinedJob
+from compactlib.scheduler.values import BlockMeta, QuarantinedJob
 
-_FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 6, "<H")
+_FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 7, "<H")
 """A state in JSON, as `StoredState` has it."""
-
-
-@attrs.frozen
-class StoredJob:
-    """A job as it is stored."""
-
-    plan: JobPlan
-    state: JobState
-    orphans: tuple[BlockMeta, ...] = ()
+_NOT_STORED = ("_last_attempts",)
+"""What was reported of lost last attempts is reported once more after a restart."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +35,7 @@ class StoredState:
     tombstones_dropped: int = 0
     dropped: tuple[tuple[str, int, float], ...] = ()
     blocks: tuple[BlockMeta, ...] = ()
-    jobs: tuple[StoredJob, ...] = ()
+    jobs: tuple[Job, ...] = ()
     tombstones: tuple[TombstoneEntry, ...] = ()
     quarantine: tuple[QuarantinedJob, ...] = ()
 
@@ -85,9 +77,16 @@ class SchedulerState:
         """Index of the last command that was applied; 0 if none was."""
         return 0 if self.applied is None else self.applied.index
 
-    def is_compacted(self, level: int) -> bool:
-        """Whether blocks of a level become jobs."""
-        return 0 <= level < len(self.config.levels)
+    def unaccounted_blocks(self) -> list[BlockMeta]:
+        """Return blocks that are to be compacted some day, and are neither queued, nor in a job or in quarantine.
+
+        Empty, unless the quarantine was full once (`quarantine_dropped`). O(everything).
+        """
+        plans = [*(job.plan for job in self.jobs), *(job.plan for job in self.quarantine.values())]
+        kept = {(*plan.place, block_id) for plan in plans for block_id in plan.source_blocks}
+        return [block for block in self.index.blocks()
+                if block.level < len(self.config.levels) and (*block.place, block.id) not in kept
+                and not self.blocks.holds(block.place, block.id)]
 
     # ------------------------------------------------------------------------------------------------ stored form
 
@@ -96,8 +95,7 @@ class SchedulerState:
         return StoredState(
             config=self.config, applied=self.applied, quarantine_dropped=self.quarantine_dropped,
             tombstones_dropped=self.tombstones_dropped, dropped=self.index.dropped(),
-            blocks=tuple(self.index.blocks()), queue=self.blocks.dump(),
-            jobs=tuple(StoredJob(job.plan, job.state, job.orphans) for job in self.jobs),
+            blocks=tuple(self.index.blocks()), queue=self.blocks.dump(), jobs=tuple(self.jobs),
             tombstones=tuple(self.tombstones), quarantine=tuple(self.quarantine.values()))
 
     @staticmethod
@@ -105,7 +103,6 @@ class SchedulerState:
         """Return the state that `dump` gave, or the one in which it goes on under other settings. O(n log n).
 
         Blocks of levels that were not compacted before, and are now, are queued; batches that are full now are flushed.
-        Counters of what happened start at zero.
 
         Raises:
             ValueError: its parts do not fit together.
@@ -117,10 +114,11 @@ class SchedulerState:
             state.index.note_dropped(tenant, shard, until)
         for block in stored.blocks:
             state.index.add(block)
-        state.tombstones.load(stored.tombstones)
+        for entry in stored.tombstones:
+            state.tombstones.restore(entry)
         state.blocks.load(stored.queue, state.index.get)
         for job in stored.jobs:
-            state.jobs.add(job.plan, job.state, job.orphans)
+            state.jobs.add(job)
         state.quarantine.update({job.plan.name: job for job in stored.quarantine})
         now = 0.0 if stored.applied is None else stored.applied.appended_at
         for block in state.unaccounted_blocks():
@@ -147,36 +145,26 @@ class SchedulerState:
             raise CorruptData(path=place, offset=_FRAME.header_bytes, expected="a state whose parts fit together",
                               found=str(error)) from error
 
-    # ---------------------------------------------------------------------------------------------------- checks
-
-    def unaccounted_blocks(self) -> list[BlockMeta]:
-        """Return blocks that are to be compacted some day, and are neither queued, nor in a job or in quarantine.
-
-        Empty, unless the quarantine was full once (`quarantine_dropped`). O(everything).
-        """
-        kept = {(*plan.place, block_id) for plan in self._plans() for block_id in plan.source_blocks}
-        return [block for block in self.index.blocks()
-                if self.is_compacted(block.level) and (block.tenant, block.shard, block.level, block.id) not in kept
-                and not self.blocks.holds((block.tenant, block.shard, block.level), block.id)]
-
-    def _plans(self) -> Iterator[JobPlan]:
-        yield from (job.plan for job in self.jobs)
-        yield from (job.plan for job in self.quarantine.values())
-
     def audit(self) -> None:
-        """Check all parts, and that no block is in two places. O(everything).
+        """Check that all counts and orders are those of the stored state, and that no block is in two places.
+
+        O(everything).
 
         Raises:
             AuditFailed: something is wrong; the message has the numbers.
         """
-        for part in (self.index, self.blocks, self.jobs, self.tombstones):
-            part.audit()
-        owners = Counter((*job.plan.place, block_id) for job in self.jobs for block_id in job.plan.source_blocks)
-        for (tenant, shard, level, block_id), count in owners.items():
-            if count > 1 or self.blocks.holds((tenant, shard, level), block_id):
-                raise AuditFailed(f"block {block_id!r} of tenant {tenant!r}, shard {shard} is in {count} jobs, or "
-                                  f"queued as well")
-        newest = max((job.state.token for job in self.jobs), default=0)
+        again = SchedulerState.load(self.dump())
+        for part in ("index", "blocks", "jobs", "tombstones"):
+            mine, stored = vars(getattr(self, part)), vars(getattr(again, part))
+            for name in mine.keys() - set(_NOT_STORED):
+                if mine[name] != stored[name]:
+                    raise AuditFailed(f"{part}: {name} is {mine[name]!r:.300}; by what is stored it is "
+                                      f"{stored[name]!r:.300}")
+        owners = Counter((job.plan.place, block_id) for job in self.jobs for block_id in job.plan.source_blocks)
+        for (place, block_id), count in owners.items():
+            if count > 1 or self.blocks.holds(place, block_id):
+                raise AuditFailed(f"block {block_id!r} of {place} is in {count} jobs, or queued as well")
+        newest = max((job.token for job in self.jobs), default=0)
         if newest > self.applied_index:
             raise AuditFailed(f"a job has token {newest}, the last command is {self.applied_index}")
 

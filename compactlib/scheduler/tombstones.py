@@ -2,7 +2,7 @@
 """Delayed deletion: what is to be deleted, kept until a worker has confirmed that it is gone.
 
 A completed job leaves a tombstone with its sources' ids. Once that is old enough for no reader to need the objects, it
-is leased to a worker: along with a job, or alone. The worker deletes the objects and confirms by the tombstone's name;
+is leased to a worker that polls. The worker deletes the objects and confirms by the tombstone's name;
 if no confirmation comes before the lease ends, the tombstone is due again. Deleting twice does no harm.
 
 As long as a tombstone is here, its blocks are refused by the index: a late retry of an `AddBlocks` must not bring back
@@ -12,13 +12,12 @@ a block whose object is about to go.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
+from itertools import takewhile
 
 import attrs
 from sortedcontainers import SortedList
 
-from compactlib.errors import AuditFailed
 from compactlib.scheduler.values import BlockMeta, ShardTombstone, Tombstone
 
 
@@ -29,13 +28,11 @@ class TombstoneEntry:
     Attributes:
         tombstone: what is to be deleted.
         appended_at: time of the command that added it, seconds.
-        sequence: its place in the order of arrival.
         leased_until: end of the lease under which a worker deletes it, seconds; 0 if none ever did.
     """
 
     tombstone: Tombstone
     appended_at: float
-    sequence: int
     leased_until: float = 0.0
 
 
@@ -50,11 +47,10 @@ class Tombstones:
         self._delay = cleanup_delay_seconds
         self._entries: OrderedDict[str, TombstoneEntry] = OrderedDict()  # by arrival
         self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()  # of them, those without a lease
-        self._leased: SortedList[tuple[float, int, str]] = SortedList()
+        self._leased: SortedList[tuple[float, str]] = SortedList()
         # How many tombstones name a block: two may, if two workers wrote the same outputs and both came too late.
         self._blocks: dict[tuple[str, int], Counter[str]] = {}
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
-        self._next_sequence = 1
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -66,28 +62,17 @@ class Tombstones:
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    def get(self, name: str) -> Tombstone:
-        """Return the tombstone of a name; there must be one."""
-        return self._entries[name].tombstone
-
     def add(self, tombstone: Tombstone, now: float) -> None:
         """Keep a tombstone, unless there is one of this name; its name must never be used for anything else."""
         if tombstone.name not in self._entries:
-            self._insert(TombstoneEntry(tombstone, now, self._next_sequence))
+            self.restore(TombstoneEntry(tombstone, now))
 
-    def load(self, entries: Iterable[TombstoneEntry]) -> None:
-        """Add stored entries, in the order in which they were iterated."""
-        for entry in entries:
-            if entry.tombstone.name in self._entries or entry.sequence < self._next_sequence:
-                raise ValueError(f"tombstone {entry.tombstone.name!r} is stored twice, or out of order")
-            self._insert(attrs.evolve(entry))
-
-    def _insert(self, entry: TombstoneEntry) -> None:
+    def restore(self, entry: TombstoneEntry) -> None:
+        """Keep an entry as it was iterated."""
         tombstone = entry.tombstone
-        self._next_sequence = entry.sequence + 1
         self._entries[tombstone.name] = entry
         if entry.leased_until:
-            self._leased.add((entry.leased_until, entry.sequence, tombstone.name))
+            self._leased.add((entry.leased_until, tombstone.name))
         else:
             self._free[tombstone.name] = entry
         place = tombstone.tenant, tombstone.shard
@@ -110,33 +95,26 @@ class Tombstones:
         """Whether a tombstone names the block. O(1)."""
         return block_id in self._blocks.get((tenant, shard), ())
 
-    def due(self, now: float, without: Collection[str] = ()) -> Iterator[Tombstone]:
+    def due(self, now: float) -> Iterator[Tombstone]:
         """Yield what may be leased at `now`: older than the delay, and under no lease (both strictly).
 
         Tombstones whose lease has run out come after those that never had one.
         """
-        for entry in self._free.values():
-            # A new leader's clock may stand behind the old one's: like the first one that is too young, that ends the
-            # search, and costs nothing but time.
-            if not entry.appended_at < now - self._delay:
-                break
-            if entry.tombstone.name not in without:
-                yield entry.tombstone
-        for until, _, name in self._leased:
-            if not until < now:
-                return
-            if name not in without:
-                yield self._entries[name].tombstone
+        # A new leader's clock may stand behind the old one's: like the first one that is too young, that ends the
+        # search, and costs nothing but time.
+        yield from (entry.tombstone for entry in takewhile(
+            lambda entry: entry.appended_at < now - self._delay, self._free.values()))
+        yield from (self._entries[name].tombstone for _, name in takewhile(lambda lease: lease[0] < now, self._leased))
 
-    def lease(self, name: str, until: float) -> bool:
-        """A worker deletes it until then, seconds; `False` if it was confirmed meanwhile."""
+    def lease(self, name: str, until: float) -> Tombstone | None:
+        """Have a worker delete it until then, seconds; `None` if it was confirmed meanwhile."""
         entry = self._entries.get(name)
         if entry is None:
-            return False
+            return None
         self._unlist(entry)
         entry.leased_until = until
-        self._leased.add((until, entry.sequence, name))
-        return True
+        self._leased.add((until, name))
+        return entry.tombstone
 
     def confirm(self, name: str) -> None:
         """Its objects are gone: forget it, if it is there. O(log n + its blocks)."""
@@ -161,7 +139,7 @@ class Tombstones:
     def _unlist(self, entry: TombstoneEntry) -> None:
         name = entry.tombstone.name
         if entry.leased_until:
-            self._leased.remove((entry.leased_until, entry.sequence, name))
+            self._leased.remove((entry.leased_until, name))
         else:
             del self._free[name]
 
@@ -170,23 +148,6 @@ class Tombstones:
         oldest = next(iter(self._entries.values())).tombstone
         self.confirm(oldest.name)
         return oldest
-
-    def audit(self) -> None:
-        """Check that all parts agree. Reads everything.
-
-        Raises:
-            AuditFailed: they do not; the message has the numbers.
-        """
-        again = Tombstones(self._delay)
-        again.load(self._entries.values())
-        listed = sorted(chain(self._free, (name for *_, name in self._leased)))
-        if listed != sorted(self._entries) or any(name != entry.tombstone.name
-                                                  for name, entry in self._entries.items()):
-            raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(listed)} are free or leased")
-        if (list(self._free), self._leased, self._blocks, self._spans) != (
-                list(again._free), again._leased, again._blocks, again._spans):
-            raise AuditFailed(f"{len(self._free)} tombstones are free, {len(self._leased)} leased; by the entries "
-                              f"{len(again._free)} and {len(again._leased)}, or they protect other blocks")
 
     def __repr__(self) -> str:
         return f"Tombstones({len(self._free)} waiting, {len(self._leased)} leased)"

@@ -12,72 +12,24 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.codec import JsonCodec
-from compactlib.report import Printed, Table
+from compactlib.report import Printed
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.values import BlockMeta, CompactedBlocks, JobPlan, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.values import BlockMeta, JobPlan, PollResponse, StatusUpdate
 
 
 @attrs.frozen
-class RenewedJob:
-    """A lease to be renewed: of this job, if it is still held under this token."""
-
-    name: str
-    token: int
-
-
-@attrs.frozen
-class AssignedJob:
-    """A job to be given to the worker that polls, if its token and its lease are still these."""
-
-    name: str
-    held_token: int
-    held_until: float
-
-
-@attrs.frozen
-class ReturnedJob:
-    """A job to be taken back from its worker, which released it or failed.
+class JobAsSeen:
+    """A job as the poll was prepared: if it has changed by the time the update is applied, it is left alone.
 
     Attributes:
         name: the job.
-        held_token: it is left alone if its token is another one.
-        failures: it then has.
-        releases: it then has.
-        not_before: when its back-off ends, seconds; 0 if it has none.
-        reason: what the worker said; empty: what was said before stays.
+        token: its token.
+        lease_expires_at: the end of its lease, seconds, for a job that goes to another worker; 0 for others.
     """
 
     name: str
-    held_token: int
-    failures: int
-    releases: int = 0
-    not_before: float = 0.0
-    reason: str = ""
-
-
-@attrs.frozen
-class CompletedJob:
-    """A job that is done and leaves the queue, if its token is still this one."""
-
-    name: str
     token: int
-    results: CompactedBlocks
-
-
-@attrs.frozen
-class EvictedJob:
-    """An excluded job to be moved to quarantine, if its token is still this one."""
-
-    name: str
-    token: int
-
-
-@attrs.frozen
-class RefusedOutputs:
-    """Blocks written by a worker whose completion was refused: they are deleted unless they have an owner."""
-
-    job: str
-    blocks: tuple[BlockMeta, ...]
+    lease_expires_at: float = 0.0
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -88,19 +40,16 @@ class PlanUpdate(Printed):
         index: index of the command that prepared it: the token of what it assigns and creates.
         term: term of that command; in another term it is refused.
         now: time of that command, seconds.
-        evicted: jobs to be moved to quarantine.
-        completed: jobs to leave the queue.
+        reports: what the worker says of its jobs; judged where the update is applied.
+        has_effect: whether one of them changes anything, as the state was.
+        evicted: excluded jobs to be moved to quarantine.
         created: jobs to be queued.
-        renewed: leases to be renewed.
-        returned: jobs to be taken back.
         assigned: jobs to be given to the worker.
         excluded: jobs whose last attempt was lost.
-        refused: blocks to be deleted.
         cleaned: tombstones whose objects are deleted.
-        leased: tombstones handed out on their own; those that ride on jobs are in their plans.
+        leased: tombstones to be handed out.
         long_leases: how many leases end more than a lease from now, since a clock was ahead; they are cut.
         flushes: whether batches are old enough to be flushed.
-        answers: to the status updates, in their order.
         policy: the name of the policy that chose the assigned jobs; empty if none was asked.
         why: by what rule they were chosen, or which gate is shut.
     """
@@ -108,52 +57,37 @@ class PlanUpdate(Printed):
     index: int
     term: int
     now: float
-    evicted: tuple[EvictedJob, ...] = ()
-    completed: tuple[CompletedJob, ...] = ()
+    reports: tuple[StatusUpdate, ...] = ()
+    has_effect: bool = False
+    evicted: tuple[JobAsSeen, ...] = ()
     created: tuple[JobPlan, ...] = ()
-    renewed: tuple[RenewedJob, ...] = ()
-    returned: tuple[ReturnedJob, ...] = ()
-    assigned: tuple[AssignedJob, ...] = ()
+    assigned: tuple[JobAsSeen, ...] = ()
     excluded: tuple[str, ...] = ()
-    refused: tuple[RefusedOutputs, ...] = ()
     cleaned: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
     long_leases: int = 0
     flushes: bool = False
-    answers: tuple[StatusAnswer, ...] = ()
     policy: str = ""
     why: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether applying it would leave the state as it is, so that a host need not replicate it."""
-        return not (self.evicted or self.completed or self.created or self.renewed or self.returned or self.assigned
-                    or self.excluded or self.refused or self.cleaned or self.leased or self.long_leases
-                    or self.flushes)
+        return not (self.has_effect or self.evicted or self.created or self.assigned or self.excluded or self.cleaned
+                    or self.leased or self.long_leases or self.flushes)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each thing that is to be done: `do`, `job`, and its numbers."""
-        rows: list[dict[str, Any]] = [{"do": answer.verdict.value, "job": answer.name, "why": answer.detail}
-                                      for answer in self.answers if answer.verdict is not Verdict.ACCEPTED]
-        for what, jobs in (("evict", self.evicted), ("complete", self.completed), ("queue", self.created),
-                           ("renew", self.renewed), ("take back", self.returned), ("assign", self.assigned)):
-            rows += [{"do": what, "job": job.name, "why": getattr(job, "reason", "")} for job in jobs]
-        rows += [{"do": "exclude", "job": name} for name in self.excluded]
-        rows += [{"do": "delete", "job": refused.job, "blocks": len(refused.blocks)} for refused in self.refused]
-        rows += [{"do": "clean up", "job": name} for name in self.leased]
-        return rows + [{"do": "forget", "job": name} for name in self.cleaned]
+        """Return one row for each thing that is to be done: `do` and `job`."""
+        parts = [("take a report on", [said.name for said in self.reports]),
+                 ("evict", [job.name for job in self.evicted]), ("queue", [plan.name for plan in self.created]),
+                 ("assign", [job.name for job in self.assigned]), ("exclude", self.excluded),
+                 ("clean up", self.leased), ("forget", self.cleaned)]
+        return [{"do": what, "job": name} for what, names in parts for name in names]
 
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         counts = Counter(row["do"] for row in self.to_dicts())
         done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
-        return f"PlanUpdate(index {self.index}, term {self.term}: {done})"
-
-    def table(self) -> Table:
-        """Return the rows of `to_dicts()` under the command's number."""
-        return Table.from_dicts(self.to_dicts(), title=f"command {self.index}, term {self.term}")
+        return f"index {self.index}, term {self.term}: {done}"
 
 
 @attrs.frozen
@@ -202,13 +136,6 @@ class Configure:
 Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue | Configure
 """Everything that `apply` carries out."""
 OPERATIONS: JsonCodec[Operation] = JsonCodec(Operation)
-
-
-@attrs.frozen
-class Applied:
-    """The update was carried out; `response` is for the worker."""
-
-    response: PollResponse
 
 
 @attrs.frozen
@@ -264,14 +191,6 @@ class Requeued:
 
 
 @attrs.frozen
-class Configured:
-    """The settings before, and those that hold now."""
-
-    before: SchedulerConfig
-    now: SchedulerConfig
-
-
-@attrs.frozen
 class TermChanged:
     """The update was prepared in another term; nothing was changed. Poll the leader again."""
 
@@ -287,6 +206,6 @@ class AlreadyApplied:
     applied: int
 
 
-ApplyResult: TypeAlias = (Applied | BlocksAdded | Ticked | Retained | Requeued | Configured | TermChanged
+ApplyResult: TypeAlias = (PollResponse | BlocksAdded | Ticked | Retained | Requeued | SchedulerConfig | TermChanged
                           | AlreadyApplied)
-"""What `apply` returns."""
+"""What `apply` returns: of a poll's update the answer to the worker, of `Configure` the settings before."""

@@ -78,6 +78,11 @@ class BlockMeta:
                                f"<= max_time, or None for both")
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        """Tenant, shard and level."""
+        return self.tenant, self.shard, self.level
+
+    @property
     def time(self) -> float:
         """The age of the data, seconds: its oldest data's, or the time of an id that is a ULID; -1 ns for others."""
         return ulid_seconds(self.id) if self.min_time is None else self.min_time
@@ -187,7 +192,6 @@ class JobPlan:
         shard: where.
         compaction_level: the sources' level; the outputs' is one higher.
         source_blocks: ids in the order in which they are to be merged.
-        tombstones: what the worker is to delete along the way.
         size_bytes: of the sources together, as far as they were given when the blocks were added.
     """
 
@@ -196,44 +200,12 @@ class JobPlan:
     shard: int
     compaction_level: int
     source_blocks: tuple[str, ...]
-    tombstones: tuple[Tombstone, ...] = ()
     size_bytes: int = 0
 
     @property
     def place(self) -> tuple[str, int, int]:
         """Tenant, shard and level of the sources."""
         return self.tenant, self.shard, self.compaction_level
-
-
-@attrs.frozen(kw_only=True)
-class JobState:
-    """How far a job has come.
-
-    Attributes:
-        name: the plan's name.
-        compaction_level: the plan's level.
-        status: `UNSPECIFIED` or `IN_PROGRESS`.
-        token: the fencing token: index of the command that created, assigned or took back the job; only grows.
-        lease_expires_at: end of the lease, seconds; 0 if unassigned.
-        added_at: when the job was created, seconds.
-        failures: how often it was lost or failed.
-        sequence: its place in the order of creation.
-        not_before: it is not assigned before this time (back-off), seconds.
-        last_failure: what the last worker said that gave it up, if it said something.
-        releases: how often it was given back since it last failed.
-    """
-
-    name: str
-    compaction_level: int
-    status: JobStatus = JobStatus.UNSPECIFIED
-    token: int = 0
-    lease_expires_at: float = 0.0
-    added_at: float = 0.0
-    failures: int = 0
-    sequence: int = 0
-    not_before: float = 0.0
-    last_failure: str = ""
-    releases: int = 0
 
 
 class NoOutput(enum.Enum):
@@ -340,8 +312,6 @@ class Verdict(enum.Enum):
     """Sources were deleted while the job ran: the outputs are deleted, the rest is queued again. Final."""
     DUPLICATE = "duplicate"
     """An earlier update of this request is about the same job. Nothing changed; that one's answer holds."""
-    SUPERSEDED = "superseded"
-    """Another command changed the job between prepare and apply. Nothing changed; ask again."""
 
 
 @attrs.frozen
@@ -387,7 +357,7 @@ class PollResponse:
         compaction_jobs: the plans of the new assignments.
         assignments: renewals first, then new ones. A worker stops what is not named here.
         answers: one for each status update, in order.
-        tombstones: cleanup to do on its own; confirm with `PollRequest.deleted_tombstones`.
+        tombstones: what the worker is to delete; confirm with `PollRequest.deleted_tombstones`.
         now: the time of the poll's command, so that a worker knows how long a lease lasts by its own clock.
         why: by what rule the jobs were chosen; where there are none, which gate is shut, its value, and what to do.
     """

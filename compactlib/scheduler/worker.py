@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker: polls the scheduler, runs its jobs in threads, renews their leases, and cleans up.
 
-`WorkerCore` decides; a `PeriodicService` polls; here they are joined. One lock guards the core, and is held for no call
-of the host. Jobs and deletions run in daemon threads, begun when they are needed: a process that ends without `stop`,
-or with a job that does not listen, does not wait for them, and the scheduler finds out when the leases end.
+One poll is under way at a time. Each reports on the jobs that the worker has: in progress, done (with what was
+written), failed, or given back. A report without an answer is sent again. A job that the scheduler does not confirm is
+lost: its run is stopped, and its outcome means nothing.
+
+A run keeps the token that it began with. An assignment of the same job with a larger token begins another run, also
+where it comes in the answer that says that the first run has lost the job: another worker may have had the job in
+between, and what the first run has read may be out of date.
+
+A lease is a length of time on the worker's own steady clock, counted from when the poll was sent: the scheduler's clock
+and the worker's are never compared. A lease that has run out by this count is not lost yet, since the scheduler accepts
+a late renewal as long as no other worker was given the job; after `patience_seconds` more without an answer the run is
+stopped, so that two workers do not do it for hours.
+
+One lock guards the jobs, and is held for no call of the host. Jobs and deletions run in daemon threads: a process that
+ends without `stop`, or with a job that hangs, does not wait for them, and the scheduler finds out when the leases end.
 """
 
 from __future__ import annotations
@@ -13,9 +25,9 @@ import math
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import attrs
 
@@ -27,22 +39,23 @@ from compactlib.fences import FencedOff
 from compactlib.observer import Observer, Observers
 from compactlib.scheduler.errors import JobLost, ReleaseJob
 from compactlib.scheduler.running_job import Cleanup, Execute, RunningJob, Transport
-from compactlib.scheduler.values import CompactedBlocks, PollResponse, Tombstone
-from compactlib.scheduler.worker_core import (
-    Clean,
-    Crashed,
-    Effect,
-    Finished,
-    GivenBack,
-    Renewed,
-    RunOutcome,
-    Settled,
-    Start,
-    Stop,
-    WorkerCore,
+from compactlib.scheduler.values import (
+    MAX_REASON_CHARS,
+    Assignment,
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    PollRequest,
+    PollResponse,
+    StatusAnswer,
+    StatusUpdate,
+    Tombstone,
+    Verdict,
 )
 from compactlib.service import PeriodicService
 
+Work: TypeAlias = Callable[..., None]
+"""A job or a deletion for the caller's thread; called with `begins=False`, it is given back."""
 _RESULTS: JsonCodec[CompactedBlocks] = JsonCodec(CompactedBlocks)
 _LOGGER = logging.getLogger("compactlib.services")
 _LEASE_PARTS = 3
@@ -51,8 +64,11 @@ _LEAST_SECONDS = 0.1
 """Between two polls, however soon a lease ends, unless the worker polls more often anyway."""
 _BACKLOG = 64
 """Tombstones that wait for a thread, for each one: what is not taken comes back only when its own lease has ended."""
+_MAX_CONFIRMED = 1000
+"""How many deletions one poll confirms; the rest comes with the next."""
 _LOOK_SECONDS = 0.02
-"""Between two looks of `stop` whether the work has ended."""
+"""Between two checks of `stop` whether the work has ended."""
+_NOTHING_CHANGED = frozenset({Verdict.DUPLICATE, Verdict.BAD_STATUS})
 
 
 def _above_zero(_: object, field: attrs.Attribute[Any], value: float) -> None:
@@ -86,6 +102,28 @@ class WorkerOptions:
             raise InvalidInput(f"jitter {self.jitter}, patience_seconds {self.patience_seconds}, poll_seconds "
                                f"{self.poll_seconds}, max_poll_seconds {self.max_poll_seconds}; give a jitter from "
                                f"0 to 1, patience >= 0, and poll_seconds <= max_poll_seconds")
+
+
+@attrs.define(eq=False)
+class _Held:
+    """A job that the worker has, until the scheduler has taken note of its end.
+
+    Attributes:
+        job: the run.
+        report: what the next poll says of it.
+    """
+
+    job: RunningJob
+    report: StatusUpdate
+
+    @property
+    def has_ended(self) -> bool:
+        return self.report.status != JobStatus.IN_PROGRESS
+
+    def end(self, status: JobStatus, reason: str = "", results: CompactedBlocks | None = None) -> None:
+        if status is JobStatus.FAILED and self.job.is_stopped:
+            status = JobStatus.RELEASED  # it was asked to stop, which is no failure of the job
+        self.report = StatusUpdate(self.job.plan.name, self.job.token, status, results, reason[:MAX_REASON_CHARS])
 
 
 class Worker:
@@ -124,14 +162,17 @@ class Worker:
         self.last_error: BaseException | None = None
         self.failures: int = 0
         self._lock = threading.Lock()
-        self._core = WorkerCore(options.capacity, patience_seconds=options.patience_seconds,
-                                cleanup_capacity=0 if cleanup is None else _BACKLOG * options.cleanup_capacity)
-        self._running: dict[int, RunningJob] = {}
+        self._held: dict[str, _Held] = {}
+        self._lost: set[_Held] = set()  # runs that have lost their job, and have not ended
+        self._cleaning: set[str] = set()
+        self._deleted: dict[str, None] = {}
         self._to_clean: deque[Tombstone] = deque()
         self._cleaners = 0
+        self._events: list[tuple[str, dict[str, Any]]] = []  # for the observer, once the lock is free
+        self._takes_jobs = True
+        self._is_ending = False
         self._unanswered = 0
         self._next_poll_at = 0.0
-        self._is_ending = False
         self._mine = threading.local()  # `depth`: the thread is in a call of this worker's host
         self._polling = threading.RLock()
         self._service = PeriodicService(lambda budget: self._poll(), name="a worker's polls", clock=self._clock,
@@ -142,21 +183,20 @@ class Worker:
     def jobs(self) -> tuple[str, ...]:
         """The names of the jobs it has: running, or ended and not reported yet."""
         with self._lock:
-            return self._core.jobs
+            return tuple(self._held)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing is left to be reported."""
         with self._lock:
-            return self._core.is_idle
+            return not (self._held or self._lost or self._cleaning or self._deleted)
 
     # ------------------------------------------------------------------------------------------------ begin and end
 
     def start(self) -> None:
         """Poll from now on, in a thread of its own; starting again does nothing, and after `stop` it begins anew."""
         with self._lock:
-            self._core.take_again()
-            self._is_ending = False
+            self._takes_jobs, self._is_ending = True, False
         self._service.start()
 
     def run_pending(self) -> int:
@@ -171,17 +211,16 @@ class Worker:
             Busy: called by a job, a cleanup or the transport of this worker.
         """
         self._require_outside("run_pending")
-        work: list[Callable[[], None]] = []
+        work: list[Work] = []
         self._poll(inline=work)
         done = 0
         try:
-            while done < len(work):
+            for each in work:
+                each()
                 done += 1
-                work[done - 1]()
         finally:
-            for call in work[done:]:
-                call.keywords["is_left"] = True  # type: ignore[attr-defined]  # a `partial`
-                call()
+            for each in work[done:]:
+                each(begins=False)
         if work:
             self._poll(takes_jobs=False)
         return done
@@ -202,14 +241,13 @@ class Worker:
                 or the transport of this worker. It takes no more jobs all the same.
         """
         with self._lock:
-            self._core.drain()
-            self._is_ending = True
+            self._takes_jobs, self._is_ending = False, True
         if grace_seconds > 0 and not self._is_inside:
             self._wait_until_idle(grace_seconds)
         with self._lock:
-            stops = self._core.give_back("the worker shuts down")
-            self._carry_out(stops, None)
-        self._notify(stops)
+            for held in self._held.values():
+                self._stop(held, "the worker shuts down")
+        self._notify()
         self._require_outside("stop")
         while self._wait_until_idle(wait_seconds):
             self._service.stop(wait_seconds=max(wait_seconds, _LOOK_SECONDS))
@@ -248,9 +286,17 @@ class Worker:
             raise Busy(f"{what}() was called from within the worker's own work, by a job, a cleanup or the transport; "
                        f"call it in another thread, or when that has returned")
 
+    def _of_host(self, call: Callable[[], object]) -> object:
+        """Call the host, and know meanwhile that this thread is in the worker's work."""
+        self._mine.depth = getattr(self._mine, "depth", 0) + 1
+        try:
+            return call()
+        finally:
+            self._mine.depth -= 1
+
     # ---------------------------------------------------------------------------------------------------- polling
 
-    def _poll(self, *, takes_jobs: bool = True, inline: list[Callable[[], None]] | None = None) -> float:
+    def _poll(self, *, takes_jobs: bool = True, inline: list[Work] | None = None) -> float:
         """Poll once; return in how many seconds to poll again. What begins is listed in `inline`, or gets threads."""
         with self._polling:
             try:
@@ -262,143 +308,188 @@ class Worker:
             self._service.cancel()
         return pause
 
-    def _ask(self, takes_jobs: bool, inline: list[Callable[[], None]] | None) -> None:
+    def _ask(self, takes_jobs: bool, inline: list[Work] | None) -> None:
+        now = self._clock.monotonic()
         with self._lock:
-            now = self._clock.monotonic()
-            effects: Sequence[Effect] = self._core.give_up_overdue(now)
-            self._carry_out(effects, inline)
-            request = self._core.poll(now, takes_jobs=takes_jobs)
-        self._notify(effects)
-        if request is None:
+            for held in self._held.values():
+                if held.job.lease_seconds_left < -self._options.patience_seconds:
+                    self._stop(held, f"no answer from the scheduler until {self._options.patience_seconds} seconds "
+                                     f"after the lease")
+            updates = tuple(held.report for held in self._held.values())
+            capacity = self._free_slots if takes_jobs and self._takes_jobs else 0
+            confirmed = tuple(self._deleted)[:_MAX_CONFIRMED]
+        self._notify()
+        if not (updates or capacity or confirmed):
             return
+        request = PollRequest(updates, capacity, confirmed)
         try:
-            response: object = self._of_host(partial(self._transport.poll, request))
+            response = self._of_host(partial(self._transport.poll, request))
             if not isinstance(response, PollResponse):
                 raise InvalidInput(f"the transport returned {response!r:.100}; it must return a PollResponse")
         except BaseException as error:
             self._unanswered += 1
-            self._note(error, "a poll")
-            self._observer.event("scheduler_poll_failed", error=repr(error), in_a_row=self._unanswered)
+            self._note(error, "a poll", "scheduler_poll_failed", in_a_row=self._unanswered)
             if not isinstance(error, Exception) and inline is not None:
                 raise
             return
         self._unanswered = 0
         with self._lock:
-            effects = self._core.answered(request, response)
-            self._carry_out(effects, inline)
-        self._notify(effects)
+            self._take(request, response, now, inline)
+        self._notify()
 
-    def _of_host(self, call: Callable[[], object]) -> object:
-        """Call the host, and know meanwhile that this thread is in the worker's work."""
-        self._mine.depth = getattr(self._mine, "depth", 0) + 1
-        try:
-            return call()
-        finally:
-            self._mine.depth -= 1
+    @property
+    def _free_slots(self) -> int:
+        """How many jobs could begin now. One that was asked to stop keeps its slot until it has."""
+        busy = sum(not held.has_ended for held in self._held.values())
+        return max(self._options.capacity - busy - len(self._lost), 0)
 
     def _next_pause(self) -> float:
         options = self._options
         pause: float = min(options.poll_seconds * 2.0 ** min(self._unanswered, 30), options.max_poll_seconds)
         pause *= 1 + options.jitter * (2 * self._rng.random() - 1)
         with self._lock:
-            deadline = self._core.earliest_deadline()
-        if deadline is not None:
+            left = min((held.job.lease_seconds_left for held in self._held.values()), default=0.0)
+        if left > 0:
             # More often while a lease is running out; no more so once that has not helped.
-            left = deadline - self._clock.monotonic()
-            if left > 0:
-                pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
+            pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
-    def _keep_leases(self) -> None:
-        """In a job that runs inside `run_pending`: poll if it is time to."""
+    def _keep_leases(self, inline: list[Work]) -> None:
+        """In a job that runs inside `run_pending`: poll if it is time to. What that brings is done after the job."""
         if self._clock.monotonic() >= self._next_poll_at:
-            self._poll(takes_jobs=False)
+            self._poll(takes_jobs=False, inline=inline)
 
-    def _carry_out(self, effects: Sequence[Effect], inline: list[Callable[[], None]] | None) -> None:
-        """Act on what the core decided, with the lock held."""
-        for effect in effects:
-            match effect:
-                case Start():
-                    job = RunningJob(effect, self._budget.child(), self._clock,
-                                     None if inline is None else self._keep_leases)
-                    self._running[effect.run] = job
-                    self._begin(partial(self._run, effect.run, job, is_inline=inline is not None), inline)
-                case Renewed():
-                    self._running[effect.run].renew(effect.deadline)
-                case Stop() if effect.run in self._running:
-                    self._running[effect.run].stop(effect)
-                case Clean() if inline is not None:
-                    inline.append(partial(self._clean, effect.tombstone, is_inline=True))
-                case Clean():
-                    self._to_clean.append(effect.tombstone)
-                    if self._cleaners < self._options.cleanup_capacity:
-                        self._cleaners += 1
-                        self._begin(self._clean_all, None)
+    # ------------------------------------------------------------------------------------- an answer, under the lock
 
-    def _begin(self, work: Callable[[], None], inline: list[Callable[[], None]] | None) -> None:
-        if inline is not None:
-            inline.append(work)
+    def _take(self, request: PollRequest, response: PollResponse, sent_at: float, inline: list[Work] | None) -> None:
+        for name in request.deleted_tombstones:
+            self._deleted.pop(name, None)
+        assigned = {assignment.name: assignment for assignment in response.assignments}
+        # The scheduler's clock says how long a lease is, the worker's when it began.
+        ends = {assignment.name: sent_at + max(assignment.lease_expires_at - response.now, 0.0)
+                for assignment in response.assignments}
+        answers = {said.name: answer for said, answer in zip(request.status_updates, response.answers, strict=False)}
+        for said in request.status_updates:
+            self._take_answer(self._held[said.name], said, answers.get(said.name), ends.get(said.name))
+        for plan in response.compaction_jobs:
+            assignment = assigned.get(plan.name)
+            if assignment is not None:  # without a token it is no assignment
+                self._take_job(plan, assignment, ends[plan.name], inline)
+        for tombstone in response.tombstones:
+            self._take_tombstone(tombstone, inline)
+
+    def _take_answer(self, held: _Held, said: StatusUpdate, answer: StatusAnswer | None,
+                     deadline: float | None) -> None:
+        verdict, detail = (None, "") if answer is None else (answer.verdict, answer.detail)
+        if deadline is not None and said.status == JobStatus.IN_PROGRESS:
+            held.job.renew(deadline)  # also where the job comes back with a later token: then it is lost below
+        elif verdict in _NOTHING_CHANGED:
+            pass
+        elif said.status != JobStatus.IN_PROGRESS:
+            # Reported for good: the job is not the worker's any more.
+            self._settle(held, verdict, detail)
+        else:
+            reason = "the scheduler did not renew the lease" if verdict is None else verdict.value
+            self._lose(held, verdict, detail, f"{reason}: {detail}" if detail else reason)
+
+    def _take_job(self, plan: JobPlan, assignment: Assignment, deadline: float, inline: list[Work] | None) -> None:
+        held, token = self._held.get(plan.name), assignment.token
+        if held is not None and token <= held.job.token:
+            held.job.renew(deadline)
             return
+        if held is not None:
+            detail = f"assigned again with token {token}, above the run's {held.job.token}"
+            self._lose(held, None, detail, detail)
+        has_room = self._takes_jobs and self._free_slots > 0
+        job = RunningJob(plan, token, deadline, assignment.blocks, budget=self._budget.child(), clock=self._clock,
+                         keep=None if inline is None else partial(self._keep_leases, inline))
+        held = self._held[plan.name] = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
+        if not has_room:
+            held.end(JobStatus.RELEASED, "the worker has no room for it")
+            return
+        self._events.append(("scheduler_job_started", {"job": plan.name, "token": token}))
+        if inline is not None:
+            inline.append(partial(self._run, held, is_inline=True))
+        elif (error := self._in_thread(partial(self._run, held))) is not None:
+            held.end(JobStatus.RELEASED, f"the worker has no thread for it: {error}")
+
+    def _take_tombstone(self, tombstone: Tombstone, inline: list[Work] | None) -> None:
+        name, room = tombstone.name, 0 if self._cleanup is None else _BACKLOG * self._options.cleanup_capacity
+        if name in self._cleaning or name in self._deleted or len(self._cleaning) >= room:
+            return
+        self._cleaning.add(name)
+        if inline is not None:
+            inline.append(partial(self._clean, tombstone, is_inline=True))
+            return
+        self._to_clean.append(tombstone)
+        if self._cleaners < self._options.cleanup_capacity:
+            if self._in_thread(self._clean_all) is None:
+                self._cleaners += 1
+            else:
+                self._cleaning.discard(self._to_clean.pop().name)
+
+    def _in_thread(self, work: Callable[[], None]) -> RuntimeError | None:
         try:
             threading.Thread(target=work, name="compactlib-job", daemon=True).start()
-        except RuntimeError as error:
-            # No thread can be started: another worker should do it.
-            self._note(error, "a thread")
-            if isinstance(work, partial):
-                run = work.args[0]
-                del self._running[run]
-                self._core.ended(run, GivenBack(f"the worker has no thread for it: {error}"))
-            else:
-                self._cleaners -= 1
-                self._core.cleaned(self._to_clean.pop().name, deleted=False)
+        except RuntimeError as error:  # no thread can be started: another worker should do it
+            self.last_error = error
+            self.failures += 1
+            return error
+        return None
 
-    def _notify(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Start():
-                    self._observer.event("scheduler_job_started", job=effect.plan.name, token=effect.token)
-                case Stop():
-                    self._observer.event("scheduler_job_stopped", job=effect.name, lost=effect.lost,
-                                         reason=effect.reason)
-                case Settled():
-                    self._observer.event("scheduler_job_reported", job=effect.name, status=effect.status.name,
-                                         detail=effect.detail,
-                                         verdict=None if effect.verdict is None else effect.verdict.name)
+    def _stop(self, held: _Held, reason: str) -> None:
+        """Ask a run that is still the worker's to end; it is given back, unless it ends well all the same."""
+        if not held.has_ended and not held.job.is_stopped:
+            held.job.stop(reason)
+            self._events.append(("scheduler_job_stopped", {"job": held.job.plan.name, "lost": False, "reason": reason}))
 
-    def _note(self, error: BaseException, what: str) -> None:
-        self.last_error = error
-        self.failures += 1
-        _LOGGER.warning("%s of a worker failed: %r", what, error, exc_info=error)
+    def _lose(self, held: _Held, verdict: Verdict | None, detail: str, reason: str) -> None:
+        """The run has lost its job: it is stopped, and its outcome means nothing."""
+        if held.has_ended:  # while the poll was under way
+            self._settle(held, verdict, detail)
+            return
+        del self._held[held.job.plan.name]
+        self._lost.add(held)
+        held.job.stop(reason)
+        self._events.append(("scheduler_job_stopped", {"job": held.job.plan.name, "lost": True, "reason": reason}))
+
+    def _settle(self, held: _Held, verdict: Verdict | None, detail: str) -> None:
+        """The scheduler has taken note of how a job ended."""
+        del self._held[held.job.plan.name]
+        self._events.append(("scheduler_job_reported", {
+            "job": held.job.plan.name, "status": JobStatus(held.report.status).name, "detail": detail,
+            "verdict": None if verdict is None else verdict.name}))
 
     # ------------------------------------------------------------------------------------------- jobs and deletions
 
-    def _run(self, run: int, job: RunningJob, *, is_inline: bool, is_left: bool = False) -> None:
-        """Do a job, and note how it ended; `is_left`: an interrupt came before it could begin."""
-        outcome: RunOutcome = GivenBack("the thread that was to do it was interrupted")
+    def _run(self, held: _Held, *, is_inline: bool = False, begins: bool = True) -> None:
+        """Do a job, and note how it ended; if it is not to begin, an interrupt came first, and it is given back."""
+        job = held.job
+        status, reason, results = JobStatus.RELEASED, "the thread that was to do it was interrupted", None
         try:
-            if not is_left:
+            if begins:
                 job.check()
-                results = self._of_host(partial(self._execute, job))
-                if not isinstance(results, CompactedBlocks):
-                    raise InvalidInput(f"the execute returned {results!r:.100}; it must return CompactedBlocks")
+                done = self._of_host(partial(self._execute, job))
+                if not isinstance(done, CompactedBlocks):
+                    raise InvalidInput(f"the execute returned {done!r:.100}; it must return CompactedBlocks")
                 # What cannot be stored would keep every later poll of this worker from being answered.
-                _RESULTS.to_plain(results)
-                outcome = Finished(results)
+                _RESULTS.to_plain(done)
+                status, reason, results = JobStatus.SUCCESS, "", done
         except (ReleaseJob, JobLost, FencedOff) as released:
             # What a fence refuses went to another worker, which is no failure of the job; if the scheduler does not
             # know of another worker, one should try again.
-            outcome = GivenBack(str(released))
+            reason = str(released)
         except BaseException as error:
-            outcome = Crashed(f"{type(error).__name__}: {error}")
+            status, reason = JobStatus.FAILED, f"{type(error).__name__}: {error}"
             if not (job.is_stopped and isinstance(error, BudgetSpent)):
-                self._note(error, f"job {job.plan.name}")
-                self._observer.event("scheduler_job_failed", job=job.plan.name, error=repr(error))
+                self._note(error, f"job {job.plan.name}", "scheduler_job_failed", job=job.plan.name)
             if is_inline and not isinstance(error, Exception):
                 raise
         finally:
             with self._lock:
-                self._core.ended(run, outcome)
-                self._running.pop(run, None)
+                self._lost.discard(held)
+                if not held.has_ended:
+                    held.end(status, reason, results)
             self._service.wake()
 
     def _clean_all(self) -> None:
@@ -408,24 +499,40 @@ class Worker:
                     self._cleaners -= 1
                     return
                 tombstone = self._to_clean.popleft()
-            self._clean(tombstone, is_inline=False)
+            self._clean(tombstone)
 
-    def _clean(self, tombstone: Tombstone, *, is_inline: bool, is_left: bool = False) -> None:
-        """Delete what a tombstone names."""
+    def _clean(self, tombstone: Tombstone, *, is_inline: bool = False, begins: bool = True) -> None:
+        """Delete what a tombstone names; the next poll confirms it, else it comes again."""
         deleted = False
         try:
-            if self._cleanup is not None and not is_left:
+            if self._cleanup is not None and begins:
                 self._of_host(partial(self._cleanup, tombstone))
                 deleted = True
         except BaseException as error:
-            self._note(error, f"the cleanup of {tombstone.name}")
-            self._observer.event("scheduler_cleanup_failed", tombstone=tombstone.name, error=repr(error))
+            self._note(error, f"the cleanup of {tombstone.name}", "scheduler_cleanup_failed", tombstone=tombstone.name)
             if is_inline and not isinstance(error, Exception):
                 raise
         finally:
             with self._lock:
-                self._core.cleaned(tombstone.name, deleted=deleted)
+                self._cleaning.discard(tombstone.name)
+                if deleted:
+                    self._deleted[tombstone.name] = None
             self._service.wake()
 
+    # ---------------------------------------------------------------------------------------------- errors and events
+
+    def _note(self, error: BaseException, what: str, event: str, **fields: Any) -> None:
+        self.last_error = error
+        self.failures += 1
+        _LOGGER.warning("%s of a worker failed: %r", what, error, exc_info=error)
+        self._observer.event(event, error=repr(error), **fields)
+
+    def _notify(self) -> None:
+        with self._lock:
+            events, self._events = self._events, []
+        for name, fields in events:
+            self._observer.event(name, **fields)
+
     def __repr__(self) -> str:
-        return f"Worker({self._core!r}{'' if self._service.is_running else ', not running'})"
+        return (f"Worker({len(self.jobs)} of {self._options.capacity} jobs"
+                f"{'' if self._service.is_running else ', not running'})")

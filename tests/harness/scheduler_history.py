@@ -38,7 +38,7 @@ from compactlib.scheduler import (
     Tick,
     Verdict,
 )
-from compactlib.scheduler.update import Applied, Operation, PlanUpdate, Requeued
+from compactlib.scheduler.update import Operation, PlanUpdate, Requeued
 
 
 @attrs.frozen
@@ -265,7 +265,7 @@ class SchedulerHistory:
 
     def _requeue(self, step: RequeueOne) -> None:
         state = self.service.state
-        names = sorted([*state.quarantine, *(job.state.name for job in state.jobs if job.state.failures)])
+        names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
         if names:
             name = names[step.which % len(names)]
             if name in state.quarantine:
@@ -290,18 +290,18 @@ class SchedulerHistory:
     def _poll(self, request: PollRequest) -> None:
         command = Command(len(self.log) + 1, 1, self._now)
         before = self.service.dump()
-        update = self.service.prepare(command, request)
-        _require(update == self.service.prepare(command, request), "two equal polls were prepared in two ways")
+        update, _ = self.service.prepare(command, request)
+        _require(update == self.service.prepare(command, request)[0], "two equal polls were prepared in two ways")
         _require(self.service.dump() == before, "preparing a poll changed the state")
         self.log.append((command, update))
         applied = self.service.carry_out(command, update)
-        if not isinstance(applied, Applied):
+        if not isinstance(applied, PollResponse):
             raise AuditFailed(f"a poll was refused: {applied!r}")
         # A clock that went back cuts leases that end more than a lease from now.
         latest = self._now + self.config.lease_seconds
         self._holder = {name: (token, min(end, latest)) for name, (token, end) in self._holder.items()}
-        self._check_answers(request, applied.response)
-        self._take(applied.response, command, update)
+        self._check_answers(request, applied)
+        self._take(applied, command, update)
 
     # ------------------------------------------------------------------------------------------------------ checks
 
@@ -348,7 +348,6 @@ class SchedulerHistory:
             self._holder[plan.name] = (lease.token, lease.lease_expires_at)
             self._workers.append(_Held(plan.name, lease.token, plan.source_blocks, plan.tenant, plan.shard,
                                        plan.compaction_level))
-            self._cleanup += [tombstone.name for tombstone in plan.tombstones]
         self._cleanup += [tombstone.name for tombstone in response.tombstones]
         for gone in update.evicted:
             self._holder.pop(gone.name, None)

@@ -126,14 +126,17 @@ class Story:
         return self._apply_now(Requeue((self._names.get(sources, sources),)))
 
     def _poll(self, worker: str, capacity: str, *reports: str) -> list[str]:
+        before = self._prepared
         self._prepare(worker, capacity, *reports)
-        return self._apply()
+        found = self._apply()
+        self._prepared = before
+        return found
 
     def _prepare(self, worker: str, capacity: str, *reports: str) -> list[str]:
         command = self._next()
         updates, cleaned = self._reports(worker, list(reports))
         request = PollRequest(tuple(updates), int(capacity), tuple(cleaned))
-        self._prepared = worker, self._service.prepare(command, request)
+        self._prepared = worker, self._service.prepare(command, request)[0]
         self._index -= 1
         return []
 
@@ -141,13 +144,11 @@ class Story:
         assert self._prepared is not None
         worker, update = self._prepared
         result = self._service.carry_out(self._next(), update)
-        response: PollResponse | None = getattr(result, "response", None)
-        return self._told(result) if response is None else self._answered(worker, response)
+        return self._answered(worker, result) if isinstance(result, PollResponse) else self._told(result)
 
     def _show(self) -> list[str]:
-        found = [f"{self._called(self._service.job(state.name)[1])}: {phase.value}"
-                 + (f", {state.failures} failures" if state.failures else "")
-                 for phase, state in self._service.jobs(self._now)]
+        found = [f"{self._called(job.plan)}: {phase.value}" + (f", {job.failures} failures" if job.failures else "")
+                 for phase, job in self._service.jobs(self._now)]
         found += [f"quarantine: {','.join(one.plan.source_blocks)}: {one.reason}" for one in self._service.quarantine()]
         found += sorted(f"tombstone: {self._spelt(entry.tombstone)}" for entry in self._service.state.tombstones)
         return found or ["nothing"]
@@ -200,8 +201,7 @@ class Story:
                 plan = plans[lease.name]
                 called = self._called(plan)
                 self._held[worker, called] = plan, lease.token
-                riding = "".join(f", delete {self._spelt(tombstone)}" for tombstone in plan.tombstones)
-                found.append(f"{worker} gets {called}, token {lease.token} until {lease.lease_expires_at:g}{riding}")
+                found.append(f"{worker} gets {called}, token {lease.token} until {lease.lease_expires_at:g}")
         found += [f"{worker} deletes {self._spelt(tombstone)}" for tombstone in response.tombstones]
         return found or [f"{worker} gets nothing"]
 

@@ -22,16 +22,14 @@ from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
 from compactlib.kv import MemoryStore
 from compactlib.lab import (
-    BlobSettings,
-    RaftLogSettings,
-    SchedulerLoad,
-    SensorSettings,
+    Arrivals,
+    BlobLogModel,
+    BranchModel,
+    RaftLogModel,
+    SchedulerModel,
     Uniform,
     compare,
-    replay_raftlog,
-    replay_scheduler,
-    replay_sensor,
-    run_experiments,
+    replay,
 )
 from compactlib.metered import metered
 from compactlib.objects import MemoryObjects
@@ -39,6 +37,7 @@ from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.scheduler import (
     BlockMeta,
+    ByPriority,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
@@ -122,9 +121,8 @@ def catalog(folder: Path, observer: Observer) -> None:
 
 
 def lab(folder: Path, observer: Observer) -> None:
-    folder.mkdir()
     workload = Uniform(keys=50, writes=200)
-    run_experiments(compare([Greedy()], [workload], BlobSettings.of_slots(10, 16)), folder, observer=observer)
-    replay_raftlog(workload, SeedPolicy(), RaftLogSettings(snapshot_every=50), observer=observer)
-    replay_sensor(workload, PressurePolicy(deletes=5), SensorSettings(base_keys=10), observer=observer)
-    replay_scheduler(SchedulerConfig(), SchedulerLoad(blocks=20), observer=observer)
+    compare([Greedy()], [workload], BlobLogModel.of_slots(10, 16), observer=observer)
+    replay(workload, SeedPolicy(), RaftLogModel(snapshot_every=50), observer=observer)
+    replay(workload, PressurePolicy(deletes=5), BranchModel(base_keys=10), observer=observer)
+    replay(Arrivals(blocks=20), ByPriority(), SchedulerModel(), observer=observer)

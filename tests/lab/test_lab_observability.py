@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`docs/api/told.md` lists every name that the code tells an observer, with kind and unit, and nothing else."""
+"""`docs/metrics.md` lists every name that the code tells an observer, with kind and unit, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _A_FAILURE = ("work", "lane", "error", "message", "failures", "retry_in_seconds"
 
 def listed() -> dict[str, Row]:
     """The rows of the four tables: counters, measurements, events, progress."""
-    page = (_ROOT / "docs" / "api" / "told.md").read_text()
+    page = (_ROOT / "docs" / "metrics.md").read_text()
     found: list[tuple[str, Row]] = []
     for kind, heads, lines in re.findall(
             r"^\| (counter|measurement|event|progress) \|(.*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE):

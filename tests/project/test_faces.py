@@ -25,7 +25,7 @@ AT_MOST = {
     "compactlib": 17,
     "compactlib.raftlog": 48, "compactlib.blobstore": 35, "compactlib.staging": 36, "compactlib.catalog": 46,
     "compactlib.scheduler": 38, "compactlib.fences": 14, "compactlib.kv": 30, "compactlib.spark": 14,
-    "compactlib.commandlog": 9, "compactlib.lab": 27, "compactlib.testing": 70,
+    "compactlib.commandlog": 9, "compactlib.lab": 23, "compactlib.testing": 70,
     "compactlib.objects": 21, "compactlib.executors": 18, "compactlib.files": 9,
 }
 # Types that public methods take and promises name are on the faces (`RecordKind`, ...); what leaves a face lowers it.

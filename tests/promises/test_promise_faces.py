@@ -18,7 +18,6 @@ STILL_INSIDE = {
     "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
     "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
     "benchmarks/growth.py": "steps of a poll, a recovery and a table's plan, each by itself",
-    "benchmarks/lab_policies.py": "a log of the lab that puts records aside at no cost",
     "benchmarks/raftlog_compaction.py": "the rewrite with and without NumPy",
     "benchmarks/scheduler.py": "the scheduler's state without a host",
     "benchmarks/spark_rewrites.py": "a task of the staging area without a repository",

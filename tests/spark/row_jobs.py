@@ -17,7 +17,6 @@ from compactlib.clock import ManualClock
 from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.scheduler import JobPlan, RunningJob
-from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from compactlib.staging.values import Change
@@ -67,7 +66,7 @@ def merged_block(spark: SparkSession, folder: Path) -> list[str]:
         parquet.write_table(pa.Table.from_pylist(rows), path)
     plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=SOURCES)
     clock = ManualClock(0.0)
-    job = RunningJob(Start(1, plan, 7, 100.0), Budget(clock=clock), clock)
+    job = RunningJob(plan, 7, 100.0, budget=Budget(clock=clock), clock=clock)
     (block,) = MergeBlocks(spark, blocks, MemoryFence(), MergeOptions(sort_by=("at",)))(job).new_blocks
     path = blocks.path_of("acme", 3, block.id)
     table = parquet.read_table(path, partitioning=None)

@@ -21,7 +21,7 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.clock import ManualClock
-from compactlib.lab.policies import CopyBudget, DChoices, DecliningCost
+from compactlib.lab.policies import DChoices, DecliningCost
 from compactlib.testing import Journal, World
 from compactlib.testing.views import blob_views
 
@@ -85,5 +85,5 @@ COMPACTIONS = [BlobStores(), ErasingBlobStores()]
 POLICIES = [(policy, blob_views(comes_to_rest=not isinstance(policy, CompactAll))) for policy in (
     StatsBased(), StatsBased(min_reclaimed_segments=3), CompactAll(),
     CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0, spread_seconds=10.0),
-    Greedy(fill_outputs=True), CostBenefit(), ExpiryForecast(), CopyBudget(max_copied_bytes=1_500),
+    Greedy(fill_outputs=True), CostBenefit(), ExpiryForecast(),
     DChoices(choices=2, seed=3), DecliningCost())]

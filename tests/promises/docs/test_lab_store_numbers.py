@@ -130,7 +130,7 @@ STORES: dict[str, Callable[[Path, Observer], None]] = {
 
 def promised() -> dict[str, set[str]]:
     """The series of each kind, as the table of the page has them: what is no dash."""
-    page = (DOCS / "observability.md").read_text()
+    page = (DOCS / "metrics.md").read_text()
     head, = re.findall(r"^\| series \|(.*)\|$", page, re.MULTILINE)
     kinds = [name.strip(" `") for name in head.split("|")]
     found: dict[str, set[str]] = defaultdict(set)

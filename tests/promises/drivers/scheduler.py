@@ -214,8 +214,8 @@ class SchedulerDriver:
                       for plan in answer.compaction_jobs)
         delay = store.host.look(lambda service: service.config.cleanup_delay_seconds)
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
-        tombstones = (*answer.tombstones, *(one for plan in answer.compaction_jobs for one in plan.tombstones))
-        with journal.trying(Answered(store.number, store.host.term, answer.now, delay, said, taken, tombstones)):
+        with journal.trying(Answered(store.number, store.host.term, answer.now, delay, said, taken,
+                                     answer.tombstones)):
             pass
 
     def _carry_out(self, store: Opened, operation: Any, change: object, journal: Journal) -> Any:

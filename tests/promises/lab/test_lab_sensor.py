@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.lab import CsvTrace, SensorSettings, replay_sensor
+from compactlib.lab import BranchModel, CsvTrace, replay
 from compactlib.staging import PressurePolicy
 
-BASE = SensorSettings(base_keys=300)
+BASE = BranchModel(base_keys=300)
 
 
 @pytest.fixture
@@ -35,15 +35,20 @@ def deletes(number: int) -> PressurePolicy:
 
 def test_deletes_of_what_is_not_there_leave_no_tombstones(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,delete,a,\n1,put,a,5\n2,delete,a,\n3,delete,a,\n")
-    total = replay_sensor(CsvTrace(tmp_path / "t.csv"), deletes(10), SensorSettings(tombstone_bytes=2)).total
+    total = replay(CsvTrace(tmp_path / "t.csv"), deletes(10), BranchModel(tombstone_bytes=2)).total
     assert (total.deletes, total.peak_tombstones, total.used_bytes, total.live_bytes) == (2, 1, 2, 0)
+
+
+def test_a_key_that_is_deleted_twice_is_one_tombstone_for_the_sensor(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,delete,a,\n2,delete,a,\n")
+    assert replay(CsvTrace(tmp_path / "t.csv"), deletes(2), BranchModel()).total.compactions == 0
 
 
 def test_a_range_that_becomes_empty_is_freed_and_one_that_comes_again_is_there(tmp_path: Path) -> None:
     """The only range is emptied, filled and emptied again; each delete compacts, and so does the end of the second."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,put,b,1\n2,delete,a,\n3,delete,b,\n4,put,a,1\n"
                                     "5,put,b,1\n6,delete,a,\n")
-    total = replay_sensor(CsvTrace(tmp_path / "t.csv"), deletes(1), SensorSettings(range_keys=5)).total
+    total = replay(CsvTrace(tmp_path / "t.csv"), deletes(1), BranchModel(range_keys=5)).total
     assert total.compactions == 3
     # b comes with the first, goes with the second and comes again with the third: one range more than at the start.
     assert total.freed_segments == -1
@@ -53,31 +58,31 @@ def test_a_range_that_becomes_empty_is_freed_and_one_that_comes_again_is_there(t
 def test_bytes_and_times_of_one_compaction(tmp_path: Path) -> None:
     """Base: keys 0 to 9 of 10 bytes in ranges of 5; key 0 is replaced at 1 s, key 1 deleted at 2 s, compacted then."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,read,a,1\n1,put,a,30\n2,delete,b,\n")
-    settings = SensorSettings(base_keys=10, base_bytes=10, tombstone_bytes=2, range_keys=5, capacity_bytes=200)
-    total = replay_sensor(CsvTrace(tmp_path / "t.csv"), deletes(1), settings).total
+    settings = BranchModel(base_keys=10, base_bytes=10, tombstone_bytes=2, range_keys=5)
+    total = replay(CsvTrace(tmp_path / "t.csv"), deletes(1), settings).total
     assert (total.user_bytes, total.victims, total.compactions) == (32, 1, 1)
     assert total.read_bytes == 5 * 10 + 32
     assert total.copied_bytes == 3 * 10 + 30
     assert total.reclaimed_bytes == 10 + 10 + 2
     assert total.seconds_to_reclaim == pytest.approx(10 * 1 / 22)
     assert total.used_bytes == total.live_bytes == 9 * 10 - 10 + 30
-    assert total.peak_fill == (100 + 32) / 200
+    assert total.peak_used_bytes == 100 + 32
     assert total.listed_keys == 10
 
 
 @pytest.mark.parametrize("threshold", [1, 10, 100])
 def test_the_sooner_a_branch_is_compacted_the_less_listings_pass_over(trace: CsvTrace, threshold: int) -> None:
-    eager = replay_sensor(trace, deletes(threshold), BASE)
-    lazy = replay_sensor(trace, deletes(threshold * 2), BASE)
+    eager = replay(trace, deletes(threshold), BASE)
+    lazy = replay(trace, deletes(threshold * 2), BASE)
     assert eager.total.deletes == lazy.total.deletes == 250
     assert eager.total.compactions == 250 // threshold
     assert eager.total.peak_tombstones == threshold
     assert eager.total.passed_tombstones < lazy.total.passed_tombstones
-    assert replay_sensor(trace, deletes(threshold), BASE) == eager
+    assert replay(trace, deletes(threshold), BASE) == eager
 
 
 def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
-    report = replay_sensor(trace, PressurePolicy(deletes=1 << 40, tombstones_listed=500), BASE)
+    report = replay(trace, PressurePolicy(deletes=1 << 40, tombstones_listed=500), BASE)
     assert report.total.compactions == len(report.total.reasons) > 1
     assert "tombstones passed over by listings" in report.total.reasons[0]
     assert report.total.read_amplification > 1
@@ -86,4 +91,4 @@ def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
 
 def test_a_page_has_a_key() -> None:
     with pytest.raises(InvalidInput, match="page_keys is 0"):
-        SensorSettings(page_keys=0)
+        BranchModel(page_keys=0)

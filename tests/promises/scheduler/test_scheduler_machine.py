@@ -95,9 +95,9 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
                                level=plan.compaction_level + 1)
             updates.append(StatusUpdate(plan.name, token, rng.choice([1, 1, 2, 2, 3, 4]), CompactedBlocks(
                 tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, new_blocks=(output,))))
-        update = service.prepare(command, PollRequest(tuple(updates), rng.randint(0, 3)))
+        update, _ = service.prepare(command, PollRequest(tuple(updates), rng.randint(0, 3)))
         result = service.carry_out(command, update)
-        answer: PollResponse = result.response  # type: ignore[union-attr]
+        answer: PollResponse = result  # type: ignore[assignment]
         trace += [update, result]
         held += [(answer, which) for which in range(len(answer.compaction_jobs))]
         service.audit()

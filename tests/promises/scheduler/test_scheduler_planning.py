@@ -12,8 +12,10 @@ from compactlib.commandlog import KVLog
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     BlockMeta,
+    CompactedBlocks,
     JobStatus,
     LevelConfig,
+    NoOutput,
     PollRequest,
     Scheduler,
     SchedulerConfig,
@@ -134,6 +136,42 @@ def test_a_status_that_no_worker_sends_changes_nothing(status: int) -> None:
     answer = planner.scheduler.poll(PollRequest((StatusUpdate(lease.name, lease.token, status),)))
     assert answer.answers[0].verdict.value == "bad status"
     assert planner.scheduler.status() == before
+
+
+def output(name: str = "out", *, tenant: str = "A", shard: int = 1, level: int = 1) -> BlockMeta:
+    return BlockMeta(id=name, tenant=tenant, shard=shard, level=level)
+
+
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({"tenant": "B"}, "results are for tenant 'B'"), ({"shard": 2}, "and shard 2"),
+    ({"source_blocks": ("a", "x")}, "1 sources are not the job's"), ({"source_blocks": ("a", "a")}, "named twice"),
+    ({"new_blocks": ()}, "give one of the two"), ({"no_output": NoOutput.EMPTY}, "give one of the two"),
+    ({"source_blocks": ()}, "made of no sources"), ({"new_blocks": (output(), output())}, "a block is named twice"),
+    ({"new_blocks": (output(level=2),)}, "has level 2"), ({"new_blocks": (output(shard=3),)}, "shard 3"),
+    ({"new_blocks": (output(tenant="B"),)}, "of tenant 'B'")])
+def test_results_that_do_not_fit_the_job_count_a_failure_and_change_no_block(changes: dict[str, Any],
+                                                                            problem: str) -> None:
+    planner = Planner(LevelConfig(max_blocks=2))
+    planner.add("a", "b")
+    planner.scheduler.poll(PollRequest(job_capacity=1))
+    [lease] = planner.scheduler.poll(PollRequest(job_capacity=1)).assignments
+    results: dict[str, Any] = {"tenant": "A", "shard": 1, "source_blocks": ("a", "b"), "new_blocks": (output(),)}
+    said = StatusUpdate(lease.name, lease.token, JobStatus.SUCCESS, CompactedBlocks(**{**results, **changes}))
+    [answer] = planner.scheduler.poll(PollRequest((said,))).answers
+    assert answer.verdict.value == "bad result"
+    assert problem in answer.detail
+    assert planner.scheduler.table().to_dicts()[0]["failures"] == 1
+    assert planner.scheduler.look(lambda machine: [block.id for block in machine.state.index.blocks()]) == ["a", "b"]
+
+
+def test_a_token_that_nobody_was_given_yet_is_refused() -> None:
+    planner = Planner(LevelConfig(max_blocks=1))
+    planner.add("a")
+    planner.scheduler.poll(PollRequest(job_capacity=1))
+    [lease] = planner.scheduler.poll(PollRequest(job_capacity=1)).assignments
+    answer = planner.scheduler.poll(PollRequest((StatusUpdate(lease.name, 1 << 40, JobStatus.IN_PROGRESS),)))
+    assert answer.answers[0].verdict.value == "future token"
+    assert answer.assignments == ()
 
 
 def test_a_success_for_an_unknown_job_frees_no_slot_and_a_renewal_does() -> None:

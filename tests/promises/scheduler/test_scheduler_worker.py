@@ -112,6 +112,30 @@ def test_a_job_that_checks_keeps_its_lease_in_run_pending() -> None:
     assert levels_of(scheduler) == [1]
 
 
+def test_a_lost_job_that_comes_back_in_the_same_answer_is_another_run() -> None:
+    clock = ManualClock(1000.0)
+    scheduler, tokens = opened(1, clock=clock), []
+    worker = Worker(scheduler, lambda job: execute(job), clock=clock, options=WorkerOptions(capacity=2))
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        tokens.append(job.token)
+        if len(tokens) == 1:
+            clock.advance(16.0)
+            other = scheduler.poll(PollRequest(job_capacity=1))  # another worker gets it
+            clock.advance(16.0)  # and loses it, so that this one's next poll brings it back
+            assert other.assignments[0].token > job.token
+            with pytest.raises(JobLost):
+                job.check()
+            assert job.token == tokens[0]
+        return done(job)
+
+    for _ in range(3):
+        worker.run_pending()
+    assert len(tokens) == 2
+    assert tokens[0] < tokens[1]
+    assert levels_of(scheduler) == [1]
+
+
 def test_a_job_that_was_lost_is_stopped_and_its_outcome_thrown_away() -> None:
     clock = ManualClock(1000.0)
     scheduler = opened(1, clock=clock)
@@ -131,6 +155,7 @@ def test_a_job_that_was_lost_is_stopped_and_its_outcome_thrown_away() -> None:
     assert lost
     assert levels_of(scheduler) == [0]
     assert worker.jobs == ()
+    assert worker.is_idle
 
 
 @pytest.mark.parametrize(("error", "failures"), [(ReleaseJob("later"), 0), (ValueError("broken"), 1)])
@@ -174,6 +199,46 @@ def test_stop_cancels_jobs_and_gives_them_back() -> None:
     [row] = scheduler.table().to_dicts()
     assert (row["phase"], row["failures"]) == ("unassigned", 0)
     assert "shuts down" in row["last failure"]
+
+
+def test_a_job_that_raises_because_it_was_stopped_has_not_failed() -> None:
+    scheduler, began = opened(1), threading.Event()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        began.set()
+        until(lambda: job.is_stopped)
+        raise ValueError("half done")
+
+    worker = Worker(scheduler, execute, options=QUICK)
+    worker.start()
+    assert began.wait(PATIENCE)
+    worker.stop()
+    [row] = scheduler.table().to_dicts()
+    assert (row["phase"], row["failures"]) == ("unassigned", 0)
+
+
+def test_a_job_that_ends_while_the_poll_that_loses_it_is_under_way_is_over() -> None:
+    scheduler, may_end = opened(1), threading.Event()
+    threads: list[threading.Thread] = []
+
+    class Losing:
+        def poll(self, request: PollRequest) -> PollResponse:
+            if not threads:
+                return scheduler.poll(request)
+            may_end.set()
+            threads[0].join(PATIENCE)
+            return PollResponse()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        threads.append(threading.current_thread())
+        assert may_end.wait(PATIENCE)
+        return done(job)
+
+    worker = Worker(Losing(), execute, options=QUICK)
+    worker.start()
+    until(lambda: may_end.is_set() and worker.is_idle)
+    worker.stop()
+    assert worker.jobs == ()
 
 
 def test_stop_lets_jobs_end_in_their_grace() -> None:
@@ -241,6 +306,7 @@ def test_a_worker_deletes_what_tombstones_name_and_confirms_it() -> None:
     clock.advance(61.0)
     worker.run_pending()
     assert sorted(deleted) == ["b0", "b1"]
+    assert worker.is_idle
     assert scheduler.status()["tombstones"] == 0
 
 

@@ -22,7 +22,6 @@ from compactlib.clock import ManualClock
 from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge, ship_library
 from compactlib.staging import CommittedRanges, ParquetFormat, Record
 from compactlib.staging.values import Change
@@ -54,7 +53,7 @@ def merge_blocks(spark: SparkSession, folder: Path, megabytes: int, target_bytes
     names = blocks_of(blocks, megabytes)
     plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=names)
     clock = ManualClock(0.0)
-    job = RunningJob(Start(1, plan, 7, 100.0), Budget(clock=clock), clock)
+    job = RunningJob(plan, 7, 100.0, budget=Budget(clock=clock), clock=clock)
     options = MergeOptions(sort_by=("key",), target_bytes=target_bytes, row_group_rows=10_000)
     made: tuple[BlockMeta, ...] = MergeBlocks(spark, blocks, MemoryFence(), options)(job).new_blocks
     assert (len(made) > 2) == (target_bytes is not None)

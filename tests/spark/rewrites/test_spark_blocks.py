@@ -37,7 +37,6 @@ from compactlib.scheduler import (
     Worker,
 )
 from compactlib.scheduler.running_job import output_block_id
-from compactlib.scheduler.worker_core import Start
 from compactlib.spark import MergeBlocks, MergeOptions
 from compactlib.spark.blocks import columns_of
 from tests.spark.block_files import LocalBlocks
@@ -73,7 +72,7 @@ def read_block(folder: LocalBlocks, block_id: str, tenant: str = "acme") -> pa.T
 def running(sources: list[str], token: int = 7, tenant: str = "acme") -> RunningJob:
     plan = JobPlan(name="the-job", tenant=tenant, shard=3, compaction_level=0, source_blocks=tuple(sources))
     clock = ManualClock(0.0)
-    return RunningJob(Start(1, plan, token, 100.0), Budget(clock=clock), clock)
+    return RunningJob(plan, token, 100.0, budget=Budget(clock=clock), clock=clock)
 
 
 def order(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -92,7 +91,7 @@ def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spar
     for number, block in enumerate(known):
         write_block(folder, block.id, rows(number, 40))
     given = running([block.id for block in known])
-    job = RunningJob(Start(1, given.plan, 7, 100.0, known), Budget(), ManualClock(0.0))
+    job = RunningJob(given.plan, 7, 100.0, known, budget=Budget(), clock=ManualClock(0.0))
     options = MergeOptions(sort_by=("at",), target_bytes=2_000)
     blocks = MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks
     assert len(blocks) > 1
@@ -107,8 +106,8 @@ def with_metadata(folder: LocalBlocks, count: int, **wrong: Any) -> RunningJob:
         known.append(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, rows=30 + number,
                                columns=columns_of(SCHEMA)))
     known[-1] = attrs.evolve(known[-1], **wrong)
-    return RunningJob(Start(1, running([block.id for block in known]).plan, 7, 100.0, tuple(known)), Budget(),
-                      ManualClock(0.0))
+    return RunningJob(running([block.id for block in known]).plan, 7, 100.0, tuple(known), budget=Budget(),
+                      clock=ManualClock(0.0))
 
 
 def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSession, tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_that_there_are_no_rows_is_believed_of_the_files_alone(spark: SparkSessi
     for name, content in (("b0", []), ("b1", rows(1, 30))):
         write_block(folder, name, content)
         known.append(BlockMeta(id=name, tenant="acme", shard=3, level=0, rows=0, columns=columns_of(SCHEMA)))
-    job = RunningJob(Start(1, running(["b0", "b1"]).plan, 7, 100.0, tuple(known)), Budget(), ManualClock(0.0))
+    job = RunningJob(running(["b0", "b1"]).plan, 7, 100.0, tuple(known), budget=Budget(), clock=ManualClock(0.0))
     with pytest.raises(CorruptData, match=r"b1.*0 rows, as the metadata of the block says"):
         MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(job)
 

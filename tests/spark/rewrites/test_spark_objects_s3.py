@@ -32,7 +32,6 @@ from compactlib.clock import ManualClock
 from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore, RemoteObjects
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from tests.harness.kv import servers
@@ -131,7 +130,7 @@ def write_blocks(objects: ObjectStore, folder: BlockFolder) -> list[dict[str, An
 
 def merge_blocks(spark: SparkSession, folder: BlockFolder, fence: MemoryFence, token: int) -> tuple[BlockMeta, ...]:
     plan = JobPlan(name="job", tenant="acme", shard=3, compaction_level=0, source_blocks=NAMES)
-    job = RunningJob(Start(1, plan, token, 100.0), Budget(), ManualClock(0.0))
+    job = RunningJob(plan, token, 100.0, budget=Budget(), clock=ManualClock(0.0))
     merge = MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("key",), target_bytes=1500, time_column="key"))
     done: tuple[BlockMeta, ...] = merge(job).new_blocks
     return done

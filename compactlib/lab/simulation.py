@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`replay`: feed a workload to a store without payloads, and ask its policy whenever the store would.
+
+A model is a frozen value: a store's settings. `start` makes a `Simulation` of it, which applies operations, senses when
+its policy is due, shows it the view that the real store would, carries out the choice, and counts. The four models are
+in `blobs`, `raftlog`, `staging` and `scheduler`.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from compactlib.lab.report import Measures, Report
+from compactlib.lab.workloads import Operations, Workload
+from compactlib.observer import Observer, Observers
+from compactlib.report import PolicyRecord
+
+INTERVALS = 20
+"""Into about so many parts a report is cut, if the length of the workload is known."""
+
+
+class Model(Protocol):
+    """A store to be replayed; a frozen, picklable value."""
+
+    def start(self, policy: Any, seed: int) -> Simulation:
+        """An empty store with this policy; what it draws, it draws from the seed."""
+
+
+class Simulation(ABC):
+    """A store under replay. One thread at a time.
+
+    Attributes:
+        policy: decides what is compacted.
+        counts: of the stretch under way.
+        now_ms: the time of the last operation, milliseconds since the epoch.
+        capacity_bytes: of the store; 0: no limit.
+    """
+
+    capacity_bytes: int = 0
+
+    def __init__(self, policy: Any) -> None:
+        self.policy: Any = policy
+        self.counts: Measures = Measures()
+        self.now_ms: int = 0
+
+    @abstractmethod
+    def apply(self, piece: Operations) -> None:
+        """Make these operations; asks the policy as it becomes due, and carries out its choice."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Do what goes on after the last operation, if anything does."""
+
+    @property
+    @abstractmethod
+    def used_bytes(self) -> int:
+        """Bytes that the store takes."""
+
+    @property
+    @abstractmethod
+    def live_bytes(self) -> int:
+        """Bytes that a reader can ask for."""
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of all records, dead ones included."""
+        return self.used_bytes
+
+    def sample(self) -> None:
+        """Add the state of the store to the counts."""
+        counts, used = self.counts, self.used_bytes
+        counts.used_sum += used
+        counts.live_sum += self.live_bytes
+        counts.record_sum += self.record_bytes
+        counts.peak_used_bytes = max(counts.peak_used_bytes, used)
+
+    def moved(self, read: int, written: int) -> None:
+        """Count what one compaction read and wrote."""
+        counts = self.counts
+        counts.read_bytes += read
+        counts.copied_bytes += written
+        counts.most_moved_bytes = max(counts.most_moved_bytes, read + written)
+
+    def cut(self) -> Measures:
+        """End a stretch; return its counts, and begin the next."""
+        self.sample()
+        done = self.counts
+        done.end, done.capacity_bytes = self.now_ms / 1000, self.capacity_bytes
+        done.used_bytes, done.live_bytes = self.used_bytes, self.live_bytes
+        self.counts = Measures(start=done.end)
+        return done
+
+
+def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
+           observer: Observer | None = None) -> Report:
+    """What `policy` makes of `workload` in the store that `model` describes.
+
+    Equal arguments give equal reports. The policy is copied, so that one that draws at random gives the same again.
+    One to eight microseconds an operation, the more the more often the policy is asked and the more segments there
+    are; memory follows what the store holds.
+
+    Args:
+        workload: a trace, or one that is drawn from a seed.
+        policy: a `BlobPolicy`, `LogPolicy`, `SensePolicy` or `AssignmentPolicy`, as the model needs.
+        model: `BlobLogModel`, `RaftLogModel`, `BranchModel` or `SchedulerModel`.
+        seed: of what the workload and the model draw.
+        observer: notified of progress, in operations.
+
+    Raises:
+        InvalidInput: a record does not fit into a segment, or the policy's choice breaks a rule.
+    """
+    simulation = model.start(copy.deepcopy(policy), seed)
+    observers, intervals, done = Observers(observer), list[Measures](), 0
+    length = workload.operations // INTERVALS
+    for piece in workload.pieces(seed):
+        if not len(piece):
+            continue
+        if not done:
+            simulation.counts.start = piece.times_ms[0] / 1000
+        simulation.apply(piece)
+        done += len(piece)
+        observers.event("progress", work=f"replay {workload.name} against {policy.name}", done=done,
+                        total=max(workload.operations, done), unit="operations")
+        if simulation.counts.operations >= length:
+            intervals.append(simulation.cut())
+    simulation.finish()
+    if simulation.counts.operations or simulation.counts.asked or not intervals:
+        intervals.append(simulation.cut())
+    return Report(policy=str(PolicyRecord.of(policy)), workload=str(workload), intervals=tuple(intervals))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons of all four models: one shape, the same results wherever they run, and failures that stay apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore import BlobChoice, BlobView, Greedy, StatsBased
+from compactlib.errors import TaskFailed
+from compactlib.executors import LocalExecutor, ProcessExecutor
+from compactlib.lab import (
+    Arrivals,
+    BlobLogModel,
+    BranchModel,
+    Bursts,
+    HotCold,
+    RaftLogModel,
+    SchedulerModel,
+    Uniform,
+    compare,
+    replay,
+)
+from compactlib.raftlog import CostPolicy, DeadRatio, SeedPolicy, SegmentLimits
+from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig, SmallestFirst
+from compactlib.staging import PressurePolicy
+from tests.harness.recording import RecordingObserver
+
+RAFTLOG = RaftLogModel(limits=SegmentLimits(max_entries=32), snapshot_every=100)
+BLOBS: Any = ([Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)],
+              [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)], BlobLogModel.of_slots(40, 16))
+KINDS: dict[str, Any] = {
+    "blobs": BLOBS,
+    "raftlog": ([SeedPolicy(), CostPolicy()], [HotCold(keys=100, writes=900, record_bytes=50)],
+                {"every fourth": RAFTLOG, "half dead": attrs.evolve(RAFTLOG, trigger=DeadRatio(1.0))}),
+    "staging": ({str(number): PressurePolicy(deletes=number) for number in (5, 20, 80)},
+                [Bursts(keys=400, writes=600, every=100, burst_keys=40)], BranchModel(base_keys=400, range_keys=50)),
+    "scheduler": ([ByPriority(), SmallestFirst()], [Arrivals(blocks=120)],
+                  {f"lease {lease}, hang {rate}": SchedulerModel(config=SchedulerConfig(
+                      levels=(LevelConfig(max_blocks=8, max_age_seconds=30),), lease_seconds=lease,
+                      max_failures=0), hang_rate=rate) for lease in (5.0, 60.0) for rate in (0.0, 0.4)}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_cores_give_the_results_of_one_and_leave_no_file(kind: str, tmp_path: Path) -> None:
+    observer = RecordingObserver()
+    here = compare(*KINDS[kind], seeds=(1, 2), observer=observer)
+    there = compare(*KINDS[kind], seeds=(1, 2), executor=ProcessExecutor(2), folder=tmp_path)
+    assert there.reports == here.reports
+    assert list(tmp_path.iterdir()) == []
+    count = len(here.experiments)
+    assert ("experiments", count, count) in [(each.work, each.done, each.total) for each in observer.progresses]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_names_each_replay_and_has_every_figure(kind: str) -> None:
+    policies, workloads, models = KINDS[kind]
+    table = compare(policies, workloads, models)
+    rows = table.to_dicts()
+    assert len(rows) == len(policies) * len(workloads) * (len(models) if isinstance(models, dict) else 1)
+    assert len({(row["policy"], row["workload"], row.get("model")) for row in rows}) == len(rows)
+    assert all(set(row) == set(rows[0]) for row in rows)
+    assert set(rows[0]) >= {"seed", "write_amplification", "space_amplification", "compactions", "refused"}
+    assert "write_amplification" in table._repr_html_()
+    assert f"{len(rows)} experiments" in repr(table)
+
+
+def test_thresholds_of_a_sensor_trade_copies_for_reads() -> None:
+    rows = compare(*KINDS["staging"], skip=0.0).to_dicts()
+    assert [row["policy"] for row in rows] == ["5", "20", "80"]
+    copies, waits = ([row[name] for row in rows] for name in ("write_amplification", "seconds_to_reclaim"))
+    assert copies == sorted(copies, reverse=True)
+    assert waits == sorted(waits)
+
+
+def test_shorter_leases_cost_less_waiting_where_workers_hang() -> None:
+    rows = {row["model"]: row for row in compare([ByPriority()], *KINDS["scheduler"][1:], skip=0.0).to_dicts()}
+    assert rows["lease 5.0, hang 0.4"]["wait_99_seconds"] < rows["lease 60.0, hang 0.4"]["wait_99_seconds"]
+    assert rows["lease 60.0, hang 0.0"]["vain_share"] == 0
+
+
+class Raising:
+    """A policy with a bug."""
+
+    name = "raising"
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        raise ZeroDivisionError("the policy's bug")
+
+
+def test_a_replay_that_fails_keeps_nothing_of_the_others(tmp_path: Path) -> None:
+    workload, model, good = Uniform(keys=200, writes=400), BlobLogModel.of_slots(20, 16), Greedy(min_used_fraction=0.0)
+    for found in (compare([good, Raising()], [workload], model),
+                  compare([good, Raising()], [workload], model, executor=LocalExecutor(workers=2), folder=tmp_path)):
+        [error], [report] = found.failures, found.reports
+        assert "the policy's bug" in str(error)
+        assert report == replay(workload, good, model)
+        first, second = found.to_dicts()
+        assert (first["error"], second["write_amplification"]) == (None, None)
+        assert "the policy's bug" in second["error"]
+        assert "1 failed" in str(found)
+    with pytest.raises(TaskFailed, match="the policy's bug"):
+        compare([Raising()], [workload], model)
+
+
+class Forgetful:
+    """An executor that passes over the first task."""
+
+    def run(self, tasks: Iterable[Any], **more: Any) -> Iterator[Any]:
+        return LocalExecutor().run(list(tasks)[1:], **more)
+
+
+def test_an_executor_that_forgets_an_experiment_is_named() -> None:
+    table = compare(*BLOBS, executor=Forgetful())
+    assert "gave no outcome for the task 'experiment 00000'" in str(table.failures[0])
+    assert len(table.reports) == 3

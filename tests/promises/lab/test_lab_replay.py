@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replay: what it counts, that it refuses what does not fit, and that it repeats."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from compactlib.blobstore import BlobChoice, BlobView, CostBenefit, Greedy, StatsBased
+from compactlib.errors import InvalidInput
+from compactlib.lab import (
+    Arrivals,
+    BlobLogModel,
+    BranchModel,
+    Bursts,
+    Expiring,
+    HotCold,
+    Operations,
+    RaftLogModel,
+    SchedulerModel,
+    TtlMix,
+    Uniform,
+    WithReads,
+    Zipf,
+    replay,
+)
+from compactlib.lab.policies import ByLifetime, DChoices, FADaC, Mixed, UserAndSurvivors
+from compactlib.lab.policy import Placer
+from compactlib.raftlog import CostPolicy, SeedPolicy, SegmentLimits
+from compactlib.raftlog.policies import Elapsed
+from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
+from compactlib.staging import PressurePolicy
+from tests.harness.recording import RecordingObserver
+
+PUT, DELETE, READ, FOREVER = 0, 1, 2, -1
+MODEL = BlobLogModel.of_slots(60, 16)
+GREEDY = Greedy(min_used_fraction=0, min_reclaimed_segments=2)
+CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10, max_age_seconds=30),))
+BLOCKS = Arrivals(blocks=200)
+
+
+def one(kind: int, key: int, size: int = 1, life: int = FOREVER, at: int = 0) -> Operations:
+    return Operations(kinds=bytes([kind]), keys=[key], sizes=[size], lives_ms=[life], times_ms=[at])
+
+
+def log_of(model: BlobLogModel, *pieces: Operations, policy: Any = GREEDY) -> Any:
+    log = model.start(policy)
+    for piece in pieces:
+        log.apply(piece)
+    return log
+
+
+@pytest.mark.parametrize(("workload", "policy", "model"), [
+    (Uniform(keys=700, writes=4_000), DChoices(min_used_fraction=0, choices=3, seed=4), MODEL),
+    (TtlMix(keys=700, writes=4_000), GREEDY, MODEL),
+    (Uniform(keys=300, writes=3_000, record_bytes=2, spread=0.5), GREEDY, MODEL),
+    (Zipf(keys=700, writes=4_000), GREEDY, attrs.evolve(MODEL, placement=FADaC())),
+    (HotCold(keys=300, writes=4_000, record_bytes=50), SeedPolicy(),
+     RaftLogModel(limits=SegmentLimits(max_entries=64), snapshot_every=200)),
+    (WithReads(of=Bursts(keys=400, writes=2_000, every=200, burst_keys=40)), PressurePolicy(deletes=10),
+     BranchModel(base_keys=300)),
+    (BLOCKS, ByPriority(), SchedulerModel(config=CONFIG, hang_rate=0.2)),
+], ids=lambda value: getattr(value, "name", type(value).__name__))
+def test_replay_repeats_and_its_intervals_add_up(workload: Any, policy: Any, model: Any) -> None:
+    first = replay(workload, policy, model, seed=9)
+    assert replay(workload, policy, model, seed=9) == first
+    assert replay(workload, policy, model, seed=8) != first
+    assert sum(each.operations for each in first.intervals) == first.total.operations
+    assert first.total.compactions > 0
+    assert first.total.peak_used_bytes == max(each.peak_used_bytes for each in first.intervals)
+    assert first.total.used_bytes == first.intervals[-1].used_bytes
+    assert [each.start for each in first.intervals[1:]] == [each.end for each in first.intervals[:-1]]
+    assert set(first.to_dicts()[0]) >= {"write_amplification", "space_amplification", "read_cost"}
+    assert "write_amplification" in first._repr_html_()
+
+
+def test_bytes_written_copied_and_reclaimed_add_up() -> None:
+    log = log_of(MODEL, *HotCold(keys=700, writes=5_000).pieces(1))
+    total = log.cut()
+    assert (total.user_bytes, total.live_bytes) == (5_700, 700)
+    assert log.record_bytes == total.user_bytes - total.reclaimed_bytes
+    assert total.write_amplification == (total.user_bytes + total.copied_bytes) / total.user_bytes
+    assert total.peak_fill <= 1.0
+
+
+def test_tombstones_are_records_that_stay() -> None:
+    log = log_of(BlobLogModel.of_slots(4, 10, tombstone_bytes=2),
+                 one(PUT, 1, 3), one(DELETE, 1, at=1), one(DELETE, 1, at=2), one(PUT, 2, 3, at=3))
+    log.advance(10)
+    [segment] = log.view().segments
+    assert (segment.used_bytes, segment.valid_bytes, log.live_bytes) == (8, 5, 3)
+
+
+def test_a_delete_without_room_for_its_tombstone_is_refused() -> None:
+    log = log_of(BlobLogModel.of_slots(2, 10, tombstone_bytes=2), *(one(PUT, key, at=key) for key in range(20)),
+                 one(DELETE, 3, at=30))
+    log.advance(40)
+    total = log.cut()
+    assert (total.refused, sum(count for _, count in total.refused_by), total.operations) == (1, 1, 21)
+    assert (total.live_bytes, total.user_bytes) == (20, 20)
+
+
+@pytest.mark.parametrize("changed", [{}, {"spread": 0.5}], ids=str)
+def test_any_zero_of_times_gives_the_same_numbers(changed: dict[str, float]) -> None:
+    before, after = (replay(Uniform(keys=300, writes=3_000, record_bytes=2, start=start, **changed),
+                            CostBenefit(min_used_fraction=0.0), BlobLogModel.of_slots(40, 16, 2)).total
+                     for start in (-1e6, 0.0))
+    assert attrs.evolve(before, start=0.0, end=0.0) == attrs.evolve(after, start=0.0, end=0.0)
+
+
+def test_time_to_reclaim_is_measured_from_death() -> None:
+    log = log_of(BlobLogModel.of_slots(4, 2, min_free_segments=0), one(PUT, 1), one(PUT, 2), one(PUT, 1, at=1_000),
+                 one(PUT, 2, at=3_000), one(PUT, 3, at=4_000), policy=Greedy(min_used_fraction=0))
+    log.advance(5_000)
+    assert not log.compact().is_empty
+    total = log.cut()
+    assert (total.reclaimed_bytes, total.copied_bytes) == (2, 0)
+    assert total.seconds_to_reclaim == pytest.approx((4 + 2) / 2)
+
+
+@pytest.mark.parametrize(("life", "dead_since"), [(500, 500), (1_000, 1_000), (3_000, 1_000)])
+def test_with_a_forecast_a_record_is_dead_from_its_first_end_on(life: int, dead_since: int) -> None:
+    log = log_of(BlobLogModel.of_slots(10, 2, forecast_seconds=100.0, bucket_seconds=10.0), one(PUT, 0, life=life),
+                 *(one(PUT, key) for key in (1, 2, 3)), one(DELETE, 0, at=1_000))
+    log.advance(5_000)
+    log.rewrite(BlobChoice([log.view().segments[0].name], why="asked for"))
+    total = log.cut()
+    assert (total.reclaimed_bytes, total.copied_bytes) == (1, 1)
+    assert total.seconds_to_reclaim == (5_000 - dead_since) / 1000
+
+
+def test_a_blob_that_expires_is_dead_strictly_after_its_time() -> None:
+    log = log_of(BlobLogModel.of_slots(4, 10), one(PUT, 1, 4, life=1_000))
+    for now, valid in ((1_000, 4), (1_001, 0)):
+        log.advance(now)
+        assert log.view().segments[0].valid_bytes == valid == log.live_bytes
+
+
+def test_a_delete_counts_once_its_retention_is_over() -> None:
+    log = log_of(BlobLogModel.of_slots(4, 10, deleted_retention_seconds=2.0), one(PUT, 1, 4), one(DELETE, 1, at=500))
+    for now, valid in ((2_500, 4), (2_501, 0)):
+        log.advance(now)
+        assert (log.view().segments[0].valid_bytes, log.live_bytes) == (valid, 0)
+
+
+def test_refused_writes_are_explained_by_the_policys_own_gate() -> None:
+    load, full = HotCold(keys=700, writes=6_000), BlobLogModel.of_slots(46, 16)
+    report = replay(load, Greedy(min_used_fraction=0.0, min_reclaimed_segments=30), full)
+    [(why, count)] = report.refused_by.items()
+    assert "lower min_reclaimed_segments" in why
+    assert count == report.total.refused > 1_000
+    assert f"{count:,} of them: {why}" in repr(report)
+    assert report.total.live_bytes == 700
+    opened = replay(load, Greedy(min_used_fraction=0.0, min_reclaimed_segments=1), full)
+    assert (opened.refused_by, opened.total.refused) == ({}, 0)
+
+
+def test_a_choice_that_frees_nothing_explains_refused_writes() -> None:
+    class Shuffling:
+        name = "shuffling"
+
+        def choose(self, view: BlobView, now: float) -> BlobChoice:
+            return BlobChoice(tuple(each.name for each in view.eligible)[:1], why="the first of 5")
+
+    report = replay(Uniform(keys=2_000, writes=100), Shuffling(), MODEL)
+    assert report.refused_by == {"what was chosen freed no segment: the first of 5": report.total.refused}
+    assert report.total.live_bytes <= 60 * 16
+
+
+def test_reads_are_counted_and_change_nothing() -> None:
+    log = log_of(MODEL, one(PUT, 1))
+    log.advance(5)
+    before = log.view()
+    log.apply(one(READ, 1, at=5))
+    assert (log.view(), log.cut().reads) == (before, 1)
+
+
+def test_steady_leaves_out_the_first_intervals() -> None:
+    report = replay(Uniform(keys=20_000, writes=60_000), Greedy(min_used_fraction=0, min_reclaimed_segments=20),
+                    BlobLogModel.of_slots(1_000, 32))
+    assert len(report.intervals) > 5
+    assert report.steady(0.5).operations < report.total.operations == 80_000
+    with pytest.raises(InvalidInput, match="less than 1"):
+        report.steady(1.0)
+
+
+def test_progress_is_notified_and_ends() -> None:
+    observer = RecordingObserver()
+    replay(Uniform(keys=10_000, writes=10_000), StatsBased(), BlobLogModel.of_slots(1_000, 32), observer=observer)
+    seen = [(each.done, each.total) for each in observer.progresses]
+    assert seen[-1] == (20_000, 20_000)
+    assert all(done < total for done, total in seen[:-1])
+
+
+def test_a_record_that_fits_no_segment_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="has room for 16"):
+        replay(Uniform(keys=1, writes=0, record_bytes=17), GREEDY, MODEL)
+
+
+# ----------------------------------------------------------------------------------------------------- placements
+
+
+@pytest.mark.parametrize("placement", [Mixed(), UserAndSurvivors(), FADaC(), ByLifetime()], ids=lambda each: each.name)
+@pytest.mark.parametrize("workload", [
+    Zipf(keys=500, writes=2_500), Bursts(keys=500, writes=2_000, every=400, burst_keys=100),
+    TtlMix(keys=500, writes=2_000, lives_seconds=((0.3, 1.0), (0.3, 0.2))),
+    Uniform(keys=300, writes=2_000, record_bytes=3, spread=0.6),
+], ids=lambda workload: workload.name)
+def test_a_placed_log_holds_what_it_was_given(placement: Any, workload: Any) -> None:
+    """Also four fifths full, where no write is refused."""
+    plain = replay(workload, GREEDY, BlobLogModel.of_slots(200, 16)).total
+    for model in (BlobLogModel.of_slots(200, 16, placement=placement, max_dead_fraction=0.2, copies_renew=True),
+                  BlobLogModel.for_workload(workload, 0.7, segments=80, placement=placement, min_free_segments=11)):
+        total = replay(workload, GREEDY, model).total
+        assert (total.live_bytes, total.user_bytes, total.refused) == (plain.live_bytes, plain.user_bytes, 0)
+        assert total.compactions > 5
+
+
+class Remembering:
+    """A policy that changes with each question."""
+
+    name = "remembering"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        self.asked += 1
+        return GREEDY.choose(view, now)
+
+
+def test_replay_leaves_the_callers_policy_as_it_is() -> None:
+    policy = Remembering()
+    assert replay(Uniform(keys=700, writes=2_000), policy, MODEL).total.asked > 0
+    assert policy.asked == 0
+
+
+class Counting:
+    """Greedy, and the most segments of a view that it may not take."""
+
+    name = "counting"
+    most: ClassVar[int] = 0
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        Counting.most = max(Counting.most, sum(not each.eligible for each in view.segments))
+        return GREEDY.choose(view, now)
+
+
+def test_all_segments_but_the_open_ones_and_the_last_may_be_taken() -> None:
+    replay(Uniform(keys=6_000, writes=6_000), Counting(), BlobLogModel.of_slots(500, 16, placement=UserAndSurvivors()))
+    assert 2 <= Counting.most <= 3
+
+
+def test_survivors_that_stay_open_leave_no_segment_half_empty() -> None:
+    """Each plan of a log without a placement closes an output part-filled; an open one is filled by the next plan."""
+    policy, workload = Greedy(min_used_fraction=0), Uniform(keys=2_400, writes=9_000)
+    closed, kept = (replay(workload, policy, BlobLogModel.of_slots(200, 16, placement=each), seed=2).steady()
+                    for each in (None, UserAndSurvivors()))
+    assert kept.write_amplification < 0.97 * closed.write_amplification
+
+
+def test_ends_that_are_known_are_worth_more_than_any_count_of_writes() -> None:
+    workload = Expiring(keys=6_000, writes=30_000, longest_seconds=6.0)
+    copies = []
+    for placement in (ByLifetime(), FADaC()):
+        model = BlobLogModel.for_workload(workload, segments=300, seed=1, placement=placement, copies_renew=True,
+                                          min_free_segments=2)
+        copies.append(replay(workload, CostBenefit(min_used_fraction=0.0, min_reclaimed_segments=4), model,
+                             seed=1).steady(0.4).write_amplification - 1)
+    assert copies[0] < copies[1]
+
+
+@attrs.frozen
+class Elsewhere:
+    """Two classes, and an answer that is neither."""
+
+    written: int
+    copied: int
+    name: str = "elsewhere"
+    classes: int = 2
+
+    def placer(self) -> Placer:
+        return Answers(self.written, self.copied)
+
+
+class Answers(Placer):
+    def __init__(self, written: int, copied: int) -> None:
+        self.written, self.copied = written, copied
+
+    def write(self, key: int, now_ms: int) -> int:
+        return self.written
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return self.copied
+
+
+@pytest.mark.parametrize(("written", "copied", "odd"), [(2, 0, 2), (-1, 0, -1), (0, 2, 2), (0, -1, -1)])
+def test_a_class_that_a_placement_does_not_have_is_named(written: int, copied: int, odd: int) -> None:
+    model = BlobLogModel.of_slots(60, 16, placement=Elsewhere(written, copied))
+    with pytest.raises(InvalidInput, match=rf"gave class {odd}; a class is a whole number from 0 to 1"):
+        replay(Uniform(keys=500, writes=3_000), Greedy(min_used_fraction=0), model)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: BlobLogModel.of_slots(1, 16), lambda: BlobLogModel.of_slots(10, 16, deleted_retention_seconds=-1.0),
+    lambda: BlobLogModel.of_slots(10, 16, swap_segments=0),
+    lambda: BlobLogModel.of_slots(10, 16, max_dead_fraction=1.5),
+    lambda: BlobLogModel.of_slots(6, 16, placement=FADaC()),
+    lambda: BlobLogModel.of_slots(60, 16, placement=FADaC(), tombstone_bytes=5),
+    lambda: BlobLogModel.for_workload(Uniform(keys=5, writes=5), 1.5), lambda: RaftLogModel(snapshot_every=0),
+    lambda: FADaC(classes=1), lambda: FADaC(step=1.0), lambda: ByLifetime(sooner=0.0),
+    lambda: SchedulerModel(hang_rate=0.5, failure_rate=0.5), lambda: SchedulerModel(workers=0),
+])
+def test_settings_out_of_range_are_refused(make: Any) -> None:
+    with pytest.raises(InvalidInput):
+        make()
+
+
+# ------------------------------------------------------------------------------------------- Raft log and scheduler
+
+
+def test_bytes_of_a_raft_log_add_up() -> None:
+    model = RaftLogModel(limits=SegmentLimits(max_entries=64), snapshot_every=500, major_every=2)
+    report = replay(Uniform(keys=300, writes=4_000, record_bytes=50), SeedPolicy(), model, seed=3)
+    total = report.total
+    assert (total.user_bytes, total.live_bytes) == (4_300 * 90, 300 * 90)
+    assert total.user_bytes - total.reclaimed_bytes == total.used_bytes
+    assert total.write_amplification > 1
+    # From its death a byte waits for the next snapshot at least, half of 0.5 s on average.
+    assert total.seconds_to_reclaim > 0.25
+
+
+def test_a_raft_log_of_which_everything_dies_is_dropped_without_copies() -> None:
+    model = RaftLogModel(limits=SegmentLimits(max_entries=10), snapshot_every=100, major_every=1)
+    total = replay(Uniform(keys=1, writes=999), SeedPolicy(), model).total
+    assert (total.copied_bytes, total.freed_segments) == (0, 99)
+
+
+def test_a_trigger_counts_the_seconds_of_the_workload() -> None:
+    model = RaftLogModel(limits=SegmentLimits(max_entries=50), snapshot_every=100, trigger=Elapsed(1.0))
+    total = replay(Uniform(keys=50, writes=3_950, record_bytes=10), CostPolicy(), model).total
+    # Four seconds, in which 40 snapshots were taken.
+    assert 0 < total.copied_bytes < total.user_bytes
+
+
+def test_every_block_is_compacted_once() -> None:
+    total = replay(BLOCKS, ByPriority(), SchedulerModel(config=CONFIG, workers=3), seed=5).total
+    assert (total.left_blocks, len(total.waits), total.refused) == (0, 200, 0)
+    assert total.assigned == total.compactions
+    assert total.write_amplification == pytest.approx(2.0)
+
+
+def test_workers_that_hang_are_refused_and_their_jobs_done_by_others() -> None:
+    model = SchedulerModel(config=attrs.evolve(CONFIG, max_failures=0), workers=3, hang_rate=0.3)
+    total = replay(BLOCKS, ByPriority(), model, seed=5).total
+    assert total.assigned > total.compactions
+    assert total.left_blocks == 0
+    # Workers that were too late have written in vain, and that is deleted in the end.
+    assert total.write_amplification > 2.0
+    assert 0 < total.vain_share == total.refused / total.assigned
+    assert total.used_bytes == total.live_bytes
+
+
+def test_jobs_that_fail_too_often_are_given_up() -> None:
+    model = SchedulerModel(config=attrs.evolve(CONFIG, max_failures=1), failure_rate=0.3)
+    total = replay(BLOCKS, ByPriority(), model, seed=3).total
+    assert total.given_up == total.failed > 0
+    assert total.left_blocks > 0
+    assert total.end < 86_400  # Nobody waits for them.
+
+
+def test_bytes_of_blocks_add_up_and_time_to_reclaim_is_the_delay_and_a_poll() -> None:
+    model = SchedulerModel(config=attrs.evolve(CONFIG, cleanup_delay_seconds=100.0), kept_part=0.5, workers=20)
+    total = replay(BLOCKS, ByPriority(), model, seed=2).total
+    assert total.live_bytes == total.used_bytes == pytest.approx(total.user_bytes / 2, rel=1e-6)
+    assert total.reclaimed_bytes == total.user_bytes == total.read_bytes
+    assert 100 < total.seconds_to_reclaim < 130
+
+
+def test_larger_batches_wait_longer_unless_workers_are_few() -> None:
+    eager = attrs.evolve(CONFIG, levels=(LevelConfig(max_blocks=2, max_age_seconds=30),))
+    waits = [replay(BLOCKS, ByPriority(), SchedulerModel(config=config, workers=workers)).total.median_wait_seconds
+             for workers in (40, 1) for config in (eager, CONFIG)]
+    assert waits[0] < waits[1]
+    assert waits[2] > waits[3]
+
+
+def test_bursts_of_blocks_wait_longer() -> None:
+    smooth, bursts = (replay(attrs.evolve(BLOCKS, burst=each), ByPriority(), SchedulerModel(config=CONFIG, workers=1))
+                      for each in (1, 100))
+    assert bursts.total.median_wait_seconds > smooth.total.median_wait_seconds
