@@ -53,7 +53,7 @@ class Members:
         """
         state = self._cell.state()
         found = state.value or _Nodes()
-        return Topology(frozenset(NodeId(*each) for each in found.nodes.items()), found.epoch), state.condition
+        return Topology(frozenset(NodeId(*each) for each in found.nodes.items())), state.condition
 
     def join(self, name: str) -> NodeId:
         """Add a node, or begin its next life; returns it with an incarnation that no life had before.

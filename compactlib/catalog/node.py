@@ -31,7 +31,7 @@ from compactlib.catalog.round import Peers, RoundReport, run_round
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, Timestamp, show
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, ZoneResult
+from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology, ZoneResult
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, Stale
@@ -116,7 +116,8 @@ class CatalogNode(PeriodicService):
             log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
         self._look_seconds = (lease_seconds or 15.0) / 3
         self._upkeep_seconds = upkeep_seconds
-        self._looked = self._kept_up = self._epoch = -1.0
+        self._looked = self._kept_up = -1.0
+        self._topology: Topology | None = None
         self._bells: set[Callable[[], object]] = set()
 
     # -- membership
@@ -365,9 +366,9 @@ class CatalogNode(PeriodicService):
         if needs is not None and self._may_begin and needs.node not in topology.nodes:
             # Taken out by the host's word, perhaps while this process stood still.
             self._may_begin, self._needs = False, None
-        if self._epoch not in (-1, topology.epoch):
+        if self._topology not in (None, topology):
             self._ring()
-        self._epoch = topology.epoch
+        self._topology = topology
 
     def _destroy_unreadable(self) -> None:
         since = self._watermark.value.time
