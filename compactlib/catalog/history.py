@@ -131,16 +131,6 @@ class RetainedVersions:
         self._require(version)
         return self._updates[version - self.earliest]
 
-    def between(self, first: Timestamp, last: Timestamp) -> Iterator[Catalog]:
-        """Return the catalogs in force at some moment from `first` to `last`, both inclusive; at least one.
-
-        Raises:
-            TimeBeforeHistory: `first` is below the earliest retained activation.
-        """
-        start = self.version_at(first)
-        end = start if last < first else self.version_at(last)
-        return map(self.catalog, range(start, end + 1))
-
     def __len__(self) -> int:
         return self._end
 

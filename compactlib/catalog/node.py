@@ -235,8 +235,10 @@ class CatalogNode(PeriodicService):
         if time > self._reported:
             raise Stale(f"time {show(time)} is above {show(self._reported)}, which node {self.name} has reported last; "
                         f"it is not published")
-        catalogs = self.service.history.between(time, self.service.clock.present())
-        partitions = {zone.id: zone.partitions for catalog in catalogs for zone in catalog.zones.values()}
+        history = self.service.history
+        versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
+        partitions = {zone.id: zone.partitions for version in versions
+                      for zone in history.catalog(version).zones.values()}
         results = []
         for zone in sorted(partitions):
             try:

@@ -56,8 +56,6 @@ Listener = Callable[[Catalog], object]
 
 MAX_ATTEMPTS = 10
 """How often a batch of commands is tried while other writers are first."""
-_PLANNINGS = 3
-"""How often `compact` plans anew by itself, when pins or the term moved between its plan and its cut."""
 _FAR_AHEAD_MS = 60_000
 """How far beyond the skew a version may be ahead of the clock, for a caller to wait for the next one."""
 
@@ -422,8 +420,8 @@ class CatalogService(Closing):
             fence: entered around the step that cuts.
 
         Raises:
-            Busy: a compaction of this service is under way, or another process has cut history meanwhile.
-            CatalogMoved: the plan is outdated.
+            Busy: a compaction of this service is under way.
+            CatalogMoved: the plan is outdated; another process has cut history, for instance.
             StaleTerm: a coordinator of a later term is known.
             UnsafeCompaction: what the plan knows forbids its target.
             BudgetSpent: the budget ended before the cut.
@@ -441,8 +439,7 @@ class CatalogService(Closing):
         self._guard.require_open()
         try:
             with self._running("compaction", budget) as run:
-                report = (self._plan_and_cut(policy or self._policy, run, observer, fence) if plan is None
-                          else self._cut(plan, run, observer, fence))
+                report = self._cut(self.plan(policy) if plan is None else plan, run, observer, fence)
         except BaseException as error:
             is_busy = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
             outcome, reason = ("skipped", "busy") if is_busy else ("failed", type(error).__name__)
@@ -462,18 +459,6 @@ class CatalogService(Closing):
             run.begin(kind)
             with self._reporting():
                 yield run
-
-    def _plan_and_cut(self, policy: CatalogPolicy, run: Run, observer: Observer,
-                      fence: CommitFence | None) -> CutReport:
-        for _ in range(_PLANNINGS):
-            plan = self.plan(policy)
-            try:
-                return self._cut(plan, run, observer, fence)
-            except CatalogMoved as error:
-                moved = error
-            if self.history.earliest != plan.view.history.earliest:
-                raise Busy(f"another process has cut history to version {self.history.earliest} meanwhile") from moved
-        raise moved
 
     def _cut(self, plan: CatalogPlan, run: Run, observer: Observer, fence: CommitFence | None) -> CutReport:
         self._require_own(plan)

@@ -255,16 +255,9 @@ class UpdateLog:
         self._check_size(key, len(payload), "split the batch, or raise max_record_bytes of the log")
         put = Put(self.partition, key, seal(key, UPDATE, payload))
 
-        def next_one(latest: int | None) -> int:
-            if (latest or 0) != version - 1:
-                raise _LostRace
-            return version
-
-        try:
-            self._latest.update(next_one, also=lambda *_: [put], operation=f"append of catalog version {version}")
-        except _LostRace:
-            return False
-        return True
+        updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
+                                      also=lambda *_: [put], operation=f"append of catalog version {version}")
+        return updated.before != updated.after
 
     # -- cutting
 
@@ -346,7 +339,3 @@ class UpdateLog:
         if size > self._max_record_bytes:
             raise RecordTooLarge(f"the record for {key.decode()} would take {size} bytes; the limit is "
                                  f"{self._max_record_bytes}: {advice}")
-
-
-class _LostRace(Exception):
-    """Another writer has appended first."""
