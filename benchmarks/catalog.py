@@ -353,7 +353,7 @@ def cut_of_ours(folder: Path, name: str, count: int) -> tuple[float, float, floa
 
     def work() -> None:
         cut_to(log, history[-1][1])
-        list(reclaim(log, Budget()))
+        reclaim(log, Budget())
     cutting = timed(work)
     left = sum(len(entry.key) + len(entry.value) for entry in store.scan(b"catalog"))
     store.close()

@@ -374,7 +374,7 @@ def catalog_cut(n: int, folder: Path, watch: Stopwatch) -> None:
     history = recover_history(log)
     with watch:
         log.cut(log.write_snapshot(history.catalog(history.latest)))
-        list(reclaim(log, Budget()))
+        reclaim(log, Budget())
 
 
 # -------------------------------------------------------------------------------------------------------- staging area

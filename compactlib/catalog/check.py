@@ -21,7 +21,7 @@ from compactlib.catalog.records import LEASES, TERMS, TIMES
 from compactlib.catalog.schema import EMPTY, Catalog
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.update_log import LogState, UpdateLog
-from compactlib.errors import Busy, CorruptData, Unsupported
+from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
 from compactlib.kv import Delete
 from compactlib.kv.cell import Cell
 from compactlib.report import Finding, VerifyReport
@@ -269,27 +269,53 @@ class _AnyValue:
 # ------------------------------------------------------------------------------------------------------------- reclaim
 
 
-def reclaim(log: UpdateLog, budget: Budget) -> Iterator[tuple[int, int]]:
-    """Delete what no snapshot and no version needs any more, a step at a time. Restartable at any step.
+@attrs.frozen
+class CatalogReclaim:
+    """What a reclaim deleted.
+
+    Attributes:
+        keys: how many keys.
+        bytes_freed: of keys and records.
+        why: of a report that is empty or partial, why.
+        is_partial: whether something is left.
+    """
+
+    keys: int
+    bytes_freed: int
+    why: str = ""
+    is_partial: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to delete."""
+        return not self.keys and not self.is_partial
+
+
+def reclaim(log: UpdateLog, budget: Budget) -> CatalogReclaim:
+    """Delete what no snapshot and no version needs any more. Restartable at any step.
 
     Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
     earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
     cut the log further, deletes nothing that is needed.
 
-    Returns:
-        After each step how many keys were deleted, and how many bytes of keys and records.
-
     Raises:
         RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
-        BudgetSpent: the budget ended; what was deleted until then is gone.
+        BudgetSpent: the budget ended before anything was deleted.
     """
     waste = garbage(log, budget)
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
+    keys_gone = freed = 0
     for at in range(0, len(waste), step):
-        budget.check()
+        try:
+            budget.check()
+        except BudgetSpent as error:
+            if not at:
+                raise
+            return CatalogReclaim(keys_gone, freed, str(error), is_partial=True)
         gone = waste[at:at + step]
         log.store.transact(deletes=[Delete(log.partition, key) for key, _ in gone])
-        yield len(gone), sum(size for _, size in gone)
+        keys_gone, freed = keys_gone + len(gone), freed + sum(size for _, size in gone)
+    return CatalogReclaim(keys_gone, freed, "" if waste else "nothing lies below the earliest version")
 
 
 def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:

@@ -4,8 +4,9 @@
 It is the edge where log, history and clock meet. No thread runs inside: `poll` reads what others wrote, and a host
 calls it from a thread, a timer or a notification of its own (`CatalogNode` has such a thread).
 
-A compaction has the five steps: `view` senses what is needed, `plan` decides, `UpdateLog.cut` rewrites the versions
-below as a snapshot and commits it in one conditional step, `reclaim` deletes what that left behind.
+A compaction has the five steps: `view` senses what is needed, `plan` decides, `UpdateLog.write_snapshot` rewrites the
+versions below as a snapshot and reads it back, `UpdateLog.cut` commits it in one conditional step, `reclaim` deletes
+what that left behind.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import attrs
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.catalog.check import reclaim, recover_history, verify_log
+from compactlib.catalog.check import CatalogReclaim, reclaim, recover_history, verify_log
 from compactlib.catalog.commands import Command, plan_update
 from compactlib.catalog.decision import CatalogView, limits_of
 from compactlib.catalog.errors import CatalogMoved, ClockSkewExceeded, CommandRefused, NotReady, UnsafeCompaction
@@ -103,28 +104,6 @@ class CatalogStatus(Printed):
     def _summary(self) -> str:
         return (f"versions {self.earliest} to {self.latest}{', busy' if self.is_busy else ''}"
                 + (f"; {self.failures} failures, the last: {self.last_error}" if self.failures else ""))
-
-
-@attrs.frozen
-class CatalogReclaim:
-    """What a reclaim deleted.
-
-    Attributes:
-        keys: how many keys.
-        bytes_freed: of keys and records.
-        why: of a report that is empty or partial, why.
-        is_partial: whether something is left.
-    """
-
-    keys: int
-    bytes_freed: int
-    why: str = ""
-    is_partial: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there was nothing to delete."""
-        return not self.keys and not self.is_partial
 
 
 class CatalogService(Closing):
@@ -509,10 +488,8 @@ class CatalogService(Closing):
 
     def _tidied(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete what this cut or an earlier one has left behind; a cut stands although that fails."""
-        keys = freed = 0
         try:
-            for gone, size in reclaim(self.log, budget):
-                keys, freed = keys + gone, freed + size
+            done = reclaim(self.log, budget)
             self._take_in()
         except CompactlibError as error:
             if report.is_empty and isinstance(error, BudgetSpent):
@@ -520,8 +497,10 @@ class CatalogService(Closing):
             if not isinstance(error, BudgetSpent):
                 self._last_error, self._failures = error, self._failures + 1
                 observer.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
-            report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
-        return attrs.evolve(report, deleted=report.deleted + keys, bytes_freed=freed)
+            return attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
+        if done.is_partial:
+            report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {done.why}")
+        return attrs.evolve(report, deleted=report.deleted + done.keys, bytes_freed=done.bytes_freed)
 
     # -- reclaiming, verifying, closing
 
@@ -534,16 +513,8 @@ class CatalogService(Closing):
             RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
             Closed: the service was closed.
         """
-        keys = freed = 0
         with self._running("reclaim", budget) as run:
-            try:
-                for gone, size in reclaim(self.log, run.budget):
-                    keys, freed = keys + gone, freed + size
-            except BudgetSpent as error:
-                if not keys:
-                    raise
-                return CatalogReclaim(keys, freed, str(error), is_partial=True)
-        return CatalogReclaim(keys, freed, "" if keys else "nothing lies below the earliest version")
+            return reclaim(self.log, run.budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read the whole log, hold it against what is in memory, and list what is damaged, missing or left over.

@@ -254,7 +254,6 @@ class UpdateLog:
         key = keys.update_key(version)
         self._check_size(key, len(payload), "split the batch, or raise max_record_bytes of the log")
         put = Put(self.partition, key, seal(key, UPDATE, payload))
-
         updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
                                       also=lambda *_: [put], operation=f"append of catalog version {version}")
         return updated.before != updated.after
