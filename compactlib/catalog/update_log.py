@@ -10,8 +10,8 @@ step.
 2. The pieces are read back, checked and compared.
 3. One compare-and-set raises the mark `earliest` to v. In the same step it puts the snapshot's record, which names the
    pieces, in the place of v's update, raises the term, and deletes as many updates below as fit. It demands that the
-   pieces are there, that the term is not above the coordinator's, and what the caller adds: that pins and membership
-   have not changed.
+   term is not above the coordinator's, and what the caller adds: that pins and membership have not changed. The pieces
+   are there still: nobody deletes one above `earliest`.
 4. A crash before that step changes nothing that is read; a crash after it leaves garbage below `earliest`.
 5. `check.reclaim` deletes the garbage: nothing below the earliest version is ever written again.
 
@@ -46,7 +46,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.kv import EXISTS, Condition, Delete, KVStore, PredicateFailed, Put
+from compactlib.kv import Condition, Delete, KVStore, PredicateFailed, Put
 from compactlib.kv.batches import get_many, get_pieces, put_pieces
 from compactlib.kv.cell import Cell, Retries
 
@@ -84,13 +84,11 @@ class WrittenSnapshot:
     Attributes:
         version: of the catalog.
         record: what takes the place of the version's update.
-        pieces: the keys of its pieces.
         size: bytes of the record, the pieces, and their keys.
     """
 
     version: int
     record: bytes
-    pieces: tuple[bytes, ...]
     size: int
 
 
@@ -274,15 +272,11 @@ class UpdateLog:
         """
         version, key, payload = catalog.version, keys.update_key(catalog.version), encode_catalog(catalog)
         self._check_size(key, len(payload), "a snapshot holds the whole catalog: raise max_record_bytes of the log")
-        step, limit = self._chunk_bytes, self.store.limits.max_transact - 8
-        if len(payload) > step * limit:
-            raise RecordTooLarge(f"the record for {key.decode()} would take {len(payload)} bytes; the store takes "
-                                 f"{limit} pieces of {step} bytes in one step: raise chunk_bytes of the log")
         writer = f"{self.rng.getrandbits(64):016x}"
         parts = []
-        for number, at in enumerate(range(0, len(payload), step)):
+        for number, at in enumerate(range(0, len(payload), self._chunk_bytes)):
             name = keys.piece_key(version, writer, number)
-            parts.append((name, seal(name, PIECE, payload[at:at + step])))
+            parts.append((name, seal(name, PIECE, payload[at:at + self._chunk_bytes])))
         size = sum(len(name) + len(part) for name, part in parts)
         spend(size)
         put_pieces(self.store, self.partition, parts)
@@ -290,7 +284,7 @@ class UpdateLog:
         if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
             raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another one, read back")
         record = SNAPSHOTS.seal(key, pieces)
-        return WrittenSnapshot(version, record, tuple(name for name, _ in parts), size + len(key) + len(record))
+        return WrittenSnapshot(version, record, size + len(key) + len(record))
 
     def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Sequence[Condition] = ()) -> int:
         """Let the log begin with a snapshot that `write_snapshot` has put. Three requests.
@@ -309,7 +303,7 @@ class UpdateLog:
             OutcomeUnknown: the store did not say whether it cut, and it could not be seen.
         """
         version, state = snapshot.version, self.state()
-        held = [*conditions, *(Condition(self.partition, name, EXISTS) for name in snapshot.pieces)]
+        held = list(conditions)
         puts = [Put(self.partition, keys.update_key(version), snapshot.record)]
         if term is not None:
             if term < state.term:

@@ -38,7 +38,8 @@ from compactlib.catalog.errors import (
 )
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, StoreFailed
+from compactlib.testing import Request, StoreInFront
 
 ZONE = 1
 
@@ -249,6 +250,29 @@ def test_watermark_waits_for_its_readers_and_survives() -> None:
     assert low.advance(first).time == pending
     assert LowWatermark(store, "A", HybridClock(clock)).value.time == pending
     assert LowWatermark(store, "A", HybridClock(clock), earliest=pending + 5).value.time == pending + 5
+
+
+def test_watermark_comes_into_force_only_when_the_store_has_it() -> None:
+    """Though its last reader ends before: after a restart others would read below it."""
+    clock, seen = ManualClock(1000.0), list[int | None]()
+
+    def step(request: Request, act: Any) -> Any:
+        if seen:
+            low.unlock("reader")
+            seen.append(low.value.time)
+            raise StoreFailed(operation=request.kind, path="a store under test", detail="refused")
+        return act()
+
+    low = LowWatermark(StoreInFront(MemoryStore(), step), "A", HybridClock(clock), data_availability_seconds=10.0)
+    first = low.advance().time
+    assert first is not None
+    low.lock("reader", first)
+    clock.advance(60.0)
+    seen.append(first)
+    with pytest.raises(StoreFailed):
+        low.advance()
+    assert set(seen) == {first}
+    assert (low.value.time, low.value.pending) == (first, None)
 
 
 # -------------------------------------------------------------------------------------------------------------- pins

@@ -111,6 +111,12 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/catalog/test_catalog_worlds.py::test_nothing_is_cut_that_somebody_needs",),
         "A replica must replay versions that were cut, since a time counted before it was on disk."),
     Mistake(
+        "catalog-watermark-in-force-unkept", "compactlib/catalog/watermark.py",
+        "            if time is None or not self._is_kept or any(",
+        "            if time is None or any(",
+        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
+        "Data goes below a low watermark that a restart forgets: readers begin below it."),
+    Mistake(
         "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
         "        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:\n",
         "        if False:\n",
