@@ -25,7 +25,14 @@ from compactlib.budget import Budget
 from compactlib.catalog.check import CatalogReclaim, reclaim, recover_history, verify_log
 from compactlib.catalog.commands import Command, plan_update
 from compactlib.catalog.decision import CatalogView, limits_of
-from compactlib.catalog.errors import CatalogMoved, ClockSkewExceeded, CommandRefused, NotReady, UnsafeCompaction
+from compactlib.catalog.errors import (
+    CatalogMoved,
+    ClockSkewExceeded,
+    CommandRefused,
+    NotReady,
+    RecordMissing,
+    UnsafeCompaction,
+)
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.pins import Pins
 from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport, CutToBound, plan_of
@@ -445,8 +452,13 @@ class CatalogService(Closing):
         report = CutReport(earliest=earliest, before=earliest, policy=plan.policy.name, why=plan.why)
         if target is not None:
             self._check(plan, target)
-            snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
             is_cut = False
+            try:
+                snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
+            except RecordMissing:  # another process may have cut further, and reclaimed these pieces, too
+                self._take_in()
+                self._check(plan, target)
+                raise
             try:
                 with nullcontext() if fence is None else fence.guard():
                     deleted = self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)

@@ -35,6 +35,7 @@ from compactlib.catalog.policy import CatalogView, limits_of
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
+from tests.harness.catalog_cluster import Cluster
 
 NAMES = ("A", "B", "C")
 
@@ -145,6 +146,24 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     with pytest.raises(CatalogMoved):
         catalog.compact(plan)
     assert catalog.history.earliest == 0
+
+
+def test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table() -> None:
+    """The assignments are looked up, and the decision asked, once more right before the cut."""
+    cluster = Cluster()
+    cluster.add_table(1)
+    cluster.grow(6)
+    cluster.settle()
+
+    def move() -> None:
+        cluster.assigned = {zone: ZoneAssignments.everywhere([*NAMES, "D"], 25) for zone in cluster.assigned}
+
+    cluster.on["assignments"] = lambda: cluster.on.update(assignments=move)
+    report, failures = cluster.round()
+    assert isinstance(failures["compaction"], UnsafeCompaction)
+    assert "node D" in str(failures["compaction"])
+    assert report.cut is None
+    assert cluster.service.history.earliest == 0
 
 
 def test_copy_of_what_was_cut_is_refused() -> None:

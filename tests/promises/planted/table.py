@@ -117,6 +117,12 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
         "Data goes below a low watermark that a restart forgets: readers begin below it."),
     Mistake(
+        "catalog-decision-not-asked-again", "compactlib/catalog/service.py",
+        "        limits = limits_of(attrs.evolve(plan.view, history=history, now=now), target)\n",
+        "        limits = ()\n",
+        ("tests/promises/catalog/test_catalog_decision.py::test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table",),
+        "History is cut though a partition has moved to a node that was not asked."),
+    Mistake(
         "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
         "        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:\n",
         "        if False:\n",
