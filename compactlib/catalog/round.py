@@ -41,7 +41,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.catalog.members import Members
-from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport
+from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology
@@ -124,7 +124,7 @@ class RoundReport(Printed):
 
 async def run_round(peers: Peers, service: CatalogService, members: Members, *, term: int,
                     assignments: Callable[[], Assignments], low_watermark: Timestamp | None, seconds: float = 10.0,
-                    policy: CatalogPolicy | None = None, fence: CommitFence | None = None) -> RoundReport:
+                    fence: CommitFence | None = None) -> RoundReport:
     """Ask every node what it needs, cut what nobody does, and have all publish the lowest time of transactions.
 
     Args:
@@ -135,7 +135,6 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
         assignments: looks up which nodes must host which partitions, from one moment; in a worker thread, twice.
         low_watermark: the coordinator's; `None` before the first one, and then nothing is cut.
         seconds: the deadline of each call, and of the decision with its cut.
-        policy: instead of the service's own.
         fence: entered around the step that cuts.
 
     Raises:
@@ -157,7 +156,7 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
 
     def compaction() -> tuple[CatalogPlan, CutReport | None]:
         """Decide, and cut if everything still holds; assignments are looked up anew right before."""
-        plan = service.plan(policy, view=attrs.evolve(
+        plan = service.plan(view=attrs.evolve(
             view, reports=tuple(reports), assignments=assignments(), history=service.history,
             now=service.clock.present()))
         if plan.target is None:

@@ -270,8 +270,7 @@ class CatalogService(Closing):
 
     # -- changing
 
-    def execute(self, commands: Sequence[Command], *, delay_seconds: float | None = None,
-                wait: bool = True) -> Executed:
+    def execute(self, commands: Sequence[Command], *, wait: bool = True) -> Executed:
         """Carry out a batch as one version, or none of it; a batch that changes nothing makes no version.
 
         Returns once the version is ready here and in force on every node; without `wait`, once it is ready here.
@@ -279,7 +278,6 @@ class CatalogService(Closing):
 
         Args:
             commands: checked in order, each against what those before it leave.
-            delay_seconds: instead of the service's own; 0 for a version in force at once.
             wait: whether to sleep until every node agrees that the version is in force.
 
         Raises:
@@ -288,15 +286,14 @@ class CatalogService(Closing):
             OutcomeUnknown: the store did not say whether it took the version, and it could not be seen.
             ClockSkewExceeded: the log's latest version was committed so far ahead of this clock that no caller should
                 wait for the next one; nothing was changed. Without `wait` it is made all the same.
-            InvalidInput: the delay is negative, there are too many commands, or a value cannot be stored.
+            InvalidInput: there are too many commands, or a value cannot be stored.
             Closed: the service was closed.
         """
         if self._calling == threading.get_ident():
             raise Busy("a listener cannot execute commands: the version that it was given counts as ready only when "
                        "it has returned; execute them in another thread, and do not wait for that one")
-        delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
         with self._reporting(), self._writing:
-            drawn, tick, catalog, applied, attempts = self._write(tuple(commands), delay_ms, wait)
+            drawn, tick, catalog, applied, attempts = self._write(tuple(commands), wait)
         # No call waits for a time while it keeps others from writing.
         ensured = ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
         if wait and catalog.version:
@@ -306,7 +303,7 @@ class CatalogService(Closing):
         return Executed(version=catalog.version, applied=applied, activation=catalog.activation, ensured=ensured,
                         attempts=attempts)
 
-    def _write(self, commands: Sequence[Command], delay_ms: int,
+    def _write(self, commands: Sequence[Command],
                wait: bool) -> tuple[Timestamp, float, Catalog, tuple[bool, ...] | CommandRefused, int]:
         """Return when it was, by both clocks; the version that the batch made, or that it was judged by; what it
         changed, or why it was refused; and after how many tries.
@@ -323,7 +320,7 @@ class CatalogService(Closing):
                     time=commit, ahead_ms=ahead, limit_ms=limit,
                     advice=f"it follows version {latest.version}, whose writer's clock was ahead if this one is right: "
                            f"wait, or execute with wait=False to have a version that is in force only then")
-            activation = max(add_ms(commit, delay_ms), latest.activation + 1)
+            activation = max(add_ms(commit, self._delay_ms), latest.activation + 1)
             try:
                 update, applied = plan_update(latest, commands, commit=commit, activation=activation)
             except CommandRefused as refused:
