@@ -32,7 +32,7 @@ class Simulation(ABC):
     """A store under replay. One thread at a time.
 
     Attributes:
-        policy: decides what is compacted.
+        policy: chooses the victims.
         counts: of the current interval.
         now_ms: the time of the last operation, milliseconds since the epoch.
         capacity_bytes: of the store; 0: no limit.
@@ -64,7 +64,7 @@ class Simulation(ABC):
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of all records, dead ones included."""
+        """Bytes of all records, with dead ones."""
         return self.used_bytes
 
     def sample(self) -> None:
@@ -103,7 +103,7 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
         workload: a trace, or one that is drawn from a seed.
         policy: a `BlobPolicy`, `LogPolicy`, `SensePolicy` or `AssignmentPolicy`, as the model needs.
         model: `BlobLogModel`, `RaftLogModel`, `BranchModel` or `SchedulerModel`.
-        seed: of what the workload and the model draw.
+        seed: of the random draws of the workload and the model.
         observer: notified of progress, in operations.
 
     Raises:

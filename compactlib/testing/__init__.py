@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test tools for those who build on compactlib: crash a function at every point, let the disk refuse, try an executor.
+"""Test tools for hosts: crash a function at every point, let the disk refuse, test a store, an executor, a policy.
 
 >>> import tempfile
 >>> from compactlib.files import write_durably

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `RaftLogStore` of two logs as the hazards see it."""
+"""The driver of a `RaftLogStore` of two logs."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 SNAPSHOTTED, OTHER = "a", "b"
-"""The one has a snapshot folder and is never removed; the other keeps its state elsewhere, and is removed at times."""
+"""The first log has a snapshot folder and is never removed; the second has its state elsewhere, and may be removed."""
 NO_VOTE = (0, None)
 TIDY = ("snapshots", r"snapshots/\d+-\d+\.(live|state|snapshot|checkpoint)", "store", "store/LOCK", "store/wal",
         r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]", r"store/logs/[ab]/\d+\.segment",
         "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|GAP|CADENCE)")
-"""What may lie in the folder of a world whose store is open and at rest."""
+"""The files of an open, idle store."""
 
 
 @attrs.frozen
 class Appended:
-    """Entries that replace all from the first one on; durable with what this opening next makes durable, or by
-    themselves."""
+    """Entries that replace all from the first index on; durable with the next sync of this opening, or before."""
 
     log: str
     first: int
@@ -78,7 +77,7 @@ class Apart:
 
 @attrs.frozen
 class Cut:
-    """Everything above an index taken back, synced."""
+    """A truncation of everything above an index, synced."""
 
     log: str
     last: int
@@ -87,8 +86,7 @@ class Cut:
 
 @attrs.frozen
 class Snapshot:
-    """A snapshot in force, with the indexes that stay alive, and how many of the last may stay although they are dead.
-    """
+    """A snapshot, with its live indexes, and the number of last entries that may stay although they are dead."""
 
     log: str
     index: int
@@ -116,7 +114,7 @@ class Voted:
 
 @attrs.frozen
 class Removed:
-    """A log removed with all that it held."""
+    """A removal of a log with all its entries."""
 
     log: str
     opening: int
@@ -124,7 +122,7 @@ class Removed:
 
 @attrs.frozen
 class Upkeep:
-    """A compaction or a reclaim, which changes no answer."""
+    """A compaction or a reclaim, which changes no read."""
 
     kind: str
 
@@ -134,7 +132,7 @@ def payload_of(log: str, index: int, term: int) -> bytes:
 
 
 def live_of(log: RaftLog, index: int) -> tuple[int, ...]:
-    """What is alive under a snapshot: every third entry, until nine more are there."""
+    """Return the live indexes of a snapshot: every third of the last nine entries, without those that are dead."""
     row = log.state
     return tuple(i for i in range(max(index - 8, 1), index + 1) if i % 3 == 0 and (i > row.index or i in row.live))
 
@@ -176,7 +174,7 @@ class Nowhere:
 
 
 def _without_locks(request: Request, act: Callable[[], Any]) -> Any:
-    """Locks are made beside the disk that a crash is recorded of, and go with a removed log."""
+    """A step that ignores lock files: a recording leaves them out, and a removed log removes its own."""
     if request.kind == "unlink" and os.path.basename(request.path) == "LOCK":
         os.unlink(request.path)
         return None
@@ -185,7 +183,7 @@ def _without_locks(request: Request, act: Callable[[], Any]) -> Any:
 
 @attrs.frozen
 class Opened:
-    """A store, the snapshots of one of its logs, and which opening it is."""
+    """A store, the snapshots of one of its logs, and the number of the opening."""
 
     store: RaftLogStore
     snapshots: SnapshotFolder
@@ -203,7 +201,7 @@ class Opened:
 
 @contextlib.contextmanager
 def pinned(log: RaftLog) -> Iterator[RaftLog]:
-    """Inside it some entries of the log are pinned; they are read at its end as they were."""
+    """Pin some entries for the time of the block; require that they are unchanged at its end."""
     terms = {index: term for index in range(max(log.last_index - 8, 0), log.last_index + 1, 2)
              if isinstance(term := _answer(log, index), int)}
     try:
@@ -215,7 +213,7 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
     terms = {entry.index: entry.term for entry in pin.entries()}
     try:
         yield log
-        # What another leader's entries have replaced meanwhile is no longer pinned.
+        # Entries that another leader has replaced in the block are no longer pinned.
         found = {entry.index: entry for entry in pin.entries() if entry.term <= terms[entry.index]}
         if log.last_term is None or log.last_term <= max(terms.values(), default=0):
             assert found.keys() == terms.keys(), f"pinned were {terms}, and {sorted(found)} are read"
@@ -228,7 +226,7 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
 
 @attrs.frozen
 class Beside:
-    """Runs the tasks of a compaction, and does something else before it or after it."""
+    """An executor that calls a function before or after the tasks of a compaction."""
 
     do: Callable[[], object]
     is_after: bool
@@ -261,7 +259,7 @@ class RaftLogStoreDriver:
                 options(7, 0.0, max_wal_bytes=1 << 16, max_memtable_entries=9)]
 
     def open(self, world: World, settings: StoreOptions) -> Opened:
-        # Only then is a lost live set made anew from the state.
+        # With a machine, a lost live set is rebuilt from the state.
         machine = Machine if settings.keep_trailing else None
         snapshots = SnapshotFolder(world.folder / "snapshots", files=world.files, machine=machine)
         log = attrs.evolve(settings.log, clock=world.clock, files=FilesInFront(_without_locks, world.files))
@@ -301,7 +299,7 @@ class RaftLogStoreDriver:
                     log.reclaim()
 
     def _compact(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
-        """Compact alone, with pinned entries, or while a flush takes back what is rewritten."""
+        """Compact alone, with pinned entries, or while a flush replaces entries of the victims."""
         way = rng.choice(["alone", "pinned", "before", "after"])
 
         def flush() -> None:
@@ -314,7 +312,7 @@ class RaftLogStoreDriver:
         with pinned(log) if way == "pinned" else contextlib.nullcontext():
             with self._host:
                 if way in ("before", "after"):
-                    # In memory the log goes on otherwise than in its segments.
+                    # The log's memory has other entries than its segments.
                     self._take_back(store, "conflict", log, rng, journal)
                     self._append(store, log, rng, journal)
                 self._snapshot(store, log, rng, journal)
@@ -411,7 +409,7 @@ class RaftLogStoreDriver:
                 assert damage, f"log {log_id!r} is damaged"
                 refused.add(log_id)
                 continue
-            # One that is refused keeps nothing else back.
+            # The damage is in the refused log, so the other log has to be right.
             _check_log(log, log_id, journal, "" if refused else damage)
         if SNAPSHOTTED not in refused:
             _check_snapshots(store, journal, damage)
@@ -431,8 +429,8 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
         if not wrong:
             return
     if log is not None and damage == "cut":
-        # As if the last writes had never been synced: what no snapshot covers is as it was at some time. If what was
-        # cut lies before what the WAL has, the log names a gap, behind which nothing counts.
+        # As if the last writes had never been synced: entries above the snapshot have an earlier state. If the WAL
+        # begins after the cut, the log reports a gap, and entries after the gap do not count.
         row, through, kept = log.state.index, log.contiguous_through, Kept.of(changes)[log_id]
         for count in range(len(changes)):
             earlier = Kept.of(changes[:count])[log_id].answers
@@ -444,7 +442,7 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
 
 
 def histories_of(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """The ways in which it may have gone: a removal without an acknowledgement was carried out whole, or not at all."""
+    """Yield the possible histories: an unacknowledged removal was carried out whole, or was not."""
     doubtful = [change for change in changes if isinstance(change.what, Removed) and not change.acknowledged]
     for done in itertools.product([True, False], repeat=len(doubtful)):
         kept = dict(zip(map(id, doubtful), done, strict=True))
@@ -453,7 +451,7 @@ def histories_of(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
 
 
 def _term(log: RaftLog, rng: Random) -> int:
-    """The term to go on in."""
+    """Draw the term of the next entries."""
     return max(log.state.term, log.last_term or 0, log.hard_state.term) or 1 + rng.randrange(5)
 
 
@@ -463,12 +461,12 @@ def _entries(appended: Appended) -> list[tuple[int, int, bytes]]:
 
 @attrs.define
 class Kept:
-    """What a log may hold.
+    """The possible states of a log.
 
     Attributes:
-        answers: by index, the terms of the entry that may be read there, or `ABSENT`, or `DEAD`.
-        rows: indexes of the snapshot that may be in force, -1 for none, and its live set.
-        votes: the term and vote that may be in force.
+        answers: by index, the possible terms of its entry, or `ABSENT`, or `DEAD`.
+        rows: the possible snapshots: index, -1 without a snapshot, and live set.
+        votes: the possible terms and votes.
     """
 
     answers: dict[int, set[object]] = attrs.field(factory=dict)
@@ -477,7 +475,7 @@ class Kept:
 
     @classmethod
     def of(cls, changes: Sequence[Change]) -> Mapping[str, Kept]:
-        """What each log may hold after these changes."""
+        """Return the possible states of each log after these changes."""
         kept = {SNAPSHOTTED: cls(), OTHER: cls()}
         waiting: list[Appended] = []
         for change in changes:
@@ -487,7 +485,7 @@ class Kept:
                 waiting = [each for each in waiting if each.opening == what.opening] + [what]
                 continue
             if is_sure and not isinstance(what, Voted | Upkeep):
-                # Durable behind all that this opening has appended to the same log.
+                # Durable after all earlier appends of this opening to the same log.
                 logs = {SNAPSHOTTED, OTHER} if isinstance(what, Synced) else {getattr(what, "log", SNAPSHOTTED)}
                 for each in waiting:
                     if each.opening == what.opening and each.log in logs:
@@ -500,7 +498,7 @@ class Kept:
         return kept
 
     def put(self, what: Any, is_sure: bool) -> None:
-        """Take a change into account that has happened for sure, or perhaps."""
+        """Apply a change, which is certain or possible."""
         match what:
             case Appended(first=first, term=term):
                 self._replace(range(first, _BEYOND), {i: {term} for i in what.indexes()}, is_sure)
@@ -535,7 +533,7 @@ _BEYOND = 1 << 20
 
 
 def wrong_with(log: RaftLog | None, kept: Kept, damage: str) -> str:
-    """What a log must not answer, as text; nothing if all is well."""
+    """Describe a wrong read of a log; an empty text if there is no wrong read."""
     if log is None:
         gone = [i for i, answers in kept.answers.items() if ABSENT not in answers]
         return f"it is gone, and {gone} with it" if gone or -1 not in kept.rows or NO_VOTE not in kept.votes else ""
@@ -564,7 +562,7 @@ def wrong_with(log: RaftLog | None, kept: Kept, damage: str) -> str:
 
 
 def _answer(log: RaftLog, index: int) -> object:
-    """The term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
+    """Return the term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
     try:
         found = log.read(index)
     except CorruptData:
@@ -581,7 +579,7 @@ def _answer(log: RaftLog, index: int) -> object:
 
 
 def _check_snapshots(store: Opened, journal: Journal, damage: str) -> None:
-    """The folder has the snapshot that the log's row names, and each checkpoint above it."""
+    """Require that the folder has the snapshot of the log's row, and each checkpoint above it."""
     row, snapshots = store.store.log(SNAPSHOTTED).state, store.snapshots
     try:
         latest, checkpoints = snapshots.latest(), [each.index for each in snapshots.checkpoints]
