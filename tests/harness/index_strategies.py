@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for index sets.
 
-The places that index sets trip over are crowded: both ends of the range, and where words and containers end.
+Critical places are drawn often: both ends of the range, and the ends of words and containers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from compactlib.indexset import IndexSet
 
 MAX_INDEX = (1 << 64) - 1
 BOUNDARIES: tuple[int, ...] = (0, 1 << 6, 1 << 16, 1 << 30, 1 << 32, 1 << 63, MAX_INDEX)
-"""Where members are counted, stored or compared in another way than just before: words, containers, signed numbers."""
+"""Indexes at which the representation changes: words, containers, signed numbers."""
 _NEAR = 12
 _MOST_DENSE = 10_000
 
 
 def indexes(first: int = 0, last: int = MAX_INDEX) -> st.SearchStrategy[int]:
-    """Single indexes: close to a boundary, close to either end, or anywhere. Shrinks to `first`.
+    """Draw single indexes: close to a boundary, close to either end, or anywhere. Shrinks to `first`.
 
     Args:
         first: the lowest.
@@ -31,12 +31,12 @@ def indexes(first: int = 0, last: int = MAX_INDEX) -> st.SearchStrategy[int]:
 
 
 def index_runs(first: int = 0, last: int = MAX_INDEX, *, max_length: int = 30) -> st.SearchStrategy[tuple[int, int]]:
-    """Runs of indexes, from one to the other, both among them.
+    """Draw runs of indexes as pairs of the first and the last index.
 
     Args:
         first: the lowest index.
         last: the highest.
-        max_length: the most indexes in a run.
+        max_length: the largest number of indexes in a run.
     """
     return st.tuples(indexes(first, last), st.integers(0, max_length - 1)).map(
         lambda run: (run[0], min(run[0] + run[1], last)))
@@ -44,16 +44,16 @@ def index_runs(first: int = 0, last: int = MAX_INDEX, *, max_length: int = 30) -
 
 def live_sets(first: int = 0, last: int = MAX_INDEX, *, max_members: int = 40, max_runs: int = 12,
               max_length: int = 30) -> st.SearchStrategy[IndexSet]:
-    """Live sets of every shape: none, few, runs, every n-th; across boundaries. Shrinks to none.
+    """Draw live sets of every shape: empty, few, runs, every n-th; across boundaries. Shrinks to the empty set.
 
-    If the range holds at most 10,000 indexes, also all of it, and all but a few. So a set can always be listed.
+    In a range of at most 10,000 indexes, also full and nearly full sets. So a set can always be listed.
 
     Args:
         first: the lowest index that may be live.
         last: the highest.
-        max_members: the most members of a sparse one, and the most holes of a dense one.
-        max_runs: the most runs.
-        max_length: the most members of one run, and of one that has every n-th index.
+        max_members: the largest number of members of a sparse set, and of holes of a dense set.
+        max_runs: the largest number of runs.
+        max_length: the largest number of members of a run, and of a set of every n-th index.
     """
     sparse = st.sets(indexes(first, last), max_size=max_members).map(IndexSet.from_iterable)
     runs = st.lists(index_runs(first, last, max_length=max_length), max_size=max_runs).map(IndexSet.from_runs)
