@@ -52,14 +52,12 @@ class PlainLog:
     """The expected content of a log, in a dictionary.
 
     Attributes:
-        entries: the entries that were written, and neither truncated nor declared dead.
-        snapshot: its index; other entries at or below it are dead; -1 without a snapshot.
-        gap: the entries above this index do not follow it, although no index is missing.
+        entries: everything that was written and neither taken back nor declared dead.
+        snapshot: at or below it all else is dead; -1 before the first.
     """
 
     entries: dict[int, Entry] = attrs.field(factory=dict)
     snapshot: int = -1
-    gap: int | None = None
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, bytes]]) -> PlainLog:
@@ -74,20 +72,10 @@ class PlainLog:
         """The highest index with an entry or a snapshot."""
         return max([self.snapshot, *self.entries])
 
-    @property
-    def contiguous_through(self) -> int:
-        """The highest index without a missing index between the snapshot and it."""
-        through = self.snapshot if self.snapshot >= 0 or not self.entries else min(self.entries)
-        while through != self.gap and through + 1 in self.entries:
-            through += 1
-        return through
-
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Truncate from `index` on, and append an entry."""
         self.entries = {kept: entry for kept, entry in self.entries.items() if kept < index}
         self.entries[index] = Entry(index, term, payload)
-        if self.gap is not None and index <= self.gap + 1:
-            self.gap = None
 
     def record_snapshot(self, index: int, live: Iterable[int]) -> None:
         """Declare all entries up to `index` dead, except `live`."""
@@ -139,12 +127,12 @@ class History:
 
     def found(self, log: LogReader | SegmentLog, acknowledged: Sequence[int]) -> PlainLog:
         """Return the state of the log, which has to be at least as new as the acknowledged state."""
-        return self.found_in(log.entries(), log.snapshot, acknowledged)
+        return self.found_in(log.entries(), log.state, acknowledged)
 
     def found_in(self, held: Iterable[Entry], snapshot: Any, acknowledged: Sequence[int]) -> PlainLog:
         """Return the state with these entries and this snapshot, like `found`."""
         entries = {entry.index: entry for entry in held}
-        reached = -1 if snapshot is None else snapshot.index
+        reached = snapshot.index
         for number in range(max(acknowledged, default=0), len(self.states)):
             for state in self._may_be(number):
                 if (state.entries, state.snapshot) == (entries, reached):

@@ -16,11 +16,11 @@ def build_log(folder: Path, *, entries: int = 180, max_entries: int = 50, snapsh
     """A log with empty and random payloads, overwritten entries and a gap; a third below the snapshot is live."""
     rng = random.Random(seed)
     with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=max_entries))) as log:
-        log.extend((index, 1, rng.randbytes(index % 37)) for index in range(1, entries + 1))
-        log.extend((index, 2, b"again %d" % index) for index in range(entries - 9, entries + 11))
-        log.append(entries + 1000, 3, b"behind a gap")
+        log.append((index, 1, rng.randbytes(index % 37)) for index in range(1, entries + 1))
+        log.append((index, 2, b"again %d" % index) for index in range(entries - 9, entries + 11))
+        log.append([(entries + 1000, 3, b"behind a gap")])
         if snapshot is not None:
-            log.record_snapshot(snapshot, live=sorted(rng.sample(range(1, snapshot + 1), snapshot // 3)))
+            log.snapshot(snapshot, live=sorted(rng.sample(range(1, snapshot + 1), snapshot // 3)))
     return folder
 
 

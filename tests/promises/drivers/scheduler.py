@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drivers of schedulers: over a log in a key-value store, and over a log in a folder.
 
-Each block that is added stands for one row of the same name. A job's output holds the rows of its sources, so that at
-any time each row must be in exactly one block of the index. Workers live in the journal: it says what they were told.
+Each added block has one row of the same name. A job's output has the rows of its sources, so that at any time each row
+must be in exactly one block of the index. Workers are in the journal, with the answers to their polls.
 """
 
 from __future__ import annotations
@@ -307,15 +307,15 @@ class Ledger:
 
     Attributes:
         kept: rows that were acknowledged.
-        doubtful: those that may be gone since: an unanswered report that their job left nothing, or retention.
-        gone: those that were never taken, or of which a job that was accepted has left nothing.
+        doubtful: rows that may be deleted: by an unanswered report of a job without output, or by retention.
+        gone: rows that were never accepted, or that an accepted job without output has deleted.
         batches: rows that were added in one command.
         times: of each row.
         sources: of each block that a worker has written.
-        replaced: blocks of which a job that was accepted has made another one, or nothing.
-        refused: blocks that were written for jobs whose completion was not accepted.
-        tombstones: what workers were told to delete.
-        confirmed: the names of those whose deletion was confirmed.
+        replaced: source blocks of accepted jobs.
+        refused: outputs of jobs whose completion was not accepted.
+        tombstones: the tombstones that workers got.
+        confirmed: the names of the tombstones whose deletion was confirmed.
     """
 
     def __init__(self, journal: Journal) -> None:

@@ -392,7 +392,7 @@ def test_workers_are_left_as_they_were(spark: SparkSession, tmp_path: Path) -> N
     """Whatever ran in them before: the next job of the same session may be somebody else's."""
     folder = tmp_path / "log"
     with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=5))) as log:
-        log.extend((index, 1, b"entry") for index in range(1, 41))
+        log.append((index, 1, b"entry") for index in range(1, 41))
     register(spark)
     assert spark.read.format("compactlib.raftlog").option("partition_bytes", 1).load(str(folder)).count() == 40
     results(list(SparkExecutor(spark).run([ReturningTask(f"t{number}", PARTITION) for number in range(4)])))

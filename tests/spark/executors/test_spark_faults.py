@@ -27,7 +27,7 @@ from compactlib.executors import Executor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
 from compactlib.observer import Observer
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.raftlog.compaction.plan.plan import GroupFailed
+from compactlib.raftlog.compaction.plan import GroupFailed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.spark import SparkExecutor
 from tests.harness.blob_stores import START, answers, garbage_store, plan_of, strays

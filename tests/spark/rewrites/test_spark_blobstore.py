@@ -136,7 +136,7 @@ def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
                                capacity_bytes=40 * segment)
             told(store, clock, steps)
             opened.append(store)
-        planned = [(store, plan_of(store)) for store in opened if snapshot_of(store).eligible()]
+        planned = [(store, plan_of(store)) for store in opened if store.view().eligible]
         done = compact_many(planned, executor=executor, budget=Budget())
         outcomes.append([outcome_of(done.get(store.folder)) for store in opened])
         found.append(opened)

@@ -94,10 +94,10 @@ class Layout:
     def build(self, folder: Path) -> Path:
         """The log, with a snapshot of all but its last entry."""
         with SegmentLog(folder, self.options) as log:
-            log.extend((number + 1, 1 + number // 7, bytes([number % 251]) * size)
+            log.append((number + 1, 1 + number // 7, bytes([number % 251]) * size)
                        for number, size in enumerate(self.sizes))
             if len(self.sizes) > 1:
-                log.record_snapshot(len(self.sizes) - 1, live=sorted(
+                log.snapshot(len(self.sizes) - 1, live=sorted(
                     place + 1 for place in self.live if place + 1 < len(self.sizes)))
         return folder
 
