@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Actors that take turns at their requests, each a process over shared stores; and the allowed results of reads.
 
-One actor runs at any time. At each request of its stores the next turn is a pick; in the ordinary option the actor keeps
-its turn. `explore_schedules` runs the schedules with at most two changes of turn, `sample_schedules` draws schedules with
-more, and a failure prints its picks.
+One actor runs at any time. At each request of its stores the next turn is a pick; in the ordinary option the actor
+keeps its turn. `explore_schedules` runs the schedules with at most two changes of turn, `sample_schedules` draws some
+with more, and a failure prints its picks.
 
 A history checks reads by the weakest useful rule (a *regular* register in Lamport's sense): a read returns a value of a
 write that began before the read ended, and that no acknowledged write overwrote completely (began after its end, and
-ended) before the read began. A failed write may take effect at any time after it began. Overlapping writes have no order.
+ended) before the read began. A failed write may take effect at any time after it began. Overlapping writes have no
+order.
 """
 
 from __future__ import annotations
@@ -111,11 +112,11 @@ class Stage:
         """Let all actors run to their end; the first begins.
 
         Returns:
-            By actor, what it returned, or the library's error that it raised.
+            By actor, its result, or the library's error that it raised.
 
         Raises:
             AssertionError: an actor waits for something that is not a turn.
-            BaseException: an actor raised an error that is none of the library's.
+            BaseException: an actor raised an error outside the library's tree.
         """
         self._left = [Turn(name) for name in actors]
         for turn in self._left:
