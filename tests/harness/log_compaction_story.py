@@ -14,7 +14,7 @@ One command a line; `#` begins a comment. Numbers are written `1,2,20` or `1..16
 | `crash compact by seed before "unlink *" losing "rename *"` | at the first match; loses matching unsynced changes |
 | `crash compact by seed before last "unlink *" losing everything` | at the last match; loses all unsynced changes |
 | `unsynced 45 term 2` | an entry that the next `crash` appends first, and does not sync |
-| `take lease`, `release lease`, `take plan 1..20` | a lease of the files; a read plan of now |
+| `take lease`, `take plan 1..20` | a lease of the files; a read plan of now |
 | `damage 21`, `repair 21` | one byte of the payload, in the segment file |
 | `refuse "create *rewrite-*"`, `heal` | the disk refuses matching changes with "no space left" |
 | `garbage NAME`, `remove NAME`, `drop entry 20` | a stray file; a file; an entry left out of its (rewritten) segment |
@@ -187,9 +187,6 @@ class Story:
 
     def do_take_lease(self) -> None:
         self.lease = self.log.lease()
-
-    def do_release_lease(self) -> None:
-        self.lease.release()
 
     def do_take_plan(self, indexes: str) -> None:
         self.plan, self.plan_indexes = self.log.plan_read(numbers(indexes)), numbers(indexes)
