@@ -31,7 +31,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.spark import HeldFence, plan_many
-from compactlib.spark.jobs import answers, loaded, pickled
+from compactlib.spark.jobs import on_workers
 from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept however long the run takes: what a log holds is compared file by file.
@@ -145,8 +145,8 @@ def work_of(folders: Iterable[str]) -> list[str]:
 
 def on_worker(spark: Any, function: Callable[[Any], Any], item: Any) -> Any:
     """What a function returns on a worker."""
-    ((_, answer),) = answers(spark, lambda data: pickled(function(loaded(data, "item"))), [pickled(item)], in_a_job=1)
-    return loaded(answer, "item")
+    ((_, value),) = on_workers(spark, function, {"item": item}, slots=1)
+    return value
 
 
 def contents(folder: str) -> dict[str, Any]:
