@@ -163,17 +163,6 @@ class WaitingTask:
 
 
 @attrs.frozen
-class CarryingTask:
-    """Carries bytes, and tells the number of the partition that it ran in."""
-
-    name: str
-    data: bytes = attrs.field(repr=False)
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        return ReturningTask(self.name, PARTITION).run(attempt)
-
-
-@attrs.frozen
 class NamingTask:
     """Claims to have written `size` bytes to `path`."""
 

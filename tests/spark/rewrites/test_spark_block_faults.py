@@ -140,6 +140,17 @@ def test_a_driver_that_died_at_its_commit_makes_the_same_blocks_again(spark: Spa
     assert names(tmp_path) == {*SOURCES, *json.loads(committed.value)}
 
 
+def test_another_object_under_the_key_of_a_block_is_never_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    block, *_ = merging(spark, folder, MemoryFence())(running(7)).new_blocks
+    path = tmp_path / folder.key_of("acme", 3, block.id)
+    path.unlink()
+    path.write_bytes(b"another")
+    with pytest.raises(Exception, match="ObjectExists"):
+        merging(spark, folder, MemoryFence())(running(7))
+    assert path.read_bytes() == b"another"
+
+
 @pytest.mark.parametrize(("name", "passed"), [("list", 0), ("delete", 0), ("delete", 2)])
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_a_sweep_that_fails_is_called_again(tmp_path: Path, name: str, passed: int, fault: Fault) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from compactlib.observer import PrometheusObserver
 from tests.harness.recording import RecordingObserver
-from tests.lab.ordinary_work import ordinary_work
+from tests.promises.core.ordinary_work import ordinary_work
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _NOT_TOLD_TO_HOSTS = {"testing", "app"}
 _PACKAGES = "blobstore|catalog|command_log|kv|objects|raftlog|scheduler|spark|staging|store"
 _NO_NAMES = {"spark.master", "staging_token"}
