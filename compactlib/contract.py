@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract: what a store that can be compacted, a policy, a fence and a service offer, under the same names.
 
-`docs/contract.md` explains it with one program over four packages; `compactlib.testing.check_compaction`,
-`check_policy` and `check_service` hold an implementation to it, the library's own and a host's.
+`docs/contract.md` explains it with one program over four packages; `compactlib.testing.check_compaction` and
+`check_policy` hold an implementation to it, the library's own and a host's.
 
 - `compact` and `reclaim` return their report, or raise. `Rejected` is the parent of all errors that changed nothing:
   `Busy`, `Stale` for an outdated plan, `InvalidInput` for a plan of another store or a plan and a policy together. The

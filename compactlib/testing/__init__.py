@@ -85,12 +85,6 @@ if TYPE_CHECKING:
         RangeFormatConformance as RangeFormatConformance,
         check_range_format as check_range_format,
     )
-    from compactlib.testing.services import (
-        ServiceConformance as ServiceConformance,
-        ServiceFactory as ServiceFactory,
-        ServiceHooks as ServiceHooks,
-        check_service as check_service,
-    )
 else:
     offer(__name__, {
         "compactlib.testing.choices": "Choices drawn_choices explore repeat sample",
@@ -110,5 +104,4 @@ else:
         "compactlib.testing.policies": "Views check_policy",
         "compactlib.testing.promises": "PromiseBroken",
         "compactlib.testing.range_formats": "RangeFormatConformance check_range_format",
-        "compactlib.testing.services": "ServiceConformance ServiceFactory ServiceHooks check_service",
     })

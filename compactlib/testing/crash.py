@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import random
-import re
 import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles, OutFile, StrPath, list_folder
@@ -48,7 +46,6 @@ Parts: TypeAlias = tuple[str, ...]
 
 _SHARED_MEMORY = "/dev/shm"
 _PREFIX = "compactlib-crash-"
-_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
@@ -61,17 +58,15 @@ class RecordingFiles(FilesInFront):
     Args:
         folder: what may be changed; everything in it is read into memory, as it is the state before.
         files: what carries the operations out; the local disk if not given.
-        ignore: see `record`.
 
     Raises:
-        InvalidInput: on a path outside `folder`, one that was made without this object, or an ignored name.
-        Unsupported: on moving a folder into another folder, which the crash model leaves out; on pickling.
+        InvalidInput: on a path outside `folder`, one that was made without this object, or a lock file.
+        Unsupported: on moving a folder into another folder, which the crash model leaves out.
         StorageError: whatever `files` raises; bytes it had written by then are noted.
     """
 
-    def __init__(self, folder: StrPath, files: Files | None = None, *,
-                 ignore: Iterable[str] = (LOCK_NAME,)) -> None:
-        self._recorder = _Recorder(folder, ignore)
+    def __init__(self, folder: StrPath, files: Files | None = None) -> None:
+        self._recorder = _Recorder(folder)
         super().__init__(self._recorder.step, files)
 
     def acknowledge(self, value: Any) -> None:
@@ -92,9 +87,6 @@ class RecordingFiles(FilesInFront):
         """
         return self._recorder.recording()
 
-    def __reduce__(self) -> NoReturn:
-        raise Unsupported("RecordingFiles stays in the process that records; run the work with a LocalExecutor")
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._recorder.root!r}, {self.done} operations)"
 
@@ -111,7 +103,7 @@ class _Life(RecordingFiles):
         self._recorder = recorder
         self._killed_at = killed_at
         self._killed = False
-        self.changes: list[tuple[str, str]] = []
+        self.changes = 0
         FilesInFront.__init__(self, self._live)
 
     def acknowledge(self, value: Any) -> None:
@@ -120,9 +112,8 @@ class _Life(RecordingFiles):
 
     def _live(self, request: Request, act: Callable[[], Any]) -> Any:
         with self._recorder.lock:
-            if request.changes:
-                self.changes.append((request.kind, request.path))
-            self._killed = self._killed or (request.changes and len(self.changes) == self._killed_at)
+            self.changes += request.changes
+            self._killed = self._killed or (request.changes and self.changes == self._killed_at)
             if self._killed:
                 raise Killed(f"before change {self._killed_at}; asked for: {request}")
             return self._recorder.step(request, act)
@@ -141,13 +132,12 @@ Recover: TypeAlias = Callable[[Path, Files], object]
 class _Recorder:
     """A step of `FilesInFront` that notes what was done, in one order whatever threads it comes from."""
 
-    def __init__(self, folder: StrPath, ignore: Iterable[str]) -> None:
+    def __init__(self, folder: StrPath) -> None:
         self.root = os.path.realpath(folder)
         self.lock = threading.RLock()
         self.operations: list[Operation] = []
         self.acknowledgements: list[tuple[int, Any]] = []
-        self._ignore = frozenset(ignore)
-        self._initial = _read_image(self.root, self._ignore)
+        self._initial = _read_image(self.root)
         self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
         self._numbers = itertools.count(
             1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
@@ -156,8 +146,8 @@ class _Recorder:
 
     def recording(self) -> Recording:
         with self.lock:
-            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements), self._ignore)
-            found = _read_image(self.root, self._ignore)
+            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements))
+            found = _read_image(self.root)
         model, nothing_lost = _picked(recording, Choices({0: len(self.operations)}))
         noted = model.image(nothing_lost)
         if noted.fingerprint() != found.fingerprint():
@@ -233,9 +223,8 @@ class _Recorder:
         parts = tuple(relative.split(os.sep))
         if parts[0] == os.pardir or (relative == os.curdir and not root_too):
             raise InvalidInput(f"{path} is not below {self.root}, the folder that is recorded")
-        if not self._ignore.isdisjoint(parts):
-            raise InvalidInput(f"{path} is among the names to ignore ({', '.join(sorted(self._ignore))}), "
-                               "but the function changes it through its files; record with ignore=()")
+        if LOCK_NAME in parts:
+            raise InvalidInput(f"{path} is a lock, which means nothing after a crash; change it without these files")
         return () if relative == os.curdir else parts
 
     def _number(self, parts: Parts) -> int:
@@ -249,23 +238,21 @@ class _Recorder:
 
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
-           files: Files | None = None, ignore: Iterable[str] = (LOCK_NAME,)) -> Recording:
+           files: Files | None = None) -> Recording:
     """Let `function` work on `folder` and record every change it makes through the `RecordingFiles` it is given.
 
     Args:
         folder: an existing folder; what it holds before counts as durable. It is changed for real.
         function: called once with the folder and the files; it calls `files.acknowledge(value)` when it promises
             something, for example that an entry is durable. What it returns is ignored.
-        files: what carries the operations out, for example a `FailingFiles`; the local disk if not given.
-        ignore: names that the function may make in other ways than through its files, because they mean nothing after
-            a crash: they are not there in rebuilt folders. By default that of the library's own lock file.
+        files: what carries the operations out, for example a disk that fails; the local disk if not given.
 
     Raises:
-        InvalidInput: the function changed the folder in another way than through its files, or changed an ignored
-            name through them.
+        InvalidInput: the function changed the folder in another way than through its files. Lock files are passed
+            over: they are not there in rebuilt folders.
         Exception: whatever the function raises.
     """
-    recorder = RecordingFiles(folder, files, ignore=ignore)
+    recorder = RecordingFiles(folder, files)
     function(Path(folder), recorder)
     return recorder.recording()
 
@@ -307,43 +294,41 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
         recover: brings a folder back into order; runs once recorded and once for each state of its own crash.
             Changes the folder through the files it is given.
         check: see `explore_crashes`.
-        recoveries: from how many first crashes, at most, to recover; from all distinct ones if `None`.
-        limit_per_point: see `explore_crashes`; for the first crash and for the second.
-        seed: chooses samples, and the first crashes.
+        recoveries: at how many points, drawn, the first crash comes: once with nothing and once with everything lost;
+            at all points with all losses if `None`.
+        limit_per_point: see `explore_crashes`; for the crash of the recovery, and for the first one if all are tried.
+        seed: chooses samples, and the points of the first crashes.
         points: see `explore_crashes`; for the first crash.
 
     Returns:
-        How many different folders were checked.
+        How many folders were checked.
 
     Raises:
         BaseException: what the recovery or the check raised, with a note for the crash of the recovery and a note for
             the crash before it.
         InvalidInput: see `explore_crashes`; or the recovery changed the folder in another way than through its files.
     """
-    rng, seen = random.Random(seed), set[object]()
-    first = [(model.point, fates) for model, fates in distinct_crashes(recording, rng, limit_per_point, points, set())]
-    if recoveries is not None and len(first) > recoveries:
-        first = [first[place] for place in sorted(rng.sample(range(len(first)), recoveries))]
+    count, drawn = 0, list(range(len(recording.operations) + 1) if points is None else points)
 
     def crash_again(folder: Path, acknowledged: Sequence[Any]) -> None:
+        nonlocal count
+
         def recover_again(folder: Path, _: Sequence[Any]) -> None:
             recover(folder, LocalFiles())
             check(folder, acknowledged)
 
-        again = record(folder, recover, ignore=recording.ignore)
-        for behind, then in distinct_crashes(again, rng, limit_per_point, None, seen, len(acknowledged)):
-            _check_rebuilt(again, behind, then, base, recover_again, "after this crash of the recovery it is wrong")
+        count += explore_crashes(record(folder, recover), recover_again, limit_per_point=limit_per_point, seed=seed)
 
-    model = CrashModel(recording)
-    with _scratch_folder() as base:
-        for point, fates in first:
-            model.advance_to(point)
-            _check_rebuilt(recording, model, fates, base, crash_again, "the recovery from this crash is wrong")
-    return len(seen)
+    first_limit = limit_per_point
+    if recoveries is not None:
+        drawn = random.Random(seed).sample(drawn, min(recoveries, len(drawn)))
+        first_limit = 2
+    explore_crashes(recording, crash_again, limit_per_point=first_limit, seed=seed, points=drawn)
+    return count
 
 
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,
-                  points: Sequence[int] | None = None, limit_per_point: int = 16, max_states: int | None = None,
+                  points: Iterable[int] | None = None, power_failures: int | None = None, limit_per_point: int = 16,
                   seed: int = 0) -> int:
     """Kill `first` before each of its changes, run `successor` to its end on what is there, let the power fail.
 
@@ -351,20 +336,19 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     on them, and a power failure may still take them back. `explore_crashes` cannot see this, because it rebuilds what a
     disk holds; a name that was found but never synced is there in its recovery and gone in its crash.
 
-    Power fails at every point from the kill to the end of the successor's life. Both lives must do the same work each
-    time, and open what they lock in a `with`, so that a killed one gives its locks up.
+    Both lives must do the same work each time, and open what they lock in a `with`, so that a killed one gives its
+    locks up.
 
     Args:
-        first: the life that is killed: at the change, and at whatever it asks for afterwards, `Killed` is raised. It
-            also runs once to its end.
+        first: the life that is killed: at the change, and at whatever it asks for afterwards, `Killed` is raised.
         successor: the next process: opens the folder, works, and acknowledges.
         check: given the folder after the power failure and what both lives had acknowledged before it; raises if
             something acknowledged is gone or the folder cannot be opened.
         prepare: fills the folder before; that is durable.
-        points: before which changes of the first life to kill it, counted from 1; all if not given.
+        points: before which changes of the first life to kill it, counted from 1; all, and its end, if not given.
+        power_failures: at how many points from the kill to the end of the successor's life the power fails, drawn; at
+            all if not given.
         limit_per_point: combinations of losses to try at each point, >= 1; a sample where there are more.
-        max_states: stop after as many distinct states; then the kills are spread over the kinds of changes, after each
-            of them the power fails at one point, and this is repeated until there are as many states or no new ones.
         seed: chooses samples.
 
     Returns:
@@ -374,67 +358,42 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         BaseException: what a life or the check raised, with a note that tells the kill and the power failure.
         InvalidInput: a life changed the folder in another way than through its files, or has swallowed the kill.
     """
-    rng = random.Random(seed)
-    seen: set[object] = set()
+    rng, seen = random.Random(seed), set[object]()
     with _scratch_folder() as base:
-        changes, _, _ = _lives(base / "lives", prepare, None, first, successor)
-        numbers = list(range(1, len(changes) + 2) if points is None else points)
-        if max_states is not None and points is None:
-            numbers = [1 + point for point in points_of_each_kind(changes, rng)]
-        limit = math.inf if max_states is None else max_states
-        before = -1
-        while before < len(seen) < limit:
-            before = len(seen)
-            for number in itertools.takewhile(lambda _: len(seen) < limit, numbers):
-                with _noting(f"the first life was killed before change {number}; "
-                             f"explore_kills(..., points=[{number}]) runs this kill alone"):
-                    _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
-                    context = tuple(repr(value) for _, value in recording.acknowledgements)
-                    every = range(begins, len(recording.operations) + 1)
-                    if max_states is not None:
-                        every = range(start := rng.choice(every), start + 1)
-                    for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
-                        _check_rebuilt(recording, model, fates, base, check, f"after this power failure the folder is "
-                                       f"wrong; the successor begins with operation {begins}")
-                        if len(seen) >= limit:
-                            break
-            if max_states is None:
-                break
+        if points is None:
+            points = range(1, _lives(base / "lives", prepare, None, first, successor)[0] + 2)
+        for number in points:
+            try:
+                _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
+                every: Sequence[int] = range(begins, len(recording.operations) + 1)
+                if power_failures is not None and len(every) > power_failures:
+                    every = rng.sample(every, power_failures)
+                context = tuple(repr(value) for _, value in recording.acknowledgements)
+                for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
+                    _check_rebuilt(recording, model, fates, base, check, f"after this power failure the folder is "
+                                   f"wrong; the successor begins with operation {begins}")
+            except BaseException as error:
+                error.add_note(f"the first life was killed before change {number}; "
+                               f"explore_kills(..., points=[{number}]) runs this kill alone")
+                raise
     return len(seen)
 
 
-def points_of_each_kind(changes: Sequence[tuple[str, str]], rng: random.Random) -> list[int]:
-    """The points of a life, drawn so that one before each kind of change comes before a second one of any kind.
-
-    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
-
-    Args:
-        changes: kind and path of each.
-        rng: draws.
-    """
-    kinds = dict[tuple[str, str], list[int]]()
-    for number, (kind, path) in enumerate(changes):
-        kinds.setdefault((kind, _NUMBER.sub("0", os.path.basename(path))), []).append(number)
-    drawn = [[len(changes)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
-    rng.shuffle(drawn)
-    return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None]
-
-
 def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
-           successor: Life) -> tuple[list[tuple[str, str]], Recording, int]:
-    """Both lives: kind and path of each change of the first one, what was done, and how much of it by the first."""
+           successor: Life) -> tuple[int, Recording, int]:
+    """Both lives: how many changes the first one asked for, what was done, and how much of it by the first."""
     folder.mkdir()
     try:
         if prepare is not None:
             prepare(folder)
-        recorder = _Recorder(folder, (LOCK_NAME,))
+        recorder = _Recorder(folder)
         life = _Life(recorder, killed_at)
         try:
             first(folder, life)
         except Killed:
             pass
         else:
-            if killed_at is not None and len(life.changes) >= killed_at:
+            if killed_at is not None and life.changes >= killed_at:
                 raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
                                    f"something in it catches `BaseException` and does not raise it again")
         begins = len(recorder.operations)
@@ -520,16 +479,6 @@ def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: 
 
 
 @contextlib.contextmanager
-def _noting(note: str) -> Iterator[None]:
-    """Note on whatever is raised inside the `with` what it was about."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(note)
-        raise
-
-
-@contextlib.contextmanager
 def _scratch_folder() -> Iterator[Path]:
     """A folder of its own inside the `with`: in shared memory if there is some, else where temporary files go."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
@@ -537,7 +486,7 @@ def _scratch_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _read_image(folder: str, ignore: Collection[str]) -> Image:
+def _read_image(folder: str) -> Image:
     """Read a folder with everything below it. Numbers are given in the order of a walk by name, names of one file once.
 
     Raises:
@@ -552,7 +501,7 @@ def _read_image(folder: str, ignore: Collection[str]) -> Image:
         number, path = waiting.pop()
         names = folders[number] = {}
         with os.scandir(path) as found:
-            entries = sorted((entry for entry in found if entry.name not in ignore), key=lambda entry: entry.name)
+            entries = sorted((entry for entry in found if entry.name != LOCK_NAME), key=lambda entry: entry.name)
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             same = known.get((status.st_dev, status.st_ino))

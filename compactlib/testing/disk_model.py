@@ -196,13 +196,11 @@ class Recording:
         initial: the folder before; it counts as durable.
         operations: what was done, in order.
         acknowledgements: what was acknowledged, each with the number of operations done before it.
-        ignore: names that were passed over; see `record`.
     """
 
     initial: Image
     operations: tuple[Operation, ...]
     acknowledgements: tuple[tuple[int, Any], ...]
-    ignore: frozenset[str] = frozenset()
 
     def acknowledged(self, point: int) -> tuple[Any, ...]:
         """What had been acknowledged when the first `point` operations were done."""

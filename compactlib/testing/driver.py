@@ -129,36 +129,19 @@ class Change:
     acknowledged: bool = False
 
 
-@attrs.frozen
-class Note:
-    """A try, or, where the same number comes a second time, its acknowledgement.
-
-    Attributes:
-        life: of which life.
-        number: of the change within its life.
-        what: what was tried.
-    """
-
-    life: int
-    number: int
-    what: Any
-
-
 class Journal:
     """What a host tried, in order, and what of it the store acknowledged.
 
     Args:
-        note: called for each try and each acknowledgement, to keep them in a recording; see `Journal.of`.
-        life: tells the notes of several journals apart.
+        note: called with each change when it is tried and when it is acknowledged, to keep them in a recording.
 
     Attributes:
         changes: all of them.
     """
 
-    def __init__(self, note: Callable[[Note], object] | None = None, *, life: int = 0) -> None:
+    def __init__(self, note: Callable[[Change], object] = bool) -> None:
         self.changes: list[Change] = []
         self._note = note
-        self._life = life
 
     @contextlib.contextmanager
     def trying(self, what: Any) -> Iterator[None]:
@@ -169,25 +152,21 @@ class Journal:
         """
         change = Change(what)
         self.changes.append(change)
-        number = len(self.changes)
-        if self._note is not None:
-            self._note(Note(self._life, number, what))
+        self._note(change)
         yield
         change.acknowledged = True
-        if self._note is not None:
-            self._note(Note(self._life, number, None))
+        self._note(change)
 
     @classmethod
-    def of(cls, notes: Sequence[Note]) -> Journal:
-        """The journal as it was when the last of these notes was made."""
-        journal, changes = cls(), dict[tuple[int, int], Change]()
+    def of(cls, notes: Sequence[Change]) -> Journal:
+        """The journals, as one, as they were when the last of these notes was made: a second note acknowledges."""
+        journal, found = cls(), dict[int, Change]()
         for note in notes:
-            key = (note.life, note.number)
-            if key in changes:
-                changes[key].acknowledged = True
+            if id(note) in found:
+                found[id(note)].acknowledged = True
             else:
-                changes[key] = Change(note.what)
-                journal.changes.append(changes[key])
+                found[id(note)] = Change(note.what)
+                journal.changes.append(found[id(note)])
         return journal
 
 

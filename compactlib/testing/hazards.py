@@ -13,6 +13,7 @@ import copy
 import errno
 import itertools
 import os
+import re
 import shutil
 import signal
 import threading
@@ -31,9 +32,9 @@ from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
 from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, points_of_each_kind, record
+from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.disk_model import Recording
-from compactlib.testing.driver import Change, Driver, Journal, Note, World, WorldClock
+from compactlib.testing.driver import Change, Driver, Journal, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
 from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
@@ -41,6 +42,7 @@ from compactlib.testing.interrupts import Interrupted
 AnyDriver: TypeAlias = Driver[Any]
 
 _LOCK = type(threading.Lock())
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
 @attrs.frozen
@@ -65,24 +67,6 @@ class Effort:
         """The effort for one of the lives."""
         share = None if self.histories is None else max(self.histories // self.lives, 1)
         return attrs.evolve(self, histories=share, seed=self.seed + number)
-
-
-@attrs.frozen
-class Outcome:
-    """What one hazard took.
-
-    Attributes:
-        hazard: its name.
-        histories: how many were run; no more than there are lives means that the store has no place where it can
-            happen.
-        cpu_seconds: of this process.
-        seconds: of the wall clock.
-    """
-
-    hazard: str
-    histories: int
-    cpu_seconds: float
-    seconds: float
 
 
 class Bench:
@@ -144,7 +128,7 @@ class Bench:
         """The world of a folder that was rebuilt, with its stores elsewhere as they were then, and what was tried."""
         elsewhere = [note for note in notes if isinstance(note, _Elsewhere)]
         world = self.world_in(folder)
-        journal = Journal.of([note for note in notes if isinstance(note, Note)])
+        journal = Journal.of([note for note in notes if isinstance(note, Change)])
         return elsewhere[-1].given_to(world) if elsewhere else world, journal
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0, acts: int | None = None,
@@ -498,15 +482,18 @@ def kills_and_power(bench: Bench) -> int:
         def live(folder: Path, files: RecordingFiles) -> None:
             nonlocal killed
             killed = bench.recorded(folder, files, like=killed if first else None)
-            bench.live(killed, Journal(files.acknowledge, life=first), first=first)
+            bench.live(killed, Journal(files.acknowledge), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
 
-    most = bench.effort.histories
-    return explore_kills(life(0), life(bench.effort.acts), check, max_states=None if most is None else 2 * most,
-                         limit_per_point=16 if most is None else 2, seed=bench.effort.seed)
+    most, seed = bench.effort.histories, bench.effort.seed
+    if most is None:
+        return explore_kills(life(0), life(bench.effort.acts), check, seed=seed)
+    kills = [1 + point for point in _points(bench, _recording(bench), most)]
+    return explore_kills(life(0), life(bench.effort.acts), check, points=kills, limit_per_point=2, seed=seed,
+                         power_failures=most // len(kills))
 
 
 def _recording(bench: Bench) -> Recording:
@@ -912,7 +899,7 @@ HAZARDS: Mapping[str, Hazard] = {
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> list[Outcome]:
+                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> dict[str, int]:
     """Put a store through every misfortune.
 
     Args:
@@ -924,24 +911,22 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
             hazards find it.
 
     Returns:
-        How many histories each hazard took. A hazard with one alone for each life found no place where it can happen.
+        How many histories each hazard took. One alone for each life: the hazard found no place where it can happen.
 
     Raises:
         BaseException: the first history that failed, with its picks as a note.
     """
-    outcomes, whole = [], effort or Effort()
-    for name in hazards:
-        began, cpu = time.monotonic(), time.process_time()
-        histories = 0
+    whole = effort or Effort()
+    histories = dict.fromkeys(hazards, 0)
+    for name in histories:
         for number in range(whole.lives):
             share = whole.of_life(number)
             try:
-                histories += HAZARDS[name](Bench(driver, folder, share, mistake))
+                histories[name] += HAZARDS[name](Bench(driver, folder, share, mistake))
             except BaseException as error:
                 error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
                 raise
-        outcomes.append(Outcome(name, histories, time.process_time() - cpu, time.monotonic() - began))
-    return outcomes
+    return histories
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -955,9 +940,16 @@ def _share(bench: Bench, divisor: int) -> int | None:
 
 
 def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:
-    """Points of a recording at which the power fails."""
-    changes = [(operation.kind, operation.path) for operation in recording.operations]
-    return points_of_each_kind(changes, Random(bench.effort.seed))[:most]
+    """Points of a recording at which the power fails, one before each kind of change before a second one of any kind.
+
+    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
+    """
+    rng, kinds = Random(bench.effort.seed), dict[tuple[str, str], list[int]]()
+    for number, operation in enumerate(recording.operations):
+        kinds.setdefault((operation.kind, _NUMBER.sub("0", os.path.basename(operation.path))), []).append(number)
+    drawn = [[len(recording.operations)], *(rng.sample(numbers, len(numbers)) for numbers in kinds.values())]
+    rng.shuffle(drawn)
+    return [point for turn in itertools.zip_longest(*drawn) for point in turn if point is not None][:most]
 
 
 def _bounds(bench: Bench, divisor: int) -> dict[str, Any]:

@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import attrs
 
-from compactlib.errors import Closed
 from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.kv import Condition, Delete, Entries, KVEntry, KVStore, Put
+from compactlib.kv import Condition, Delete, KVEntry, KVStore, Put, Transaction
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from compactlib.kv import Address, KVLimits, Predicate, Versioned
+    from compactlib.kv import Address, Versioned
 
 AnswerT = TypeVar("AnswerT")
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -240,6 +239,8 @@ def _request(kind: str, path: StrPath, target: StrPath = "") -> Request:
 class StoreInFront(KVStore):
     """A `KVStore` in front of another one; each page of a scan is a request. Closing it leaves the other one open.
 
+    A `transact` of one key alone is a request `"set"`, `"set_if"`, `"delete"` or `"delete_if"`, as that call itself is.
+
     Args:
         store: carries the requests out.
         step: called for each request.
@@ -247,65 +248,38 @@ class StoreInFront(KVStore):
     """
 
     def __init__(self, store: KVStore, step: Step, *, page_size: int = 1000) -> None:
+        super().__init__("the store in front", store.limits, page_size=page_size)
         self._store = store
         self._step = step
-        self._page_size = page_size
-        self._closed = False
 
-    @property
-    def limits(self) -> KVLimits:
-        return self._store.limits
+    def _get_many(self, cells: Sequence[Address]) -> Sequence[Versioned | None]:
+        kind = "get" if len(cells) == 1 else "get_many"
+        return cast("Sequence[Versioned | None]", self._ask(kind, *cells[0], lambda: self._store.get_many(cells)))
 
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        return cast("Versioned", self._ask("get", partition, key, lambda: self._store.get(partition, key)))
-
-    def get_many(self, cells: Iterable[Address]) -> Sequence[Versioned | None]:
-        asked = list(cells)
-        first = asked[0] if asked else (b"", b"")
-        return cast("Sequence[Versioned | None]", self._ask("get_many", *first, lambda: self._store.get_many(asked)))
-
-    def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        self._ask("set", partition, key, lambda: self._store.set(partition, key, value))
-
-    def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
-        self._ask("set_if", partition, key, lambda: self._store.set_if(partition, key, value, predicate))
-
-    def delete(self, partition: bytes, key: bytes) -> None:
-        self._ask("delete", partition, key, lambda: self._store.delete(partition, key))
-
-    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        self._ask("delete_if", partition, key, lambda: self._store.delete_if(partition, key, predicate))
-
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> Entries:
-        # The store behind refuses what is no partition, and says how.
-        self._store.scan(partition, keys_only=True).close()
-
-        def read(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-            with self._store.scan(partition, position, page_size=limit, keys_only=keys_only) as entries:
+    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[Sequence[KVEntry], bool]:
+        def read() -> tuple[Sequence[KVEntry], bool]:
+            with self._store.scan(partition, start, page_size=limit, keys_only=keys_only) as entries:
                 page = list(islice(entries, limit))
             return page, len(page) < limit
 
-        def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-            return cast("tuple[Sequence[KVEntry], bool]",
-                        self._ask("scan", partition, position, lambda: read(position, limit)))
+        return cast("tuple[Sequence[KVEntry], bool]", self._ask("scan", partition, start, read))
 
-        return Entries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        held, written, removed = tuple(conditions), tuple(puts), tuple(deletes)
-        named: list[Condition | Put | Delete] = [*held, *written, *removed]
-        first = (named[0].partition, named[0].key) if named else (b"", b"")
-        self._ask("transact", *first, lambda: self._store.transact(held, written, removed))
+    def _transact(self, transaction: Transaction) -> None:
+        conditions = [Condition(*each) for each in transaction.conditions]
+        puts = [Put(partition, key, value) for partition, key, value in transaction.changes if value is not None]
+        deletes = [Delete(partition, key) for partition, key, value in transaction.changes if value is None]
+        partition, key, *_ = [*transaction.conditions, *transaction.changes][0]
+        cells = {each[:2] for each in (*transaction.conditions, *transaction.changes)}
+        kind = "transact"
+        if len(cells) == len(transaction.changes) == 1 and len(conditions) <= 1:
+            kind = ("set" if puts else "delete") + "_if" * len(conditions)
+        self._ask(kind, partition, key, lambda: self._store.transact(conditions, puts, deletes))
 
     def place(self) -> str | None:
         return self._store.place()
 
-    def close(self) -> None:
-        self._closed = True
-
     def audit(self) -> None:
+        super().audit()
         self._store.audit()
 
     def __getattr__(self, name: str) -> Any:
@@ -315,8 +289,6 @@ class StoreInFront(KVStore):
         return getattr(self._store, name)
 
     def _ask(self, kind: str, partition: bytes, key: bytes, act: Callable[[], Any]) -> Any:
-        if self._closed:
-            raise Closed("the store was closed; open it again")
         return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}", partition=partition, key=key), act)
 
 
@@ -369,5 +341,5 @@ class ObjectsInFront:
         return cast("AnswerT", self._step(Request("objects", kind, key), act))
 
 
-def _text(part: object) -> str:
-    return part.decode("ascii", "backslashreplace") if isinstance(part, bytes) else repr(part)
+def _text(part: bytes) -> str:
+    return part.decode("ascii", "backslashreplace")

@@ -53,10 +53,6 @@ class Interrupted:
         self._files = files
         self._watch: _Monitored | _Traced = _Traced(self) if sys.version_info < (3, 12) else _Monitored(self)
 
-    def again(self) -> Interrupted:
-        """Another one at the same place."""
-        return Interrupted(self.place, self._meanwhile, self._files)
-
     def __enter__(self) -> Interrupted:
         self._watch.start()
         return self

@@ -293,47 +293,6 @@ class KVStoreConformance(ConformanceKit):
                     same([(entry.key, entry.value) for entry in entries], wanted, case=(partition, begin))
             store.audit()
 
-    def test_scan_seeks(self, tmp_path: Path) -> None:
-        """Forwards, backwards, past the end, into pages that are not loaded, with and without a prefix.
-
-        To do: a seek goes to the first key at or after the one asked for, within the prefix, either way. `Entries`
-        does this once it is given a way to load a page.
-        """
-        with closing(self.make_store(tmp_path, page_size=10)) as store:
-            rng = random.Random(23)
-            keys = sorted({bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 4))) for _ in range(self.times(150, 20))})
-            put_all(store, keys)
-            for prefix, page_size in ((b"", 1), (b"a", 2), (b"\xff", 7), (b"", 1000)):
-                inside = [key for key in keys if key.startswith(prefix)]
-                with store.scan(P, prefix=prefix, page_size=page_size) as entries:
-                    left = list(inside)
-                    for _ in range(self.times(250, 40)):
-                        if rng.random() < 0.3:
-                            wanted = bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 4)))
-                            entries.seek(wanted)
-                            left = [key for key in inside if key >= wanted]
-                        found = next(entries, None)
-                        same(None if found is None else found.key, left[0] if left else None, case=(prefix, page_size))
-                        left = left[1:]
-
-    def test_scan_loads_few_pages(self, tmp_path: Path) -> None:
-        """Pages double from the first one on; a seek inside the page at hand loads nothing.
-
-        To do: take page_size as a first guess and let pages grow (`compactlib.kv.Entries` does).
-        """
-        with closing(self.make_store(tmp_path, page_size=1000)) as store:
-            keys = [b"%04d" % number for number in range(100)]
-            put_all(store, keys)
-            with store.scan(P, page_size=1) as entries:
-                same([entry.key for entry in entries], keys)
-                # 1, 2, 4, ... 64 entries: a hint of one does not mean a hundred requests.
-                assert entries.page_loads <= 8, f"{entries.page_loads} pages for 100 entries: pages do not grow"
-            with store.scan(P) as entries:
-                for key in (keys[1], keys[3], keys[4], keys[1]):
-                    entries.seek(key)
-                    same(next(entries).key, key)
-                assert entries.page_loads == 1, f"seeks inside one page loaded {entries.page_loads}"
-
     def test_scan_skips_nothing_beside_writers(self, tmp_path: Path) -> None:
         """Other keys are written and deleted all the time; those that stay are in each scan once, in order.
 

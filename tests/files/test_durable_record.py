@@ -17,7 +17,7 @@ from compactlib.files.disk import sync_names
 from compactlib.files.durable_record import DurableRecord
 from compactlib.files.json_record import JsonRecord
 from compactlib.testing import RecordingFiles, explore_crashes, explore_kills, record
-from tests.tools.faults.plan import FailingFiles
+from tests.harness.failing_files import FailingFiles
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compactlib.files import LocalFiles
 from compactlib.files.zeros_ahead import ZerosAhead
-from tests.tools.faults.plan import FailingFiles
+from tests.harness.failing_files import FailingFiles
 
 
 def grown(path: Path, appended: int, times: int, limit: int | None = None) -> list[int]:

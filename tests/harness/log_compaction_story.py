@@ -50,9 +50,8 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.testing import RecordingFiles, record, repeat_crash
+from compactlib.testing import FilesInFront, RecordingFiles, Request, record, repeat_crash
 from compactlib.testing.disk_model import KEPT, LOST, CrashModel
-from tests.harness.asking_files import AskingFiles
 from tests.harness.plain_log import PlainLog
 
 POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
@@ -103,7 +102,7 @@ class Story:
     def log(self) -> SegmentLog:
         """The log, opened if it is not."""
         if self._log is None:
-            self._log = SegmentLog(self.folder, self._options(AskingFiles(self._refuse)))
+            self._log = SegmentLog(self.folder, self._options(FilesInFront(self._refuse)))
         return self._log
 
     def _options(self, files: Files | None = None) -> Any:
@@ -111,9 +110,10 @@ class Story:
         return LogOptions(limits=self.limits, clock=self.clock, keep_links_seconds=60.0,
                           run_id=lambda: f"run-{next(runs)}", files=LocalFiles() if files is None else files)
 
-    def _refuse(self, operation: str, path: str) -> None:
-        if any(fnmatch.fnmatch(f"{operation} {path}", glob) for glob in self.refused):
-            raise DiskFull(operation=operation, path=path, errno=28)
+    def _refuse(self, request: Request, act: Callable[[], Any]) -> Any:
+        if any(fnmatch.fnmatch(f"{request.kind} {request.target or request.path}", glob) for glob in self.refused):
+            raise DiskFull(operation=request.kind, path=request.path, errno=28)
+        return act()
 
     def run(self, text: str) -> None:
         """Carry out all lines; a failure says which."""

@@ -220,11 +220,11 @@ def _stop_at(words: list[str]) -> Callable[[Any], bool]:
         nonlocal left
         is_entry = operation.partition.startswith(b"stg-")
         matches: bool = {
-            "record": operation.key.startswith(b"branches/") and operation.name in ("set_if", "transact"),
+            "record": operation.key.startswith(b"branches/") and operation.kind in ("set_if", "transact"),
             # A conditional write is a transaction, known by its first cell: the branch record.
-            "write": operation.name == "transact" or (is_entry and operation.changes
+            "write": operation.kind == "transact" or (is_entry and operation.changes
                                                       and operation.key == rest[0].encode()),
-            "scan": is_entry and operation.name == "scan",
+            "scan": is_entry and operation.kind == "scan",
             "read": is_entry and not operation.changes and operation.key == rest[0].encode(),
         }[kind]
         left -= matches

@@ -24,7 +24,8 @@ from compactlib.staging import (
     SplitRule,
     StagingOptions,
 )
-from tests.harness.faulty_store import FaultyStore, KVFault
+from compactlib.testing import Request
+from tests.harness.faulty_store import FaultyStore
 
 State = Mapping[str, str | None]
 """Keys and values; `None` is a tombstone."""
@@ -129,14 +130,12 @@ class StagingWorld:
         finally:
             self._sealing = False
 
-    def _fault(self, operation: Any) -> KVFault | None:
-        if not self._sealing or not operation.changes:
-            return None
-        # Where nothing is staged, nothing is sealed, and the commit itself comes first.
-        if self._has_sealed or operation.key.startswith(b"commits/"):
-            return KVFault.FAIL
-        self._has_sealed = operation.name == "set_if" and operation.key.startswith(b"branches/")
-        return None
+    def _fault(self, operation: Request) -> None:
+        if self._sealing and operation.changes:
+            # Where nothing is staged, nothing is sealed, and the commit itself comes first.
+            if self._has_sealed or operation.key.startswith(b"commits/"):
+                raise StoreFailed(operation=operation.kind, path="a store under test", detail="refused")
+            self._has_sealed = operation.kind == "set_if" and operation.key.startswith(b"branches/")
 
     def compact(self, branch: str = "main") -> None:
         self.clock.advance(301)
@@ -150,15 +149,15 @@ class StagingWorld:
 
     def token_reads(self) -> int:
         """How many requests for entries of tokens there were since the last call."""
-        reads = sum(operation.name in ("get", "get_many") and operation.partition.startswith(b"stg-")
+        reads = sum(operation.kind in ("get", "get_many") and operation.partition.startswith(b"stg-")
                     for operation in self.store.operations)
         self.store.operations.clear()
         return reads
 
     def token_writes(self) -> int:
         """How many entries of tokens were written since the last call."""
-        writes = sum(operation.name in ("set", "set_if", "transact", "delete")
-                     and (operation.partition.startswith(b"stg-") or operation.name == "transact")
+        writes = sum(operation.kind in ("set", "set_if", "transact", "delete")
+                     and (operation.partition.startswith(b"stg-") or operation.kind == "transact")
                      for operation in self.store.operations)
         self.store.operations.clear()
         return writes

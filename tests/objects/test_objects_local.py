@@ -20,7 +20,7 @@ from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
 from compactlib.testing import RecordingFiles, explore_crashes, record
-from tests.tools.faults.plan import FailingFiles
+from tests.harness.failing_files import FailingFiles
 
 
 def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, ObjectStoreFailed
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
+from tests.harness.failing_files import FailingFiles
 from tests.harness.objects.unsure_objects import UnsureObjects
-from tests.tools.faults.plan import FailingFiles
 
 
 def register(store: ObjectStore, **given: Any) -> ObjectRegister:

@@ -17,7 +17,8 @@ from compactlib.errors import CompactlibError
 from compactlib.fences import Admission, Commitment, Fence, FencedOff, KVFence, ObjectFence
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
-from tests.harness.faulty_store import FaultyStore, KVOperation
+from compactlib.testing import Request
+from tests.harness.faulty_store import FaultyStore
 from tests.harness.objects.unsure_objects import UnsureObjects
 
 Actor = Callable[[KVFence, list[Any]], None]
@@ -67,7 +68,7 @@ def run_in_order(store: KVStore, actors: Sequence[Actor], order: Sequence[int]) 
     notes: list[list[Any]] = [[] for _ in actors]
 
     def run(number: int) -> None:
-        def wait(_: KVOperation) -> None:
+        def wait(_: Request) -> None:
             turns.request(number)
 
         try:
@@ -171,7 +172,7 @@ def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: in
     KVFence(store).admit("job", 5)
     requests = itertools.count(1)
 
-    def meanwhile(_: KVOperation) -> None:
+    def meanwhile(_: Request) -> None:
         if next(requests) == before:
             KVFence(store).raise_floor(7)
 
@@ -284,7 +285,7 @@ def interrupted_at(kind: str, at: int, others: Callable[[Fence], object], *, kno
     if kind == "kv":
         store, requests = MemoryStore(), itertools.count(1)
 
-        def before(_: KVOperation) -> None:
+        def before(_: Request) -> None:
             if next(requests) == at:
                 given.append(others(KVFence(store)))
 

@@ -31,7 +31,7 @@ def counted(seen: EventRecorder, name: str) -> Counter[tuple[str, ...]]:
 def test_kv_requests_are_reported_with_outcome_and_bytes() -> None:
     seen = EventRecorder()
     store = metered(MemoryStore(), seen, name="a")
-    store.set(b"p", b"k", memoryview(b"12345"))
+    store.set(b"p", b"k", b"12345")
     predicate = store.get(b"p", b"k").predicate
     store.set_if(b"p", b"k", b"12", predicate)
     with pytest.raises(PredicateFailed):

@@ -91,7 +91,7 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
         live(folder, files, Journal(files.acknowledge), [story.killed], 10)
 
     def successor(folder: Path, files: RecordingFiles) -> None:
-        live(folder, files, Journal(files.acknowledge, life=1), story.after, story.seed)
+        live(folder, files, Journal(files.acknowledge), story.after, story.seed)
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
         world, journal = bench.after_power(folder, notes)

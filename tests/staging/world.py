@@ -97,15 +97,15 @@ class World:
 
     def token_reads(self) -> int:
         """How many single entries of tokens were asked for since the last call."""
-        reads = sum(operation.name == "get" and operation.partition.startswith(b"stg-")
+        reads = sum(operation.kind == "get" and operation.partition.startswith(b"stg-")
                     for operation in self.store.operations)
         self.store.operations.clear()
         return reads
 
     def token_writes(self) -> int:
         """How many entries of tokens were written since the last call."""
-        writes = sum(operation.name in ("set", "set_if", "transact", "delete")
-                     and (operation.partition.startswith(b"stg-") or operation.name == "transact")
+        writes = sum(operation.kind in ("set", "set_if", "transact", "delete")
+                     and (operation.partition.startswith(b"stg-") or operation.kind == "transact")
                      for operation in self.store.operations)
         self.store.operations.clear()
         return writes

@@ -4,7 +4,7 @@
 A module `tests/promises/contract/<package>.py` lists what the package offers:
 
 - `COMPACTIONS`: drivers, as `compactlib.testing.Driver`;
-- `SERVICES`: instances of `compactlib.testing.ServiceFactory`;
+- `SERVICES`: instances of `services.ServiceFactory`;
 - `POLICIES`: pairs of a policy and its views as for `check_policy`.
 
 What a package does not offer it leaves out. `test_contract.py` runs every kit over every list; the tests of one package

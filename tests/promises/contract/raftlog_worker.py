@@ -26,7 +26,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.testing import ServiceFactory, ServiceHooks
+from tests.promises.contract.services import ServiceFactory, ServiceHooks
 
 
 class _Hooked:

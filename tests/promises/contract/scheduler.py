@@ -26,8 +26,8 @@ from compactlib.scheduler import (
     Worker,
     WorkerOptions,
 )
-from compactlib.testing import ServiceFactory, ServiceHooks
 from compactlib.testing.views import job_views
+from tests.promises.contract.services import ServiceFactory, ServiceHooks
 
 _EVERY = 3
 

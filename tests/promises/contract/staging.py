@@ -29,8 +29,9 @@ from compactlib.staging import (
     StagingWorker,
     TombstoneCostPolicy,
 )
-from compactlib.testing import Journal, ServiceFactory, ServiceHooks, World
+from compactlib.testing import Journal, World
 from compactlib.testing.views import branch_pressures, branch_views
+from tests.promises.contract.services import ServiceFactory, ServiceHooks
 
 NOW = 1_000_000.0
 KEYS, FILLS = 6, 10

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every store, service and policy of the library keeps the one contract."""
+"""Every store and policy of the library keeps the one contract."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
-from compactlib.testing import (
-    CompactionConformance,
-    Driver,
-    ServiceConformance,
-    ServiceFactory,
-    check_policy,
-)
+from compactlib.testing import CompactionConformance, Driver, check_policy
 from tests.promises.contract.offered import offered, promises
 
 EFFORT_PERCENT = 20
@@ -63,14 +57,6 @@ def test_total_that_is_never_enough_names_one_that_is(driver: Driver[Any], folde
         assert not getattr(report, "is_partial", False), f"{report!r} at {total} bytes"
         assert raised
         opened.finish("a total that was raised until it was enough")
-
-
-@pytest.mark.parametrize("promise", promises(ServiceConformance))
-@pytest.mark.parametrize("factory", offered("SERVICES"))
-def test_service_keeps_the_contract(factory: ServiceFactory, promise: str, folder: Path) -> None:
-    kit = ServiceConformance()
-    kit.make_factory = lambda: factory  # type: ignore[method-assign]
-    getattr(kit, promise)(folder)
 
 
 @pytest.mark.parametrize("offer", offered("POLICIES"))

@@ -75,11 +75,13 @@ class Change:
         branches = dict(repo.branches)
         return self._after(repo, *branches[self.branch]) if self.branch in branches else None
 
+    def ways(self, repo: Repo) -> Iterator[Repo]:
+        """The repository after it, if it was acknowledged; nothing if it cannot happen there."""
+        yield from filter(None, [self.after(repo)])
+
     def partly(self, repo: Repo) -> Iterator[Repo]:
         """The repository after it, or after parts of it, if it was not acknowledged."""
-        whole = self.after(repo)
-        if whole is not None:
-            yield whole
+        yield from self.ways(repo)
 
     def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
         return repo
@@ -109,7 +111,28 @@ class Write(Change):
 
 
 @attrs.frozen(kw_only=True)
-class Append(Change):
+class OverHead(Change):
+    """A write of what follows from HEAD. A merge or revert that found the branch clean before it may end under it.
+
+    Attributes:
+        seen: the message of HEAD just before it was tried.
+    """
+
+    seen: str
+
+    def ways(self, repo: Repo) -> Iterator[Repo]:
+        yield from super().ways(repo)
+        head, now = dict(repo.branches).get(self.branch, (self.seen, frozenset()))
+        if head != self.seen and self.seen in dict(repo.commits):
+            yield self._over(repo, head, now, repo.commit(self.seen).contents)
+
+    def _over(self, repo: Repo, head: str, now: Contents, old: Contents) -> Repo:
+        """The repository after it, if it has read these contents."""
+        raise NotImplementedError
+
+
+@attrs.frozen(kw_only=True)
+class Append(OverHead):
     """A word that no other one adds is added to what a key holds, once."""
 
     key: bytes
@@ -121,20 +144,27 @@ class Append(Change):
             yield from super().partly(repo)
 
     def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
-        return repo.moved(self.branch, head, changed(now, {self.key: dict(now).get(self.key, b"") + self.word}))
+        return self._over(repo, head, now, now)
+
+    def _over(self, repo: Repo, head: str, now: Contents, old: Contents) -> Repo:
+        return repo.moved(self.branch, head, changed(now, {self.key: dict(old).get(self.key, b"") + self.word}))
 
 
 @attrs.frozen(kw_only=True)
-class Reset(Change):
+class Reset(OverHead):
     """The keys that begin so, or that one alone, are what they are in HEAD."""
 
     prefix: bytes
     is_key: bool = False
 
     def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
-        kept, old = dict(now), dict(repo.commit(head).contents)
-        keys = {key for key in {*kept, *old} if key == self.prefix or (not self.is_key and key.startswith(self.prefix))}
-        return repo.moved(self.branch, head, changed(now, {key: old.get(key) for key in keys}))
+        return self._over(repo, head, now, repo.commit(head).contents)
+
+    def _over(self, repo: Repo, head: str, now: Contents, old: Contents) -> Repo:
+        kept, before = dict(now), dict(old)
+        keys = {key for key in {*kept, *before}
+                if key == self.prefix or (not self.is_key and key.startswith(self.prefix))}
+        return repo.moved(self.branch, head, changed(now, {key: before.get(key) for key in keys}))
 
 
 @attrs.frozen(kw_only=True)
@@ -155,17 +185,27 @@ class Commit(Change):
 
 @attrs.frozen(kw_only=True)
 class Merge(Change):
-    """What a branch has since both parted is brought to a clean branch."""
+    """What a branch has since both parted is brought to a clean branch; its HEAD may be read before all else.
+
+    Attributes:
+        seen: the message of the source's HEAD just before it was tried.
+    """
 
     source: str
+    seen: str
     message: str
     strategy: Strategy
 
-    def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
-        branches, old = dict(repo.branches), repo.commit(head).contents
-        if now != old or self.source not in branches:
+    def ways(self, repo: Repo) -> Iterator[Repo]:
+        branches = dict(repo.branches)
+        known = {self.seen, *(branches[self.source][:1] if self.source in branches else ())} & dict(repo.commits).keys()
+        for source in known if self.branch in branches else ():
+            yield from filter(None, [self._merged(repo, source, *branches[self.branch])])
+
+    def _merged(self, repo: Repo, source: str, head: str, now: Contents) -> Repo | None:
+        old = repo.commit(head).contents
+        if now != old:
             return None
-        source = branches[self.source][0]
         base = repo.merge_base(source, head)
         new = merged(repo.commit(base).contents, repo.commit(source).contents, old, self.strategy)
         return repo if source in ("", base) else repo.committed(self.branch, self.message, new, head, source)
@@ -202,15 +242,20 @@ class HardReset(Change):
 
 @attrs.frozen(kw_only=True)
 class Create(Change):
-    """A branch is made at the HEAD of another one; empty if there is no other."""
+    """A branch is made at the HEAD of another one, which may be read before all else; empty if there is no other.
+
+    Attributes:
+        seen: the message of the source's HEAD just before it was tried.
+    """
 
     source: str | None = None
+    seen: str = ""
 
-    def after(self, repo: Repo) -> Repo | None:
+    def ways(self, repo: Repo) -> Iterator[Repo]:
         branches = dict(repo.branches)
-        if self.branch in branches or (self.source and self.source not in branches):
-            return None
-        return repo.moved(self.branch, branches[self.source][0] if self.source else "")
+        heads = {self.seen, *(branches[self.source][:1] if self.source in branches else ())} & dict(repo.commits).keys()
+        if self.branch not in branches:
+            yield from (repo.moved(self.branch, head) for head in (heads if self.source else {""}))
 
 
 @attrs.frozen(kw_only=True)

@@ -125,7 +125,7 @@ class SqliteDriver:
 
     def check(self, store: SqliteInFront, journal: Journal, *, damage: str) -> None:
         nothing: Cells = frozenset()
-        possible = possible_states(journal, nothing, after, partly)
+        possible = possible_states(journal, nothing, after, after)
         found = dict(_read(store))
         scanned = dict(_scanned(store))
         if any(_agrees(state, found) and _agrees(state, scanned) for state in possible):
@@ -151,11 +151,7 @@ def states_of(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, object]:
     return found
 
 
-def after(state: Cells, what: Wrote) -> Cells:
-    return what.after(state)
-
-
-def partly(state: Cells, what: Wrote) -> Iterator[Cells]:
+def after(state: Cells, what: Wrote) -> Iterator[Cells]:
     yield what.after(state)
 
 

@@ -21,14 +21,14 @@ class Tried(Protocol):
         """Of which opening of the store; a change without an answer may still happen until that one ends."""
 
 
-def possible_states(journal: Journal, first: StateT, after: Callable[[StateT, Any], StateT | None],
+def possible_states(journal: Journal, first: StateT, after: Callable[[StateT, Any], Iterable[StateT]],
                     partly: Callable[[StateT, Any], Iterable[StateT]]) -> set[StateT]:
     """The states in which the store may be: one, if everything was acknowledged.
 
     Args:
         journal: what was tried.
         first: the state before.
-        after: the state after a change that was acknowledged; `None` if it cannot happen in that state.
+        after: the states after a change that was acknowledged; none if it cannot happen in that state.
         partly: the other states in which a change may leave the store that was not acknowledged.
     """
     late = dict[int, Tried]()
@@ -37,8 +37,7 @@ def possible_states(journal: Journal, first: StateT, after: Callable[[StateT, An
         late = {each: what for each, what in late.items() if what.opening == change.what.opening}
         states = {(state, tuple(each for each in happened if each in late)) for state, happened in states}
         if change.acknowledged:
-            states = {(new, happened) for state, happened in states
-                      if (new := after(state, change.what)) is not None}
+            states = {(new, happened) for state, happened in states for new in after(state, change.what)}
             assert states, f"{change.what} was acknowledged and cannot have happened"
         else:
             late[number] = change.what

@@ -191,7 +191,7 @@ class RepositoryDriver:
     # --- what must be there
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
-        possible = possible_states(journal, tried.Repo(), lambda repo, what: what.after(repo),
+        possible = possible_states(journal, tried.Repo(), lambda repo, what: what.ways(repo),
                                    lambda repo, what: what.partly(repo))
         found, report = _Found.of(store.repository), store.repository.verify()
         if any(found.agrees(repo) for repo in possible):
@@ -241,7 +241,8 @@ class _Host:
 
     def require_branch(self, name: str, source: str | None) -> None:
         if not any(branch.name == name for branch in self.repository.branches()):
-            with self.journal.trying(tried.Create(self.opening, name, source=source)):
+            change = tried.Create(self.opening, name, source=source, seen=self.head(source) if source else "")
+            with self.journal.trying(change):
                 self.repository.create_branch(name, source)
 
     def drop(self) -> None:
@@ -280,13 +281,14 @@ class _Host:
 
     def append(self, name: str, key: bytes) -> None:
         word = b"%08x;" % self.rng.getrandbits(32)
-        with self.journal.trying(tried.Append(self.opening, name, key=key, word=word)):
+        with self.journal.trying(tried.Append(self.opening, name, seen=self.head(name), key=key, word=word)):
             self.repository.branch(name).update(key, lambda record: (b"" if record is None else record.data) + word)
 
     def reset(self, name: str) -> None:
         branch, way = self.repository.branch(name), self.rng.choice(["all", "prefix", "key"])
         prefix = {"all": b"", "prefix": self.rng.choice([b"a", b"a/", b"\xff"]), "key": self.rng.choice(KEYS)}[way]
-        with self.journal.trying(tried.Reset(self.opening, name, prefix=prefix, is_key=way == "key")):
+        change = tried.Reset(self.opening, name, seen=self.head(name), prefix=prefix, is_key=way == "key")
+        with self.journal.trying(change):
             if way == "all":
                 branch.reset()
             elif way == "prefix":
@@ -301,7 +303,8 @@ class _Host:
 
     def merge(self) -> None:
         self.clean("main")
-        change = tried.Merge(self.opening, "main", source="dev", message=self.message(), strategy=self.strategy())
+        change = tried.Merge(self.opening, "main", source="dev", seen=self.head("dev"), message=self.message(),
+                             strategy=self.strategy())
         with self.journal.trying(change):
             made = self.repository.branch("main").merge("dev", change.message, strategy=change.strategy)
             self.require_own(made, change.message)
@@ -343,6 +346,9 @@ class _Host:
     def clean(self, name: str) -> None:
         if self.repository.branch(name).is_dirty():
             self.commit(name)
+
+    def head(self, name: str) -> str:
+        return next((commit.message for _, commit in self.repository.branch(name).log()), "")
 
     def data(self) -> bytes:
         return self.rng.choice([b"", b"same", *[b"%08x" % self.rng.getrandbits(32)] * 4]) * self.rng.choice([1, 9])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,3 +76,32 @@ def machine_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteS
 def test_a_state_machine_agrees_with_a_dictionary(machine_stores: Iterator[SqliteStore]) -> None:
     run_state_machine_as_test(kv_machine(lambda: next(machine_stores)),
                               settings=settings(max_examples=15, stateful_step_count=25))
+
+
+def test_pages_of_a_scan_double_and_a_seek_inside_one_loads_nothing() -> None:
+    store, keys = MemoryStore(), [b"%04d" % number for number in range(100)]
+    for key in keys:
+        store.set(b"p", key, b"v")
+    with store.scan(b"p", page_size=1) as entries:
+        assert [entry.key for entry in entries] == keys
+        assert entries.page_loads == 7  # 1 + 2 + 4 + ... + 64 are more than 100
+    with store.scan(b"p") as entries:
+        for key in (keys[1], keys[3], keys[4], keys[1]):
+            entries.seek(key)
+            assert next(entries).key == key
+        assert entries.page_loads == 1
+
+
+def test_scan_seeks_either_way_within_its_prefix() -> None:
+    rng, store = random.Random(23), MemoryStore(page_size=10)
+    keys = sorted({bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 4))) for _ in range(150)})
+    for key in keys:
+        store.set(b"p", key, b"v")
+    for prefix, page_size in ((b"", 1), (b"a", 2), (b"\xff", 7), (b"", 1000)):
+        inside = [key for key in keys if key.startswith(prefix)]
+        with store.scan(b"p", prefix=prefix, page_size=page_size) as entries:
+            for _ in range(50):
+                wanted = bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 4)))
+                entries.seek(wanted)
+                found = next(entries, None)
+                assert (found and found.key) == next((key for key in inside if key >= wanted), None)

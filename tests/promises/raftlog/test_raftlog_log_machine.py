@@ -296,4 +296,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(stateful_step_count=40)
+TestLogMachine.settings = settings(stateful_step_count=30)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions
+from tests.harness.effort import Effort
 from tests.harness.unseen import Unseen
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0), max_wal_bytes=400,
@@ -52,7 +53,7 @@ def check(store: RaftLogStore, acknowledged: dict[str, int]) -> None:
                                               for index in range(1, last + 1)]
 
 
-def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path) -> None:
+def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path, effort: Effort) -> None:
     looks = 1
     number = 0
     while number <= looks:
@@ -67,11 +68,11 @@ def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path) -> N
         if number == 0:
             looks = unseen.looks
             assert acknowledged == {"a": 12, "b": 12}
-        number += 1
+        number += effort(3, 1)
     assert looks > 20
 
 
-def test_a_look_that_the_disk_refuses_at_opening_takes_no_log_for_damaged(tmp_path: Path) -> None:
+def test_a_look_that_the_disk_refuses_at_opening_takes_no_log_for_damaged(tmp_path: Path, effort: Effort) -> None:
     acknowledged: dict[str, int] = {}
     with RaftLogStore(tmp_path / "made", OPTIONS) as store:
         work(store, acknowledged)
@@ -87,5 +88,5 @@ def test_a_look_that_the_disk_refuses_at_opening_takes_no_log_for_damaged(tmp_pa
             check(store, acknowledged)
         if number == 0:
             looks = unseen.looks
-        number += 1
+        number += effort(3, 1)
     assert looks > 20

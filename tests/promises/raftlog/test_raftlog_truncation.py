@@ -248,8 +248,9 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
             SegmentLog(folder / "log", options(files)).close()
 
     recording = record(tmp_path, live)
-    assert explore_crashes(recording, check, limit_per_point=effort(4, 64)) > 20
-    explore_recovery(recording, recover, check, recoveries=effort(4, 100), limit_per_point=effort(2, 16))
+    points = range(0, len(recording.operations) + 1, effort(2, 1))
+    assert explore_crashes(recording, check, limit_per_point=effort(4, 64), points=points) > 20
+    explore_recovery(recording, recover, check, recoveries=effort(3, 100), limit_per_point=effort(2, 16))
 
 
 # -- a log of a store
@@ -416,8 +417,9 @@ def test_cut_of_a_store_survives_a_power_failure(story: Callable[[StoreLife], No
             RaftLogStore(folder / "store", store_options(files)).close()
 
     recording = record(tmp_path, live)
-    assert explore_crashes(recording, check, limit_per_point=effort(2, 64)) > 20
-    explore_recovery(recording, recover, check, recoveries=effort(3, 100), limit_per_point=effort(1, 16))
+    points = range(0, len(recording.operations) + 1, effort(2, 1))
+    assert explore_crashes(recording, check, limit_per_point=effort(2, 64), points=points) > 20
+    explore_recovery(recording, recover, check, recoveries=effort(2, 100), limit_per_point=effort(1, 16))
 
 
 # -- other misfortunes

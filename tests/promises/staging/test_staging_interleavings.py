@@ -32,7 +32,7 @@ def explore(setup: str, *programs: Sequence[str], most: int | None = FEW) -> Non
 @pytest.mark.parametrize("setup", ["clean", "staged", "compacted", "hidden"])
 def test_every_pair_of_operations(setup: str) -> None:
     for left, right in itertools.combinations_with_replacement(PAIRED, 2):
-        explore(setup, [left], ["put2" if left == right == "put" else right], most=12)
+        explore(setup, [left], ["put2" if left == right == "put" else right], most=8)
 
 
 @pytest.mark.soak

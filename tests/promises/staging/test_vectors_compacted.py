@@ -111,7 +111,7 @@ def test_ten_thousand_tombstones_before_one_key(backend: str) -> None:
     after = main.list(limit=1)
     assert (after.keys, after.tombstones) == ((b"z/1",), 0)
     assert after.scanned <= 2
-    assert sum(operation.name == "scan" for operation in world.store.operations) == 1
+    assert sum(operation.kind == "scan" for operation in world.store.operations) == 1
     world.token_reads()
     assert missing(main, keys[5])
     assert world.token_reads() == 1

@@ -316,7 +316,7 @@ def test_recovery_that_fails_at_once_tells_the_first_crash(tmp_path: Path) -> No
 
     with pytest.raises(RuntimeError, match="not today") as caught:
         explore_recovery(journal_recording(tmp_path), refuse, data_is_whole)
-    assert "the recovery from this crash is wrong" in note_of(caught.value)
+    assert "after this crash the folder is wrong" in note_of(caught.value)
 
 
 # ------------------------------------------------------------------------ killed, then a successor, then no power
@@ -383,7 +383,7 @@ def test_real_log_is_killed_and_goes_on() -> None:
             with SegmentLog(folder / "s") as log:
                 assert (log.last_index or 0) >= acknowledged[-1]
 
-    assert explore_kills(append, append, check, limit_per_point=4, max_states=100, seed=3) == 100
+    assert explore_kills(append, append, check, limit_per_point=4, power_failures=2, seed=3) > 50
 
 
 def test_lives_that_swallow_the_kill_or_go_past_their_files_are_refused() -> None:

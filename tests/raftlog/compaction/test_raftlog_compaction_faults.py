@@ -12,6 +12,8 @@ import pytest
 from compactlib.errors import Closed, CompactionFailed, CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import SeedPolicy, SegmentLog
+from compactlib.testing import Request
+from tests.harness.failing_files import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,
@@ -23,7 +25,6 @@ from tests.raftlog.compaction_logs import (
     strays,
     vector_45,
 )
-from tests.tools.faults.plan import FailingFiles
 
 PAIRS = SeedPolicy(max_sources=2)
 
@@ -135,8 +136,8 @@ def test_a_log_reopens_while_the_disk_still_refuses_what_needs_space(fail_at: in
 class _NoSpaceForNames(FailingFiles):
     """A disk without room for another name or block; what is there can be overwritten."""
 
-    def _refuses(self, operation: str) -> bool:
-        return operation in {"create", "link", "symlink", "make folder"}
+    def _refuses(self, request: Request, number: int) -> bool:
+        return request.kind in {"create", "link", "symlink", "make folder"}
 
 
 def test_groups_that_cannot_begin_do_not_hide_what_was_dropped(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
 from compactlib.raftlog.compaction.commit import purge_links
 from compactlib.raftlog.model.names import segment_name
+from tests.harness.failing_files import FailingFiles
 from tests.harness.open_files import open_files
 from tests.raftlog.compaction_logs import (
     chained,
@@ -28,7 +29,6 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
-from tests.tools.faults.plan import FailingFiles
 
 FILES = LocalFiles()
 ONE, TWO, THREE = segment_name(1), segment_name(2), segment_name(3)

@@ -23,6 +23,7 @@ from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
+from tests.harness.failing_files import FailingFiles
 from tests.raftlog.compaction_logs import (
     SMALL,
     Expected,
@@ -41,7 +42,6 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
-from tests.tools.faults.plan import FailingFiles
 
 LIVE = [1, 2, 20, 40]
 FILES = LocalFiles()

@@ -23,6 +23,7 @@ from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
+from tests.harness.failing_files import FailingFiles
 from tests.harness.recording import Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     entries_of,
@@ -38,7 +39,6 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.wrapped_files import WatchedFiles
-from tests.tools.faults.plan import FailingFiles
 
 LIVE = [1, 2, 20, 40]
 

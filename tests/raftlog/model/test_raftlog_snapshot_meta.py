@@ -29,9 +29,9 @@ from compactlib.raftlog.model.snapshot_meta import (
 )
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.failing_files import FailingFiles
 from tests.harness.index_strategies import indexes, live_sets
 from tests.raftlog.reading import flipped
-from tests.tools.faults.plan import FailingFiles
 
 STATE = SnapshotMeta(48, live=IndexSet.from_sorted([1, 2, 20, 40]))
 FILES = LocalFiles()

@@ -16,9 +16,9 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
+from tests.harness.failing_files import FailingFiles
 from tests.harness.plain_log import PlainLog
 from tests.raftlog.reading import flipped, native_record, write_segment
-from tests.tools.faults.plan import FailingFiles
 
 FILES = LocalFiles()
 

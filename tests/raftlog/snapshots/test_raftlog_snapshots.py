@@ -39,9 +39,10 @@ from compactlib.raftlog.snapshots.files_format import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
+from compactlib.testing import FilesInFront, Request
+from tests.harness.failing_files import FailingFiles
 from tests.harness.open_files import open_files
 from tests.raftlog.wrapped_files import UnsyncedFiles
-from tests.tools.faults.plan import FailingFiles, Fault
 
 LIVE = IndexSet.from_sorted([5, 10, 15])
 
@@ -339,7 +340,13 @@ def test_what_the_disk_kept_from_being_removed_goes_with_the_next_one(kind: str,
     def refuses(at: int) -> bool:
         folder, steps, refused = tmp_path / str(at), itertools.count(1), ""
         is_armed = False
-        files = FailingFiles(faults=lambda _: Fault.REFUSED if is_armed and next(steps) == at else None)
+
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            if request.changes and is_armed and next(steps) == at:
+                raise StorageError.from_os(OSError(5, "refused"), request.kind, request.path)
+            return act()
+
+        files = FailingFiles(FilesInFront(step))
         store = SnapshotFolder(folder, files=files, max_checkpoints=1)
         write = store.write if kind == "snapshot" else store.write_checkpoint
         write(meta(15), [b"older"])

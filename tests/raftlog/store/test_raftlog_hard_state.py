@@ -29,10 +29,10 @@ from compactlib.raftlog import LogReader, RaftLogStore, open_log
 from compactlib.raftlog.model.hard_state import HardState, read_hard_state
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
+from tests.harness.failing_files import FailingFiles
 from tests.harness.raft_world import store_options
 from tests.raftlog.raft_host import SMALL, reopened, rows
 from tests.raftlog.wrapped_files import WatchedFiles
-from tests.tools.faults.plan import FailingFiles
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog" / "HARD_STATE"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"

@@ -26,12 +26,12 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import MemtableFull
 from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.failing_files import FailingFiles
 from tests.harness.open_files import open_files
 from tests.harness.plain_log import PlainLog
 from tests.harness.raft_world import check_log
 from tests.raftlog.raft_host import SMALL, indexes, rows
 from tests.raftlog.wrapped_files import LocksAsideFiles, WatchedFiles
-from tests.tools.faults.plan import FailingFiles
 
 
 def test_many_logs_share_one_wal(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
 from collections.abc import Callable
@@ -22,13 +23,21 @@ from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
-from tests.tools.faults.objects_faults import FaultyObjects
-from tests.tools.faults.plan import Crash, Fault
+from compactlib.testing import Killed, ObjectsInFront, Request
 
 pytestmark = pytest.mark.spark
 
 SOURCES = ("b0", "b1")
 LATER = 1e12
+
+
+class Fault(enum.Enum):
+    """How a request fails."""
+
+    REFUSED = "refused"
+    UNKNOWN_DONE = "done, without an answer"
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
 
 
 @attrs.frozen
@@ -48,9 +57,22 @@ class FaultyHere:
     passed: int = 0
 
     def __call__(self) -> ObjectStore:
-        left = iter([None] * self.passed)
-        return FaultyObjects(LocalObjects(self.root), lambda request: (
-            next(left, self.fault) if request.name == self.name else None))
+        left, crashed = iter([None] * self.passed), list[bool]()
+
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            fault = next(left, self.fault) if request.kind == self.name else None
+            if crashed or fault is None:
+                if crashed:
+                    raise Killed("a request after the crash")
+                return act()
+            if fault in (Fault.UNKNOWN_DONE, Fault.CRASH_AFTER):
+                act()
+            if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+                crashed.append(True)
+                raise Killed(str(request))
+            raise ObjectStoreFailed(operation=request.kind, key=request.path, detail=fault.value)
+
+        return ObjectsInFront(LocalObjects(self.root), step)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return functools.partial, (LocalObjects, self.root)
@@ -107,14 +129,14 @@ class Dying(MemoryFence):
             return super().commit(resource, token, value)
         if self._commits.pop():
             super().commit(resource, token, value)
-        raise Crash("the driver")
+        raise Killed("the driver")
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_what_a_late_worker_could_not_remove_is_swept(spark: SparkSession, tmp_path: Path, fault: Fault) -> None:
     folder, fence = written(tmp_path), Overtaken()
     late = BlockFolder(FaultyHere(str(tmp_path), "delete", fault))
-    with pytest.raises(Crash if "crash" in fault.value else FencedOff):
+    with pytest.raises(Killed if "crash" in fault.value else FencedOff):
         merging(spark, late, fence)(running(7))
     assert set(SOURCES) < names(tmp_path)
     done = merging(spark, folder, fence)(running(9))
@@ -128,7 +150,7 @@ def test_what_a_late_worker_could_not_remove_is_swept(spark: SparkSession, tmp_p
 def test_a_driver_that_died_at_its_commit_makes_the_same_blocks_again(spark: SparkSession, tmp_path: Path,
                                                                       commits: bool) -> None:
     folder, fence = written(tmp_path), Dying(commits=commits)
-    with pytest.raises(Crash):
+    with pytest.raises(Killed):
         merging(spark, folder, fence)(running(7))
     left = {path: path.read_bytes() for path in tmp_path.rglob("block-*.parquet")}
     assert len(left) > len(SOURCES)
@@ -158,7 +180,7 @@ def test_a_sweep_that_fails_is_called_again(tmp_path: Path, name: str, passed: i
     for number in range(4):
         put(tmp_path, folder.key_of("acme", 3, f"unknown{number}"), [number])
     failing = BlockFolder(FaultyHere(str(tmp_path), name, fault, passed))
-    with pytest.raises(Crash if "crash" in fault.value else ObjectStoreFailed):
+    with pytest.raises(Killed if "crash" in fault.value else ObjectStoreFailed):
         failing.sweep(sources(), now=LATER, older_than_seconds=1.0)
     is_done = fault in (Fault.UNKNOWN_DONE, Fault.CRASH_AFTER)
     removed = passed + is_done if name == "delete" else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract is content with a small store and a small service that do everything right."""
+"""The contract is content with small stores that do everything right."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from typing import Any
 from compactlib.testing import (
     CompactionConformance,
     Driver,
-    ServiceConformance,
-    ServiceFactory,
     check_compaction,
-    check_service,
 )
-from tests.testing.contract.toy_service import ToyServices
 from tests.testing.contract.toy_shared import SharedLineDriver
 from tests.testing.contract.toy_store import LineDriver
 
@@ -33,15 +29,8 @@ class TestSharedLineStore(CompactionConformance):
         return SharedLineDriver()
 
 
-class TestToyService(ServiceConformance):
-    def make_factory(self) -> ServiceFactory:
-        return ToyServices()
-
-
 def test_checks_without_pytest_return_the_promises(tmp_path: Path) -> None:
     (tmp_path / "compaction").mkdir()
-    (tmp_path / "service").mkdir()
     promises = check_compaction(LineDriver(), tmp_path / "compaction", effort_percent=5)
     assert len(promises) == 26
     assert "test_plan_changes_nothing" in promises
-    assert len(check_service(ToyServices(), tmp_path / "service")) == 12

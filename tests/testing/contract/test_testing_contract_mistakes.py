@@ -16,14 +16,12 @@ import attrs
 import pytest
 
 from compactlib.budget import Budget
-from compactlib.errors import Busy, Closed, CompactlibError
+from compactlib.errors import Busy, CompactlibError
 from compactlib.executors import RewriteFailure, RewriteResult
 from compactlib.guard import Guard, Run
-from compactlib.service import PeriodicService
-from compactlib.testing import CompactionConformance, PromiseBroken, ServiceConformance, check_compaction, stand_ins
+from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction, stand_ins
 from tests.harness.lessons import check_lesson
 from tests.harness.toy_lines import Clean, LineChoice, LinePlan
-from tests.testing.contract.toy_service import ToyService, ToyServices
 from tests.testing.contract.toy_shared import SharedLineDriver, SharedLineStore
 from tests.testing.contract.toy_store import LineDriver, LineReport, LineStore
 
@@ -299,108 +297,3 @@ def test_first_lesson_is_the_plainest(tmp_path: Path) -> None:
     with pytest.raises(PromiseBroken) as broken:
         check_compaction(LineDriver(planted.planted()), tmp_path, effort_percent=1)
     check_lesson(broken.value, planted.promise)
-
-
-# ------------------------------------------------------------------------------------------------------------- services
-
-
-@contextlib.contextmanager
-def leased_without_finally(self: ToyService) -> Iterator[None]:
-    self.leases.append("lease")
-    yield
-    self.leases.clear()
-
-
-def play_without_cancelling(self: ToyService, budget: Budget) -> None:
-    ToyService.play(self, Budget())
-
-
-def play_swallowing_errors(self: ToyService, budget: Budget) -> None:
-    with contextlib.suppress(Exception):
-        ToyService.play(self, budget)
-
-
-def play_once(self: ToyService, budget: Budget) -> None:
-    if self.failures:
-        raise Closed("it has failed once")
-    ToyService.play(self, budget)
-
-
-def stop_early(self: ToyService, *, wait_seconds: float = 30.0) -> None:
-    with contextlib.suppress(Busy):
-        PeriodicService.stop(self, wait_seconds=0.0)
-
-
-def stop_by_waiting_for_itself(self: ToyService, *, wait_seconds: float = 30.0) -> None:
-    ending = threading.Thread(target=PeriodicService.stop, args=(self,), daemon=True)
-    ending.start()
-    ending.join(2.0)
-
-
-def start_another_each_time(self: ToyService) -> None:
-    if self.is_running:
-        threading.Thread(target=threading.Event().wait, args=(2,), name="another", daemon=True).start()
-    PeriodicService.start(self)
-
-
-def start_in_the_callers_thread(self: ToyService) -> None:
-    self.run_pending()
-    PeriodicService.start(self)
-
-
-def wake_after_its_end(self: ToyService) -> None:
-    PeriodicService.wake(self)
-    if not self.is_running:
-        self.run_pending()
-
-
-def pending_keeping_interrupts(self: ToyService) -> bool:
-    try:
-        return PeriodicService.run_pending(self)
-    except (KeyboardInterrupt, SystemExit):
-        return True
-
-
-def pending_raising(self: ToyService) -> bool:
-    before, done = self.failures, PeriodicService.run_pending(self)
-    if self.failures > before and not self.is_own_thread:
-        assert self.last_error is not None
-        raise self.last_error
-    return done
-
-
-GOES_ON, KEEPS = "error_of_its_work_is_kept_and_it_goes_on", "run_pending_keeps_what_its_work_raises"
-INTERRUPTS, ENDLESS = "interrupts_pass_through_run_pending", "stop_of_endless_work_says_so"
-ITSELF, WITH = "started_service_works_by_itself", "with_starts_and_stops"
-
-SERVICES = [
-    mistake("leaks its lease", KEEPS, "each lease and lock to be released", leased=leased_without_finally),
-    mistake("leaks its lease when interrupted", INTERRUPTS, "each lease and lock", leased=leased_without_finally),
-    mistake("stops early", ENDLESS, "Busy to be raised", stop=stop_early),
-    mistake("stops late", ENDLESS, "stop() of work that does not end has not come back", hangs=True,
-            stop=lambda self, wait_seconds=30.0: PeriodicService.stop(self, wait_seconds=30.0)),
-    mistake("does not cancel", "stop_cancels_what_works", "cancel it", hangs=True, play=play_without_cancelling),
-    mistake("swallows errors", GOES_ON, "keep, count and log it", hangs=True, play=play_swallowing_errors),
-    mistake("keeps interrupts", INTERRUPTS, "it to come through", run_pending=pending_keeping_interrupts),
-    mistake("raises from run_pending", KEEPS, "not raised", run_pending=pending_raising),
-    mistake("never says that it was due", "run_pending_works_in_its_caller", "run_pending() doing something",
-            hangs=True, run_pending=lambda self: PeriodicService.run_pending(self) and False),
-    mistake("waits for itself", "stopping_from_within_is_busy", "compare the thread", hangs=True,
-            stop=stop_by_waiting_for_itself),
-    mistake("starts another each time", ITSELF, "the second start() has started", hangs=True,
-            start=start_another_each_time),
-    mistake("works in the caller's thread", ITSELF, "in the thread that called start()",
-            start=start_in_the_callers_thread),
-    mistake("leaves a thread", WITH, "after stop() these go on", hangs=True,
-            start=with_a_thread(PeriodicService.start)),
-    mistake("goes on after its end", "stopping_ends_it", "turns after stop()", wake=wake_after_its_end),
-    mistake("never tries again", GOES_ON, "a third turn after two", hangs=True, play=play_once),
-]
-
-
-@pytest.mark.parametrize("mistake", SERVICES, ids=str)
-def test_mistake_of_a_service_is_found(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted: Any = type(mistake.name.title().replace(" ", ""), (ToyService,), mistake.methods)
-    kit = ServiceConformance()
-    kit.make_factory = lambda: ToyServices(planted)  # type: ignore[method-assign]
-    check_mistake(mistake, kit, tmp_path, monkeypatch)

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from compactlib.errors import InvalidInput, StorageError, Unsupported
 from compactlib.files import Files
 from compactlib.testing import Choices, RecordingFiles, explore_crashes, record, repeat_crash
-from compactlib.testing.disk_model import CrashModel, distinct_crashes, fates_of
+from compactlib.testing.disk_model import CrashModel, distinct_crashes
 from tests.harness.pictures import Picture, after_crash, after_last, picture, same_pictures
 
 
@@ -221,23 +221,6 @@ def test_a_rename_between_folders_is_two_changes(tmp_path: Path) -> None:
     assert same_pictures(after_crash(recording, 3), [new])
 
 
-def test_hard_links_are_rebuilt_as_links_with_their_count(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-
-    def work(folder: Path, files: Files) -> None:
-        files.link(folder / "a", folder / "b")
-        files.sync_folder(folder)
-        files.link(folder / "b", folder / "c")
-
-    recording = record(tmp_path, work)
-    for picks, names in (({0: 3, 2: 1}, ["a", "b"]), ({0: 3}, ["a", "b", "c"]), ({0: 1, 2: 1}, ["a"])):
-        target = tmp_path.parent / f"{tmp_path.name}-{len(names)}"
-        repeat_crash(recording, picks, target)
-        assert sorted(os.listdir(target)) == names
-        assert {(target / name).stat().st_nlink for name in names} == {len(names)}
-        assert len({(target / name).stat().st_ino for name in names}) == 1
-
-
 def test_what_no_name_can_lead_to_any_more_does_not_count(tmp_path: Path) -> None:
     """Else a dozen lost writes to a removed file would make thousands of states, all alike."""
     def work(folder: Path, files: Files) -> None:
@@ -357,27 +340,6 @@ def test_every_crash_is_its_picks(tmp_path: Path, limit: int) -> None:
         assert choices.departures == model.picks(fates)
 
 
-def test_a_crash_is_told_the_short_way(tmp_path: Path) -> None:
-    def work(folder: Path, files: Files) -> None:
-        for name in "abc":
-            files.make_folder(folder / name)
-
-    recording = record(tmp_path, work)
-    model = CrashModel(recording)
-    model.advance_to(3)
-    picks = [model.picks(fates) for fates in fates_of(model, random.Random(0), 8)]
-    assert picks == [{0: 3}, {0: 3, 4: 1}, {0: 3, 3: 1}, {0: 3, 2: 1}, {0: 3, 3: 1, 4: 1}, {0: 3, 2: 1, 4: 1},
-                     {0: 3, 2: 1, 3: 1}, {0: 3, 1: 1}]
-
-
-def test_random_tears_reach_beyond_those_tried_first(tmp_path: Path) -> None:
-    recording = record(tmp_path, busy)
-    model = CrashModel(recording)
-    model.advance_to(18)
-    tears = {fate for fates in fates_of(model, random.Random(0), 1000) for fate in fates.values()}
-    assert len(tears) > max(map(len, model.pending.values()))
-
-
 def test_a_sampled_point_has_the_plain_crashes(tmp_path: Path) -> None:
     recording = record(tmp_path, busy)
     found: list[Picture] = []
@@ -402,19 +364,6 @@ def test_all_names_are_combined_where_bytes_alone_are_too_many(tmp_path: Path) -
     found: list[Picture] = []
     explore_crashes(record(tmp_path, work), lambda folder, _: found.append(picture(folder)), points=[8])
     assert len({frozenset(each) for each in found if all(value == b"x" * 5000 for value in each.values())}) == 16
-
-
-def test_a_limit_holds_at_each_point(tmp_path: Path) -> None:
-    def work(folder: Path, files: Files) -> None:
-        out = files.create(folder / "log")
-        for number in range(300):
-            out.write_at(number * 100, [bytes([number % 256]) * 100])
-        out.close()
-
-    model = CrashModel(record(tmp_path, work))
-    for point in range(302):
-        model.advance_to(point)
-        assert len(list(fates_of(model, random.Random(0), 4))) <= 4
 
 
 def test_points_beyond_the_recording_are_refused(tmp_path: Path) -> None:
