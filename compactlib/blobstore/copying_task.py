@@ -75,6 +75,11 @@ class CopyRecords:
     sources: tuple[SourceRecords, ...]
     files: Files = attrs.field(factory=LocalFiles)
 
+    @property
+    def source_files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(os.path.join(self.folder, source.segment.log_file) for source in self.sources)
+
     @classmethod
     def of(cls, folder: str, header: SegmentHeader, output: OutputPlan, files: Files) -> CopyRecords:
         """Return the task that writes an output."""

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Generator, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -30,8 +30,13 @@ MAX_OBSERVATIONS = 256
 """How many events one attempt may send home; later ones are left out."""
 
 
+_MARK_BYTES = 64
+_Mark: TypeAlias = tuple[int, bytes]
+"""The size of a file, and its first bytes: a checksum of its header is among them."""
+
+
 class NotVisible(NotFound):
-    """A worker wrote a file that this process does not see under the same path.
+    """A worker and this process do not see the same file under a path that one of them reads or has written.
 
     Attributes:
         path: the file.
@@ -41,8 +46,8 @@ class NotVisible(NotFound):
     def __init__(self, path: str, host: str) -> None:
         self.path = path
         self.host = host
-        super().__init__(f"{path} was written on {host}, and this process does not see it; mount one file system under "
-                         f"the same path on all workers and here, or keep the data in an object store")
+        super().__init__(f"{path} is not the same file on {host} and in this process; mount one file system under the "
+                         f"same path on all workers and here, or keep the data in an object store")
 
 
 class SparkExecutor:
@@ -50,7 +55,8 @@ class SparkExecutor:
 
     Tasks and their results are pickled by value where they come from a notebook, by reference where they come from a
     module, which the workers must have: see `ship_library`. Folders named in tasks must be reachable under the same
-    path from every worker and from this process; a result whose files this process does not see is `NotVisible`.
+    path from every worker and from this process; else the task fails with `NotVisible`: before it begins where the
+    worker sees no or other `source_files`, afterwards where this process does not see the new files.
 
     A run is several small jobs of four Spark tasks for each slot of the session, two at a time; the outcomes of a job
     come when it ends. Where the workers of a job die in every attempt, its tasks run again one by one, and the one
@@ -98,7 +104,8 @@ class SparkExecutor:
             if not has_total:
                 with contextlib.suppress(Exception):  # of a session that is gone: the job's own error says so
                     slots = slots_of(self._spark)
-            now = dict(islice(undone.items(), 1 if has_total else None))
+            now = {name: (task, {path: _mark(path) for path in getattr(task, "source_files", ())})
+                   for name, task in islice(undone.items(), 1 if has_total else None)}
             limits = budget.remaining if has_total else budget.remaining.share(slots)
             with contextlib.closing(on_workers(
                     self._spark, _Attempted(limits), now, slots=slots, together=self._tasks_per_partition,
@@ -133,15 +140,28 @@ class _Report:
 
 @attrs.frozen
 class _Attempted:
-    """Runs on a worker: an attempt at a task, with these limits."""
+    """Runs on a worker: an attempt at a task, with these limits, if the files that it reads are those of the driver."""
 
     limits: BudgetLimits
 
-    def __call__(self, task: RewriteTask) -> _Report:
+    def __call__(self, given: tuple[RewriteTask, dict[str, _Mark | None]]) -> _Report:
+        task, marks = given
+        for path, mark in marks.items():
+            if mark is not None and mark != _mark(path):
+                return _Report(RewriteFailure(task.name, NotVisible(path, socket.gethostname())))
         events = CarriedEvents(pickled, MAX_OBSERVATIONS)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), events)
         outcome = portable(attempt_task(task, attempt), pickled)
         return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, events.kept)
+
+
+def _mark(path: str) -> _Mark | None:
+    """Return what tells a file from another one; `None` if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno()).st_size, file.read(_MARK_BYTES)
+    except OSError:
+        return None
 
 
 def _seen(report: _Report) -> RewriteOutcome:

@@ -164,11 +164,12 @@ class WaitingTask:
 
 @attrs.frozen
 class NamingTask:
-    """Claims to have written `size` bytes to `path`."""
+    """Claims to have written `size` bytes to `path`, made of some files."""
 
     name: str
     path: str
     size: int
+    source_files: tuple[str, ...] = ()
 
     def run(self, attempt: Attempt) -> RewriteResult:
         return described(self, attempt, self.path, self.size)

@@ -212,14 +212,16 @@ class TestFailures:
         assert "addArtifacts" in str(error)
         assert isinstance(named["copy-1"], RewriteResult)
 
-    def test_files_that_the_driver_does_not_see(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_files_that_driver_and_worker_do_not_see_alike(self, spark: SparkSession, tmp_path: Path) -> None:
         here = tmp_path / "here"
         here.write_bytes(b"1234")
         tasks = [NamingTask("absent", str(tmp_path / "absent"), 4), NamingTask("short", str(here), 5),
-                 NamingTask("right", str(here), 4)]
+                 NamingTask("right", str(here), 4, (str(here),)),
+                 NamingTask("others", str(here), 4, (str(here), "/proc/self/stat"))]  # begins with the process's id
         named = by_name(list(SparkExecutor(spark).run(tasks)))
         assert isinstance(failure(named["absent"]), NotFound)
         assert "same path" in str(failure(named["absent"]))
+        assert "/proc/self/stat is not the same file on" in str(failure(named["others"]))
         short = failure(named["short"])
         assert isinstance(short, CorruptData)
         assert short.offset == 4
