@@ -339,9 +339,7 @@ class _Repository(_Kind):
         self.partition = partition
 
     def inspect(self) -> Answer:
-        from compactlib.objects import MemoryObjects
-
-        with self._opened(MemoryObjects()) as repository:  # what the records alone say, wherever the ranges are
+        with self._opened() as repository:
             survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
                  "compacted_at": _date(each.compaction_started_at), "version": each.version}
@@ -359,11 +357,11 @@ class _Repository(_Kind):
     def compacted(self) -> Any:
         from compactlib.demo import progress_bar
 
-        with self._opened(writes=True) as repository, progress_bar("compact") as observer:
+        with self._opened() as repository, progress_bar("compact") as observer:
             return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
 
     def verified(self) -> VerifyReport:
-        with self._opened(by_rule=False) as repository:
+        with self._opened() as repository:
             report: VerifyReport = repository.verify()
         return report
 
@@ -372,22 +370,21 @@ class _Repository(_Kind):
         return self.given.branch or "main"
 
     @contextlib.contextmanager
-    def _opened(self, objects: Any = None, *, writes: bool = False, by_rule: bool = True) -> Iterator[Any]:
+    def _opened(self) -> Iterator[Any]:
         """Open the repository; where ranges may be cut, by the rule and in the format of those that are there."""
         from compactlib.kv import SqliteStore
-        from compactlib.objects import LocalObjects
+        from compactlib.objects import LocalObjects, MemoryObjects
         from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
 
-        name = repository_in(self.partition) or ""
-        is_given = objects is not None
-        objects = LocalObjects(self._objects()) if objects is None else objects
-        store = SqliteStore(self.path, create=False) if writes else SqliteStore(self.path, read_only=True)
-        with contextlib.closing(store):
+        command, name = self.given.command, repository_in(self.partition) or ""
+        # `inspect` shows what the records alone say, wherever the ranges are.
+        objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
+        with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
             ranges = CommittedRanges(objects)
-            if by_rule and not is_given:
+            if command in ("plan", "compact"):
                 with Repository(store, ranges, name=name) as repository:
-                    as_written = repository.format_of_ranges() if writes else None
-                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(), range_format=as_written)
+                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(),
+                                             range_format=repository.format_of_ranges())
             with Repository(store, ranges, name=name,
                             policy=self.policy_of(AlwaysPolicy, TombstoneCostPolicy)) as repository:
                 yield repository

@@ -12,13 +12,13 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import hashlib
 import os
 import random
 import shlex
 import shutil  # noqa: TID251 - scratch of the demo, no data of the library
 import stat
-import struct
 import sys
 import tempfile  # noqa: TID251 - scratch of the demo, no data of the library
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +51,6 @@ _SYNC_BYTES = 4_000_000
 _TERM = 1
 _NOT_COMPARED = frozenset({"LOCK", "CADENCE"})
 _MOST_PROBLEMS = 10
-_KEY = struct.Struct("<BI")
 
 
 @attrs.frozen(kw_only=True)
@@ -134,15 +133,11 @@ def _spark_session(cores: int) -> Iterator[Any]:
             # Without PYSPARK_PYTHON Spark would run the first `python3` of the PATH.
             spark.sparkContext.pythonExec = sys.executable
             # Starts the workers now: a first job would be timed with them.
-            spark.range(0, cores, 1, cores).mapInArrow(_same, "id bigint").collect()
+            spark.range(0, cores, 1, cores).mapInArrow(lambda batches: batches, "id bigint").collect()
         yield spark
     finally:
         if found is None:
             spark.stop()
-
-
-def _same(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
 
 
 @contextlib.contextmanager
@@ -313,14 +308,12 @@ def _history(files: Sequence[tuple[str, str, int]], rng: random.Random) -> list[
 
 
 def _payload(key: str, value: bytes, *, is_put: bool) -> bytes:
-    name = key.encode("utf-8", "surrogateescape")
-    return _KEY.pack(is_put, len(name)) + name + value
+    return (b"+" if is_put else b"-") + os.fsencode(key) + b"\0" + value
 
 
 def _command(payload: bytes) -> tuple[str, bytes]:
-    _, size = _KEY.unpack_from(payload)
-    start = _KEY.size + size
-    return payload[_KEY.size:start].decode("utf-8", "surrogateescape"), payload[start:]
+    key, _, value = payload[1:].partition(b"\0")
+    return os.fsdecode(key), value
 
 
 # --- compacting and verifying it ----------------------------------------------------------------------------------
@@ -388,20 +381,10 @@ def _problems(folder: str, written: _Written) -> Iterator[str]:
 
 
 def differing_files(folder: str, other: str) -> list[str]:
-    """Return the names in the folders of two logs that are not the same file, byte by byte, or the same link."""
+    """Return the names in the folders of two logs that are not the same file, byte by byte."""
     names = {*list_folder(folder), *list_folder(other)} - _NOT_COMPARED
-    return [name for name in sorted(names)
-            if _content(os.path.join(folder, name)) != _content(os.path.join(other, name))]
-
-
-def _content(path: str) -> str | None:
-    if os.path.islink(path):
-        return f"link to {os.readlink(path)}"
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
+    _, different, missing = filecmp.cmpfiles(folder, other, names, shallow=False)
+    return sorted([*different, *missing])
 
 
 # --- telling ------------------------------------------------------------------------------------------------------

@@ -53,21 +53,14 @@ _MAX_BATCH_BYTES = 1 << 20
 _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string()}
 
 
-@attrs.frozen
-class _Option:
-    """An option of `spark.read`: its default, how its text is read, and the values that it takes, in words."""
-
-    default: Any
-    read: Callable[[str], Any]
-    takes: str = ""
+_Option: TypeAlias = tuple[Any, Callable[[str], Any], str]
+"""The default of an option of `spark.read`, how its text is read, and the values that it takes, in words."""
 
 
-def _whole(default: int | None, takes: str) -> _Option:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
-            raise ValueError
-        return int(text)
-    return _Option(default, read, takes)
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
+        raise ValueError
+    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -81,11 +74,12 @@ def _segments(text: str) -> tuple[SegmentName, ...]:
 
 
 _AN_INDEX = "a log index, 0 to 2**64 - 1"
+_A_TIME = "seconds since the epoch"
 _COMMON: dict[str, _Option] = {
-    "path": _Option("", str), "paths": _Option("[]", str),
-    "payload": _Option(True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
-    "damaged": _Option("fail", lambda text: {"fail": "fail", "column": "column"}[text.lower()], "fail or column"),
-    "partition_bytes": _whole(128 << 20, "a number of bytes"),
+    "path": ("", str, ""), "paths": ([], json.loads, ""),
+    "payload": (True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    "damaged": ("fail", lambda text: {"fail": "fail", "column": "column"}[text.lower()], "fail or column"),
+    "partition_bytes": (128 << 20, _whole, "a number of bytes"),
 }
 
 
@@ -102,21 +96,19 @@ class _Table(DataSource, DataSourceReader):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         known = {**_COMMON, **self.known}
-        given = {name.lower(): text for name, text in options.items()}
-        if unknown := sorted(given.keys() - known.keys()):
-            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
-        self.asked: dict[str, Any] = {name: option.default for name, option in known.items()}
-        for name, text in given.items():
+        self.asked: dict[str, Any] = {name: default for name, (default, _, _) in known.items()}
+        for name, text in options.items():
+            if name.lower() not in known:
+                raise InvalidInput(f"unknown option {name!r}; this source has {', '.join(sorted(known))}")
+            _, read, takes = known[name.lower()]
             try:
-                self.asked[name] = known[name].read(text)
-            except InvalidInput:
-                raise
+                self.asked[name.lower()] = read(text)
             except (KeyError, ValueError) as error:
-                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {known[name].takes}") from error
+                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {takes}") from error
         self._reads = self.asked["payload"] or self.asked["damaged"] == "column"
         self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self.asked["payload"] else []),
                          *([("error", "string")] if self.asked["damaged"] == "column" else []))
-        if not self.asked["path"] and self.asked["paths"] == "[]":
+        if not self.asked["path"] and not self.asked["paths"]:
             raise InvalidInput("which store? Give its folder, a list of folders or a pattern: "
                                "spark.read.format(...).load(folder)")
 
@@ -173,7 +165,7 @@ class _Table(DataSource, DataSourceReader):
 
     def _folders(self) -> list[str]:
         found: list[str] = []
-        for given in [*([self.asked["path"]] if self.asked["path"] else []), *json.loads(self.asked["paths"])]:
+        for given in [*([self.asked["path"]] if self.asked["path"] else []), *self.asked["paths"]]:
             path = local_path(given)
             matching = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else [path]
             if not matching:
@@ -247,8 +239,8 @@ class LogTable(_Table):
 
     source = "compactlib.raftlog"
     known: ClassVar[Mapping[str, _Option]] = {
-        "first": _whole(0, _AN_INDEX), "last": _whole(MAX_INDEX, _AN_INDEX), "as_of": _whole(None, _AN_INDEX),
-        "snapshots": _Option(None, local_path)}
+        "first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX), "as_of": (None, _whole, _AN_INDEX),
+        "snapshots": (None, local_path, "a folder")}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
         ("live", "boolean"))
@@ -356,8 +348,8 @@ class BlobTable(_Table):
 
     source = "compactlib.blobstore"
     known: ClassVar[Mapping[str, _Option]] = {
-        "segments": _Option((), _segments), "now": _Option(None, _seconds, "seconds since the epoch"),
-        "reference_time": _Option(None, _seconds, "seconds since the epoch")}
+        "segments": ((), _segments, "names like 3_0, separated by commas"), "now": (None, _seconds, _A_TIME),
+        "reference_time": (None, _seconds, _A_TIME)}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"),
         ("id", "binary"), ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"),
