@@ -175,6 +175,7 @@ class TestJobs:
         stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
         assert sorted(stage.numTasks for stage in stages if stage is not None) == [4, 8, 8]
 
+
 class TestFailures:
     def test_each_task_has_its_own(self, spark: SparkSession, job: Job) -> None:
         tasks: list[RewriteTask] = [

@@ -93,6 +93,7 @@ class TestFencing:
         compact_log(twin, SparkExecutor(spark), Budget())
         assert contents(folder) == contents(twin)
 
+
 class TestTwoAttempts:
     def test_of_one_task_at_once(self, spark: SparkSession, tmp_path: Path) -> None:
         """As with speculation: each task runs twice at the same time, both end well, and one of them counts."""

@@ -91,7 +91,6 @@ def told_while_a_task_waits(spark: SparkSession, folder: Path) -> dict[str, Any]
     return {"cancelled": list(map(repr, ended)), "streamed": [outcome.task for outcome in [*known, *streamed]]}
 
 
-
 def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """A session to which only the library's wheel is shipped: where a rewrite finds it, and a log that it compacts."""
     observer = RecordingObserver()

@@ -130,6 +130,7 @@ class TestOnSpark:
             self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
         killed_workers(spark, tmp_path, random.Random(seed))
 
+
 def many(spark: SparkSession, base: Path, count: int) -> None:
     """Plan, compact and plan again so many logs: each ends as it would alone, the second plan is empty."""
     templates = build_logs(base / "templates", 10)
