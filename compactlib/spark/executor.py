@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 MAX_OBSERVATIONS = 256
 """How many events one attempt may send home; later ones are left out."""
-
-
 _MARK_BYTES = 64
 _Mark: TypeAlias = tuple[int, bytes]
 """The size of a file, and its first bytes: a checksum of its header is among them."""

@@ -73,10 +73,10 @@ def _all_nodes() -> Iterator[ast.AST]:
 
 @pytest.fixture(scope="module")
 def texts(nodes: list[ast.AST]) -> set[str]:
-    """What may be a name: the first arguments of calls and those called `event`, first items of tuples, constants."""
+    """What may be a name: the first three arguments of calls and those called `event`, first items of tuples, constants."""
     found = set()
     for node in nodes:
-        places = ([*node.args[:2], *(given.value for given in node.keywords if given.arg in ("event", "recovered"))]
+        places = ([*node.args[:3], *(given.value for given in node.keywords if given.arg in ("event", "recovered"))]
                   if isinstance(node, ast.Call) else node.elts[:1] if isinstance(node, ast.Tuple)
                   else [node.value] if isinstance(node, ast.Assign) else [])
         found |= {text for place in places if (text := _text(place)) is not None}

@@ -181,11 +181,12 @@ def test_rows_that_are_lost_on_the_way_are_damage(spark: SparkSession, tmp_path:
     """Workers find blocks of the same length with a row less, as if these had changed since they were counted."""
     folder, there = written(tmp_path / "here"), tmp_path / "there"
     for name in SOURCES:
-        key, values, padding = folder.key_of("acme", 3, name), [1, 2], 0
+        key, table, padding = folder.key_of("acme", 3, name), pa.table({"at": [1, 2]}), 0
         (there / key).parent.mkdir(parents=True, exist_ok=True)
         while not (there / key).exists() or (there / key).stat().st_size != (tmp_path / "here" / key).stat().st_size:
-            table = pa.table({"at": values}).replace_schema_metadata({"padding": "x" * padding})
-            parquet.write_table(table, there / key, store_schema=False)
+            with parquet.ParquetWriter(there / key, table.schema, store_schema=False) as writer:
+                writer.write_table(table)
+                writer.add_key_value_metadata({"padding": "x" * padding})
             padding += 1
             assert padding < 2000
     others = BlockFolder(OthersOnWorkers(str(tmp_path / "here"), str(there)))
