@@ -58,8 +58,7 @@ from compactlib.staging import CommittedRanges, ParquetFormat
 from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.names import repository_partition, token_partition
 from compactlib.staging.policy import StagingToken
-from compactlib.staging.staged import Staged, encode_staged
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.tokens import Staged, StagingTokens, encode_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -249,7 +248,7 @@ class StoresInFolder:
         return f"{self.folder}/tokens.sqlite"
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+    def __call__(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
         with contextlib.closing(SqliteStore(self.tokens_path)) as store:
             tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
             yield tokens, self.committed()

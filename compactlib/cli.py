@@ -167,7 +167,7 @@ class _RaftLog(_Kind):
         from compactlib.raftlog import LogReader
 
         with LogReader(self.path) as reader:
-            segments, snapshot = reader.view().segments, reader.snapshot
+            segments, snapshot = reader.view().segments, reader.state
             unflushed, others = len(reader.unflushed), [attrs.asdict(other) for other in reader.other_names()]
             rows: list[dict[str, Any]] = [
                 {"segment": stats.number, "first": stats.ref.first, "last": stats.ref.last,
@@ -175,10 +175,10 @@ class _RaftLog(_Kind):
                  "live_bytes": stats.live_bytes, "file_bytes": _file_bytes(reader.path_of(stats.number))}
                 for stats in segments]
         data = {"folder": self.path, "segments": rows, "unflushed": unflushed, "others": others, "snapshot": None if
-                snapshot is None else {"index": snapshot.index, "live_indexes": len(snapshot.live)}}
+                snapshot.index < 0 else {"index": snapshot.index, "live_indexes": len(snapshot.live)}}
         title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
                  f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] or 0 for row in rows):,} bytes; "
-                 + ("no snapshot yet, so everything is live" if snapshot is None else
+                 + ("no snapshot yet, so everything is live" if snapshot.index < 0 else
                     f"snapshot at {snapshot.index:,} with {len(snapshot.live):,} live indexes")
                  + (f"; {unflushed:,} newer entries are in the store's write-ahead log" if unflushed else ""))
         tables = [str(Table.from_dicts(rows, title=title))]
@@ -187,17 +187,17 @@ class _RaftLog(_Kind):
         return Answer(data, "\n".join(tables))
 
     def made_plan(self) -> Any:
+        from compactlib.clock import SystemClock
         from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
-        from compactlib.raftlog.policy import CompactionState, plan_for
+        from compactlib.raftlog.policy import MajorCadence, plan_for
 
         with LogReader(self.path) as reader:
             view = reader.view()
             if (policy := self._policy()) is not None:
                 return reader.plan(policy, view=view)
-        state = CompactionState.of(view.compactable, minors_since_major=0, last_major_at=0.0, now=0.0)
-        if due := DeadRatio().wants_major(state):
-            return plan_for(view, SeedPolicy(), why=due)
-        return plan_for(view, DropDead(), why=f"nothing is rewritten yet: {DeadRatio().why_not(state)}")
+        is_due, why = MajorCadence(DeadRatio(), SystemClock()).judge(view)
+        return plan_for(view, SeedPolicy() if is_due else DropDead(),
+                        why=why if is_due else f"nothing is rewritten yet: {why}")
 
     def compacted(self) -> Any:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog

@@ -49,7 +49,7 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "
 _SEGMENTS = 24
 _SYNC_BYTES = 4_000_000
 _TERM = 1
-_NOT_COMPARED = frozenset({"LOCK", "CADENCE"})
+_NOT_COMPARED = frozenset({"LOCK"})
 _MOST_PROBLEMS = 10
 
 
@@ -241,7 +241,7 @@ def _write(folder: str, settings: DemoSettings) -> _Written:
                 value = value[:len(value) * version // 4]
             index += 1
             payload = _payload(key, value, is_put=bool(version))
-            log.append(index, _TERM, payload)
+            log.append([(index, _TERM, payload)])
             if version:
                 places[key], digests[key] = index, hashlib.sha256(value).digest()
             elif places.pop(key, None) is not None:
@@ -250,7 +250,7 @@ def _write(folder: str, settings: DemoSettings) -> _Written:
             if unsynced >= _SYNC_BYTES:
                 log.sync()
                 unsynced = 0
-        log.record_snapshot(index, IndexSet.from_iterable(places.values()))
+        log.snapshot(index, IndexSet.from_iterable(places.values()))
     row = _row(WRITTEN, folder)
     _say("log", f"{row['entries']:,} entries in {row['segments']:,} segments, {row['bytes'] / 1e6:,.1f} MB, "
                 f"written in {clock.monotonic() - began:.1f} s")

@@ -35,7 +35,6 @@ from compactlib.raftlog import (
     DamagedEntry,
     Entry,
     LogReader,
-    SnapshotFolder,
     SnapshotMeta,
     StoredEntry,
     StoredSegment,
@@ -234,13 +233,16 @@ class _LogPart:
         return now is not None and (self.snapshot is None or now.index > self.snapshot.index)
 
 
+def _state_of(log: LogReader) -> SnapshotMeta | None:
+    return log.state if log.state.index >= 0 else None
+
+
 class LogTable(_Table):
     """A log's entries; see `register`."""
 
     source = "compactlib.raftlog"
     known: ClassVar[Mapping[str, _Option]] = {
-        "first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX), "as_of": (None, _whole, _AN_INDEX),
-        "snapshots": (None, local_path, "a folder")}
+        "first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX), "as_of": (None, _whole, _AN_INDEX)}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
         ("live", "boolean"))
@@ -249,8 +251,6 @@ class LogTable(_Table):
         super().__init__(options)
         if self.asked["first"] > self.asked["last"]:
             raise InvalidInput(f"first is {self.asked['first']}, which lies above last, {self.asked['last']}")
-        if self.asked["snapshots"] is not None and self.asked["as_of"] is None:
-            raise InvalidInput("option 'snapshots' needs option 'as_of', the index of one of them")
 
     def parts(self, folder: str) -> list[_LogPart]:
         with LogReader(folder) as log:
@@ -289,17 +289,14 @@ class LogTable(_Table):
 
     def _state(self, log: LogReader, folder: str) -> SnapshotMeta | None:
         """The snapshot that decides what is live. What was live by a later one than the last is still in the log."""
-        state, wanted, snapshots = log.snapshot, self.asked["as_of"], self.asked["snapshots"]
+        state, wanted = _state_of(log), self.asked["as_of"]
         if wanted is None or (state is not None and state.index == wanted):
             return state
-        listed: list[int] = []
-        if snapshots is not None and (state is None or wanted > state.index):
-            if (found := SnapshotFolder.meta_in(snapshots, wanted)) is not None:
-                return found
-            listed = SnapshotFolder.indexes_in(snapshots)
+        if (state is None or wanted > state.index) and (found := log.checkpoint(wanted)) is not None:
+            return found
         raise NotFound(f"the log in {folder} cannot be read as of {wanted}: its last snapshot is "
-                       f"{None if state is None else state.index}, and above it option 'snapshots' ({snapshots}) has "
-                       f"{listed}; what an earlier snapshot saw may be compacted away")
+                       f"{None if state is None else state.index}, and above it there is no checkpoint of that index; "
+                       f"what an earlier snapshot saw may be compacted away")
 
     def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
         what = f"segment {number}"
@@ -323,7 +320,7 @@ class LogTable(_Table):
 
     def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
         with LogReader(part.folder) as log:
-            if part.is_superseded(log.snapshot):
+            if part.is_superseded(_state_of(log)):
                 raise part.stale("the write-ahead log")
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):

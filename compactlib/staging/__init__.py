@@ -51,8 +51,9 @@ if TYPE_CHECKING:
         StagingPlan as StagingPlan,
         StagingView as StagingView,
     )
-    from compactlib.staging.plan_policies import (
+    from compactlib.staging.policies import (
         AlwaysPolicy as AlwaysPolicy,
+        PressurePolicy as PressurePolicy,
         StagingPolicy as StagingPolicy,
         TombstoneCostPolicy as TombstoneCostPolicy,
     )
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         CommitReport as CommitReport,
         StagingCompactionReport as StagingCompactionReport,
     )
-    from compactlib.staging.sense_policies import PressurePolicy as PressurePolicy
     from compactlib.staging.sensor import CompactionSensor as CompactionSensor
     from compactlib.staging.values import Record as Record
     from compactlib.staging.worker import StagingWorker as StagingWorker
@@ -83,10 +83,9 @@ else:
         "compactlib.staging.ranges.split": "SplitRule",
         "compactlib.staging.compaction.merge_in_parts": "MergeInParts",
         "compactlib.staging.plan": "StagingChoice StagingPlan StagingView",
-        "compactlib.staging.plan_policies": "AlwaysPolicy StagingPolicy TombstoneCostPolicy",
+        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy StagingPolicy TombstoneCostPolicy",
         "compactlib.staging.compaction.rewrite": "StoresForWorkers",
         "compactlib.staging.sensor": "CompactionSensor",
-        "compactlib.staging.sense_policies": "PressurePolicy",
         "compactlib.staging.errors": "BranchNotFound DirtyBranch MergeConflict PreconditionFailed RecordNotFound",
         "compactlib.staging.names": "CommitId repository_in",
         "compactlib.staging.values": "Record",

@@ -47,7 +47,9 @@ class Activity:
         self._repository = repository
         self._observer = observer
         self._sensor = sensor
-        self._labels = {"repository": repository}
+
+    def _count(self, name: str, number: int, **labels: str) -> None:
+        self._observer.event(name, add=number, repository=self._repository, **labels)
 
     def read(self, branch: str, record: BranchRecord) -> None:
         """An operation came across this state of the branch."""
@@ -58,13 +60,13 @@ class Activity:
         """This process wrote this state of the branch, in the place of another one."""
         self.read(branch, record)
         if len(record.sealed_tokens) != (0 if before is None else len(before.sealed_tokens)):
-            self._observer.event("staging_sealed_tokens", **self._labels, branch=branch,
+            self._observer.event("staging_sealed_tokens", repository=self._repository, branch=branch,
                                  value=len(record.sealed_tokens))
 
     def deleted(self, branch: str) -> None:
         """This process deleted the branch."""
         self.missed(branch)
-        self._observer.event("staging_sealed_tokens", **self._labels, branch=branch, value=None)
+        self._observer.event("staging_sealed_tokens", repository=self._repository, branch=branch, value=None)
 
     def missed(self, branch: str) -> None:
         """The branch was not found."""
@@ -73,51 +75,48 @@ class Activity:
 
     def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """Deletes or resets wrote tombstones into `record.staging_token`, and were acknowledged."""
-        self._observer.event("staging_tombstones_written", add=count, **self._labels)
+        self._count("staging_tombstones_written", count)
         if self._sensor is not None:
             self._sensor.wrote_tombstones(self._repository, branch, record, count)
 
     def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """A page of a listing had to pass over so many tombstones."""
-        self._observer.event("staging_tombstones_listed", add=count, **self._labels)
+        self._count("staging_tombstones_listed", count)
         if self._sensor is not None:
             self._sensor.listed_tombstones(self._repository, branch, record, count)
 
     def retried(self, operation: str) -> None:
         """A write had to be retried, because the branch changed under it."""
-        self._observer.event("staging_write_retries", add=1, **self._labels, operation=operation)
+        self._count("staging_write_retries", 1, operation=operation)
 
+    def committed(self, outcome: str, seconds: float) -> None:
+        """A commit ended."""
+        self._count("staging_commits", 1, outcome=outcome)
+        self._observer.event("staging_commit_seconds", sample=seconds, repository=self._repository, outcome=outcome)
 
-def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:
-    """Report how a commit went."""
-    labels = {"repository": repository, "outcome": outcome}
-    observer.event("staging_commits", add=1, **labels)
-    observer.event("staging_commit_seconds", sample=seconds, **labels)
-
-
-def report_compaction(observer: Observer, repository: str, branch: str,
-                      ended: StagingCompactionReport | CompactlibError, seconds: float, policy: str) -> str:
-    """Report how a compaction went, and return it as a label; what it replaced is freed only when it is collected."""
-    moved = Moved()
-    fields: dict[str, object] = {"repository": repository, "branch": branch, "seconds": seconds}
-    if isinstance(ended, LostRace):
-        name, outcome, reason = "lost_race", "skipped", "busy"
-        fields["reason"] = str(ended)
-    elif isinstance(ended, CompactlibError):
-        name, outcome, reason = "error", "failed", type(ended).__name__
-        fields["error"] = str(ended)
-    elif ended.applied is None:
-        name, outcome, reason = "skipped", "skipped", "nothing"
-        fields["reason"] = ended.why
-    else:
-        name, outcome, reason = "compacted", "done", policy
-        applied = ended.applied
-        moved = Moved(read=applied.bytes_read, copied=applied.bytes_written)
-        for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
-                               ("written", applied.ranges_written)):
-            observer.event(f"staging_ranges_{counter}", add=value, repository=repository)
-        fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
-                   "added": applied.added, "changed": applied.changed, "removed": applied.removed}
-    StoreNumbers("staging", repository).ended(observer, outcome, reason, seconds, moved)
-    observer.event("staging_compaction", **fields, outcome=name)
-    return name
+    def compacted(self, observer: Observer, branch: str, ended: StagingCompactionReport | CompactlibError,
+                  seconds: float, policy: str) -> str:
+        """A compaction ended; returns how, as a label. What it replaced is freed only when it is collected."""
+        moved = Moved()
+        fields: dict[str, object] = {"repository": self._repository, "branch": branch, "seconds": seconds}
+        if isinstance(ended, LostRace):
+            name, outcome, reason = "lost_race", "skipped", "busy"
+            fields["reason"] = str(ended)
+        elif isinstance(ended, CompactlibError):
+            name, outcome, reason = "error", "failed", type(ended).__name__
+            fields["error"] = str(ended)
+        elif ended.applied is None:
+            name, outcome, reason = "skipped", "skipped", "nothing"
+            fields["reason"] = ended.why
+        else:
+            name, outcome, reason = "compacted", "done", policy
+            applied = ended.applied
+            moved = Moved(read=applied.bytes_read, copied=applied.bytes_written)
+            for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
+                                   ("written", applied.ranges_written)):
+                observer.event(f"staging_ranges_{counter}", add=value, repository=self._repository)
+            fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
+                       "added": applied.added, "changed": applied.changed, "removed": applied.removed}
+        StoreNumbers("staging", self._repository).ended(observer, outcome, reason, seconds, moved)
+        observer.event("staging_compaction", **fields, outcome=name)
+        return name

@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from compactlib.budget import Budget
 from compactlib.kv.store import Exists
-from compactlib.staging import commit as commits, head, reads, writes
+from compactlib.staging import head, writes
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.context import StagingContext
-from compactlib.staging.head import HeadBuilder, Move, NextHead
-from compactlib.staging.listing import ListRequest
+from compactlib.staging.errors import RecordNotFound
+from compactlib.staging.listing import DiffPage, Listed, ListPage, ListRequest
 from compactlib.staging.names import CommitId, branch_key
-from compactlib.staging.pages import DiffPage, Listed, ListPage
-from compactlib.staging.reads import CommittedView
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.refs import commit_of, resolve, resolve_present
-from compactlib.staging.results import CommitReport, ResetReport
-from compactlib.staging.status import BranchStatus
+from compactlib.staging.results import BranchStatus, CommitReport, ResetReport
 from compactlib.staging.values import Difference, MergeStrategy, MetaRangeId, Record, check_key
+from compactlib.staging.view import BranchView, CommittedView, checked_keys, consistently
 
 
 class Branch:
@@ -63,7 +60,12 @@ class Branch:
             RecordNotFound: there is none.
             TooManyTries: the branch changed under every try.
         """
-        return reads.get(self._context, self._name, key)
+        check_key(key)
+        record = consistently(self._context, self._name, lambda view: view.find_many((key,))[key],
+                              holds=lambda place: place.in_staging_token).record
+        if record is None:
+            raise RecordNotFound(ref=self._name, key=key)
+        return record
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that have one, each as it is at some moment of the call.
@@ -74,13 +76,13 @@ class Branch:
         Raises:
             TooManyKeys: more than 1000 were given.
         """
-        return reads.get_many(self._context, self._name, keys)
+        wanted = checked_keys(keys)
+        found = consistently(self._context, self._name, lambda view: view.find_many(wanted))
+        return {key: place.record for key, place in found.items() if place.record is not None}
 
     def head(self) -> CommittedView:
         """HEAD as it is now: its records, without anything uncommitted. It does not follow the branch."""
-        record = self.record()
-        return CommittedView(self._context, self._name, record.commit_id,
-                             self._context.commits.metarange_of(record.commit_id))
+        return CommittedView.of(self._context, self._name)
 
     def list(self, *, prefix: bytes = b"", delimiter: bytes = b"", after: bytes | None = None, limit: int = 1000,
              ) -> ListPage:
@@ -95,9 +97,16 @@ class Branch:
         Raises:
             InvalidInput: `limit` is out of its range.
         """
-        return reads.list_branch(self._context, self._name, ListRequest(
-            prefix=prefix, delimiter=delimiter, after=after, limit=limit,
-            max_scanned=self._context.options.max_scanned))
+        request = ListRequest(prefix=prefix, delimiter=delimiter, after=after, limit=limit,
+                              max_scanned=self._context.options.max_scanned)
+
+        def read(view: BranchView) -> tuple[ListPage, BranchRecord]:
+            return view.page(request), view.record
+
+        page, record = consistently(self._context, self._name, read)
+        if page.tombstones:
+            self._context.activity.listed_tombstones(self._name, record, page.tombstones)
+        return page
 
     def entries(self, *, prefix: bytes = b"", delimiter: bytes = b"", page_limit: int = 1000) -> Iterator[Listed]:
         """All keys in order, page after page: each key as it is at some moment of the call for its page."""
@@ -117,7 +126,8 @@ class Branch:
             after: begin behind this key.
             limit: how many differences, 1 to 10,000.
         """
-        return reads.diff_uncommitted(self._context, self._name, prefix=prefix, after=after, limit=limit)
+        request = ListRequest(prefix=prefix, after=after, limit=limit, max_scanned=self._context.options.max_scanned)
+        return consistently(self._context, self._name, lambda view: view.diff_page(request))
 
     def differences(self, *, prefix: bytes = b"", page_limit: int = 1000) -> Iterator[Difference]:
         """All that is uncommitted, page after page."""
@@ -131,7 +141,7 @@ class Branch:
 
     def is_dirty(self) -> bool:
         """Whether anything is uncommitted. Stops at the first difference."""
-        return reads.is_dirty(self._context, self._name)
+        return consistently(self._context, self._name, lambda view: view.first_uncommitted() is not None)
 
     # --- writes
 
@@ -163,7 +173,7 @@ class Branch:
             PreconditionFailed: it is not; nothing was written.
             OutcomeUnknown: the store gave no answer, and what happened cannot be seen any more.
         """
-        writes.write_if(self._context, self._name, key, writes.record_of(data), expected)
+        writes.put_if(self._context, self._name, key, data, expected)
 
     def update(self, key: bytes, change: Callable[[Record | None], bytes | None]) -> None:
         """Make a key's new data of its record, in one step against others who do so, `put_if` or `delete_if`.
@@ -189,7 +199,7 @@ class Branch:
 
     def delete_if(self, key: bytes, expected: Record | Exists) -> None:
         """Delete a key if it is in this state; as `put_if`."""
-        writes.write_if(self._context, self._name, key, None, expected)
+        writes.delete_if(self._context, self._name, key, expected)
 
     # --- commits and HEAD
 
@@ -201,8 +211,7 @@ class Branch:
             TooManyTries: others changed the branch under every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD stays.
         """
-        return commits.commit(self._context, self._name, message, metadata=metadata, allow_empty=allow_empty,
-                              budget=budget)
+        return head.commit(self._context, self._name, message, metadata, allow_empty=allow_empty, budget=budget)
 
     def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
               strategy: MergeStrategy = "fail") -> CommitReport:
@@ -215,9 +224,8 @@ class Branch:
             MetaRangeNotFound: no branch has reached a commit that is needed for long, and its records were collected.
             BeingCollected: they are being collected at this moment.
         """
-        builder = HeadBuilder(context=self._context, message=message or f"merge {source} into {self._name}",
-                              metadata=metadata, strategy=strategy)
-        return self._move(builder.merge(resolve(self._context, source)), "merge")
+        return head.merge(self._context, self._name, source, message or f"merge {source} into {self._name}", metadata,
+                          strategy)
 
     def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                strategy: MergeStrategy = "fail") -> CommitReport:
@@ -226,9 +234,8 @@ class Branch:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        builder = HeadBuilder(context=self._context, message=message or f"revert {commit}", metadata=metadata,
-                              strategy=strategy)
-        return self._move(builder.replay(commit_of(self._context, commit), backwards=True), "revert")
+        return head.replay(self._context, self._name, commit, message or f"revert {commit}", metadata, strategy,
+                           backwards=True)
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> CommitReport:
@@ -237,9 +244,8 @@ class Branch:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        builder = HeadBuilder(context=self._context, message=message or f"cherry-pick {commit}", metadata=metadata,
-                              strategy=strategy)
-        return self._move(builder.replay(commit_of(self._context, commit)), "cherry_pick")
+        return head.replay(self._context, self._name, commit, message or f"cherry-pick {commit}", metadata, strategy,
+                           backwards=False)
 
     def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
                          metadata: Mapping[str, str] | None = None) -> CommitReport:
@@ -250,8 +256,7 @@ class Branch:
             MetaRangeNotFound: there is no such metarange.
             RangeNotFound: one of its ranges is gone: what it was made of had been collected, or was not copied.
         """
-        builder = HeadBuilder(context=self._context, message=message, metadata=metadata)
-        return self._move(builder.metarange(metarange_id), "commit_metarange")
+        return head.commit_metarange(self._context, self._name, metarange_id, message, metadata)
 
     def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
         """Make a commit, or the HEAD of a branch, the HEAD of this branch.
@@ -265,14 +270,7 @@ class Branch:
             CommitNotFound: there is no such commit.
             MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
         """
-
-        def next_head(_: CommitId | None) -> Move:
-            return Move(resolve_present(self._context, ref))
-
-        if discard:
-            return head.discard_and_move(self._context, self._name, next_head)
-        return head.move_head(self._context, self._name, next_head, operation="hard_reset",
-                              makes_commits=False)
+        return head.hard_reset(self._context, self._name, ref, discard=discard)
 
     # --- resets
 
@@ -292,19 +290,16 @@ class Branch:
 
     def record(self) -> BranchRecord:
         """What the branch is made of, as it is now. One request."""
-        return self._context.branches.read(self._name).record
+        return self._context.branches.read(self._name)
 
     def status(self) -> BranchStatus:
         """The branch in one line. One or two requests."""
-        return BranchStatus.of(self._context, self._name, self.record())
+        return self._context.status_of(self._name, self.record())
 
     def log(self) -> Iterator[tuple[CommitId, Commit]]:
         """HEAD and its ancestors, children before parents."""
         history = self._context.commits.history(self.record().commit_id)
         return ((commit_id, copied(commit)) for commit_id, commit in history)
-
-    def _move(self, next_head: NextHead, operation: str) -> CommitReport:
-        return head.move_head(self._context, self._name, next_head, operation=operation)
 
     def __repr__(self) -> str:
         return f"Branch({self._name!r} of {self._context.repository!r})"

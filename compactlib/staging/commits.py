@@ -11,16 +11,17 @@ from typing import Final
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData
 from compactlib.kv import KeyNotFound, KVStore
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.ranges.merge import CrossedBase, MergeBase
-from compactlib.staging.stored import Fields, frame_of, pack, unpack
+from compactlib.staging.stored import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
 
-_FRAME: Final = frame_of(b"CLCOMMIT")
+_CACHED: Final = 1000
+"""Commits in memory; they never change."""
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -60,25 +61,29 @@ def copied(commit: Commit) -> Commit:
     return attrs.evolve(commit, metadata=dict(commit.metadata))
 
 
+@attrs.frozen(kw_only=True)
+class _Stored:
+    metarange_id: MetaRangeId
+    parents: tuple[CommitId, ...]
+    generation: int
+    message: str
+    metadata: Mapping[str, str]
+    created_at_ms: int
+    nonce: str
+
+
+_FORM: Final = StoredForm(b"CLCOMMIT", _Stored)
+
+
 def encode_commit(commit: Commit) -> bytes:
     """The stored form of a commit: equal commits give equal bytes.
 
     Raises:
         InvalidInput: message or metadata are not text.
     """
-    if type(commit.message) is not str or not all(type(text) is str for pair in commit.metadata.items()
-                                                      for text in pair):
-        raise InvalidInput(f"a commit's message and its metadata are text, found {commit.message!r:.100} and "
-                           f"{commit.metadata!r:.100}")
-    return pack(_FRAME, {
-        "metarange_id": commit.metarange_id,
-        "parents": list(commit.parents),
-        "generation": commit.generation,
-        "message": commit.message,
-        "metadata": dict(commit.metadata),
-        "created_at_ms": round(commit.created_at * 1000),
-        "nonce": commit.nonce,
-    })
+    fields = attrs.asdict(commit, recurse=False)
+    created_at = fields.pop("created_at")
+    return _FORM.encode(_Stored(**fields, created_at_ms=round(created_at * 1000)))
 
 
 def decode_commit(data: bytes, place: str) -> Commit:
@@ -88,57 +93,33 @@ def decode_commit(data: bytes, place: str) -> Commit:
         CorruptData: the bytes are not those of a commit.
         Unsupported: they were written by another release.
     """
-    fields = Fields(unpack(_FRAME, data, place), place)
-    commit = Commit(
-        metarange_id=fields.take("metarange_id", str),
-        parents=tuple(map(CommitId, fields.take_texts("parents"))),
-        generation=fields.take("generation", int),
-        message=fields.take("message", str),
-        metadata=fields.take("metadata", dict),
-        created_at=fields.take("created_at_ms", int) / 1000,
-        nonce=fields.take("nonce", str),
-    )
-    fields.end()
-    fields.require(commit.generation >= 1, "a generation of at least 1")
-    fields.require(all(map(is_commit_id, commit.parents)), "parents that are commit ids")
-    fields.require(all(type(value) is str for value in commit.metadata.values()), "metadata of texts")
+    fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
+    commit = Commit(created_at=fields.pop("created_at_ms") / 1000, **fields)
+    if commit.generation < 1 or not all(map(is_commit_id, commit.parents)):
+        raise damaged(place, "a generation of at least 1, and parents that are commit ids", commit)
     return commit
 
 
 class CommitStore:
-    """The commits of one repository. Threads may share it.
+    """The commits of one repository. Threads may share it."""
 
-    Args:
-        store: where.
-        partition: the repository's.
-        random: draws nonces.
-        cache_size: how many commits it keeps in memory; they never change.
-    """
-
-    def __init__(self, store: KVStore, partition: bytes, random: random.Random, *, cache_size: int = 1000) -> None:
+    def __init__(self, store: KVStore, partition: bytes, random: random.Random) -> None:
         self._store = store
         self._partition = partition
         self._random = random
-        self._cache: Lru[CommitId, Commit] = Lru(max_entries=cache_size)
+        self._cache: Lru[CommitId, Commit] = Lru(max_entries=_CACHED)
 
-    def make(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
-             metadata: Mapping[str, str] | None, created_at: float) -> Commit:
-        """A commit on top of its parents, not yet stored. Reads the parents.
-
-        Raises:
-            CommitNotFound: a parent does not exist.
-        """
-        generation = 1 + max((self.get(parent).generation for parent in parents), default=0)
-        return Commit(metarange_id=metarange_id, parents=parents, generation=generation, message=message,
-                      metadata=dict(metadata or {}), created_at=created_at,
-                      nonce=f"{self._random.getrandbits(64):016x}")
-
-    def store(self, commit: Commit) -> CommitId:
-        """Store a commit; storing it again does nothing. One write.
+    def add(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
+            metadata: Mapping[str, str] | None, created_at: float) -> CommitId:
+        """Store a commit on top of its parents. Reads the parents; one write.
 
         Raises:
             InvalidInput: message or metadata are not text.
         """
+        commit = Commit(
+            metarange_id=metarange_id, parents=parents, message=message, metadata=dict(metadata or {}),
+            generation=1 + max((self.get(parent).generation for parent in parents), default=0), created_at=created_at,
+            nonce=f"{self._random.getrandbits(64):016x}")
         data = encode_commit(commit)
         commit_id = CommitId(hashlib.sha256(data).hexdigest())
         self._store.set(self._partition, commit_key(commit_id), data)
@@ -146,12 +127,7 @@ class CommitStore:
         return commit_id
 
     def get(self, commit_id: CommitId) -> Commit:
-        """A commit. One read, or none if it was read before.
-
-        Raises:
-            CommitNotFound: there is none of this id.
-            CorruptData: it is damaged.
-        """
+        """A commit, or `CommitNotFound`. One read, or none if it was read before."""
         cached = self._cache.get(commit_id)
         if cached is not None:
             return cached
@@ -194,11 +170,7 @@ class CommitStore:
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
 
     def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
-        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits.
-
-        Raises:
-            CommitNotFound, CorruptData: as `get`.
-        """
+        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits."""
         waiting, seen = list(heads), set(heads)
         if not waiting:
             return
@@ -265,11 +237,7 @@ class CommitStore:
         return base
 
     def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
-        """The commit of a stored form, if it is the one of this id.
-
-        Raises:
-            CorruptData, Unsupported: it is not, or cannot be read.
-        """
+        """The commit of a stored form; `CorruptData` if it is not the one of this id."""
         place = f"key {key!r} of partition {self._partition!r}"
         commit = decode_commit(data, place)
         digest = hashlib.sha256(data).hexdigest()

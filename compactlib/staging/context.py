@@ -10,15 +10,16 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.kv import KVStore
-from compactlib.observer import Observer, Observers
+from compactlib.observer import Observer
 from compactlib.staging.activity import Activity
 from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
-from compactlib.staging.names import repository_partition
+from compactlib.staging.names import CommitId, is_commit_id, repository_partition
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.ranges.diff_cache import DiffCache
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.results import BranchStatus
 from compactlib.staging.tokens import StagingTokens
 
 if TYPE_CHECKING:
@@ -27,28 +28,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StagingContext:
-    """The stores and tools of one repository; holds no state of its own.
-
-    Attributes:
-        repository: its name.
-        store: the key-value store.
-        committed: ranges and metaranges.
-        differences: between HEADs and compacted metaranges.
-        branches: branch records.
-        commits: commits.
-        tokens: staged entries.
-        owner: whose the ranges are.
-        options: limits and numbers of tries.
-        clock: time.
-        rng: randomness; must not repeat in any process.
-        activity: what happens on branches, for the sensor and the observer.
-        observer: notified of what an operator may want to know.
-    """
+    """The stores and tools of one repository; holds no state of its own."""
 
     repository: str
     store: KVStore
     committed: CommittedRanges
-    differences: DiffCache
     branches: BranchStore
     commits: CommitStore
     tokens: StagingTokens
@@ -62,18 +46,43 @@ class StagingContext:
     @classmethod
     def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
              rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
-        """The context of a repository over its two stores.
-
-        Raises:
-            InvalidInput: it is no name of a repository.
-        """
+        """The context of a repository over its two stores."""
         partition = repository_partition(repository)
-        notified = Observers(observer)
-        activity = Activity(repository, notified, sensor)
+        activity = Activity(repository, observer, sensor)
         tokens = StagingTokens(store, partition, rng, clock)
-        return cls(repository=repository, store=store, committed=committed, differences=DiffCache(committed),
-                   branches=BranchStore(store, partition, tokens, options, clock, rng, activity),
+        return cls(repository=repository, store=store, committed=committed,
+                   branches=BranchStore(store, partition, tokens, options.retries, clock, rng, activity),
                    commits=CommitStore(store, partition, rng), tokens=tokens,
                    owner=RangeOwner(store, partition, repository, committed, rng, clock),
-                   options=options, clock=clock, rng=rng, activity=activity,
-                   observer=notified)
+                   options=options, clock=clock, rng=rng, activity=activity, observer=observer)
+
+    def resolve(self, ref: str) -> CommitId | None:
+        """The commit that a reference stands for now: a commit id for itself, a branch's name for its HEAD, `None` if
+        the branch has no commit yet. Raises `CommitNotFound`, `BranchNotFound`, or `InvalidInput` for neither.
+        """
+        if is_commit_id(ref):
+            self.commits.get(CommitId(ref))
+            return CommitId(ref)
+        return self.branches.read(ref).commit_id
+
+    def status_of(self, branch: str, record: BranchRecord) -> BranchStatus:
+        """The status of a branch record. Reads the HEAD commit."""
+        head = None if record.commit_id is None else self.commits.get(record.commit_id)
+        return BranchStatus(branch=branch, version=record.version, commit_id=record.commit_id,
+                            generation=0 if head is None else head.generation,
+                            sealed_tokens=len(record.sealed_tokens),
+                            compacted_metarange_id=record.compacted_metarange_id,
+                            compaction_started_at=record.compaction_started_at)
+
+    def resolve_present(self, ref: str) -> CommitId | None:
+        """As `resolve`, for a branch that is to begin at that commit: its records are there, and are kept until it
+        does.
+
+        A commit that no branch reaches is garbage after a while: its ranges are collected, and the commit itself stays.
+        A branch's HEAD may be one a moment later, so it is claimed too. Raises `MetaRangeNotFound` or `BeingCollected`.
+        """
+        commit_id = self.resolve(ref)
+        metarange_id = self.commits.metarange_of(commit_id)
+        if metarange_id is not None:
+            self.committed.claim(metarange_id)
+        return commit_id

@@ -1,77 +1,297 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of HEAD (merge, revert, cherry-pick, a commit of a given metarange, hard reset), and resets of what is staged.
+"""Changes of HEAD (commit, merge, revert, cherry-pick, a commit of a given metarange, hard reset), and resets.
 
-HEAD may move only under a branch without uncommitted changes: a tombstone that hides nothing today would hide what the
-new HEAD brings. "Without" means the whole difference from HEAD, what a compaction made included. So a move takes two
-compare-and-sets:
+**A commit** seals the staging token, builds, and moves HEAD by compare-and-set.
 
-1. Nothing is uncommitted: seal. Whatever is written from now on goes into a new token, and stays above the new HEAD.
-2. Still nothing is uncommitted in what is sealed, or compacted: HEAD moves, the sealed tokens and the compacted
-   metarange go, in one step.
+1. Seal the staging token, unless it is empty. Every write acknowledged so far is in a sealed token now, or in what a
+   compaction made of it.
+2. Apply the sealed tokens to the base: the compacted metarange if there is one, else that of HEAD. Store the commit.
+3. Compare-and-set the branch: HEAD is the commit, the applied tokens and the compacted metarange are gone.
 
-A hard reset that discards, and a reset of all, is one compare-and-set: every layer goes, whatever it held. Sealed
-tokens are never edited, because a commit or a compaction may be reading them: a reset of a prefix writes what HEAD has
-over each uncommitted key in a new token, which then becomes the staging token; see `tokens` for the mark that it has
-until then.
+If the branch changed before 3: tokens that were only sealed in front stay sealed, and 3 is tried again as it is. A
+compaction or another commit means building anew. Whether there is anything to commit is judged against the content of
+HEAD, not against the base, and not by what is sealed. A commit without changes drops what it sealed, so that nothing
+piles up. A crash at any step leaves at most a sealed token, a metarange and a commit without a reference.
+
+**Other moves of HEAD** need a branch without uncommitted changes: a tombstone that hides nothing today would hide what
+the new HEAD brings. "Without" means the whole difference from HEAD, what a compaction made included. So they take two
+compare-and-sets as well: nothing is uncommitted, so seal (what is written from now on stays above the new HEAD); still
+nothing is uncommitted in what is sealed or compacted, so HEAD moves and these layers go.
+
+**Resets.** A hard reset that discards, and a reset of all, is one compare-and-set: every layer goes, whatever it held.
+Sealed tokens are never edited, because a commit or a compaction may be reading them: a reset of a prefix writes what
+HEAD has over each uncommitted key in a new token, which then becomes the staging token; see `tokens` for the mark that
+it has until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import Busy
 from compactlib.kv import Condition, Delete, Put
 from compactlib.kv.errors import PredicateFailed
 from compactlib.staging.branches import BranchUpdate
-from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import DirtyBranch, TooManyTries
+from compactlib.staging.errors import CommitNotFound, DirtyBranch, MetaRangeNotFound, TooManyTries
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.ranges.merge import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import CommitReport, Counts, ResetReport
-from compactlib.staging.staged import Staged
-from compactlib.staging.tokens import DropMark
-from compactlib.staging.uncommitted import first_uncommitted, uncommitted_keys
+from compactlib.staging.results import CommitReport, ResetReport
+from compactlib.staging.tokens import DropMark, MergedTokens, Staged
 from compactlib.staging.values import Applied, MergeStrategy, MetaRangeId
 from compactlib.staging.view import BranchView
 
-_MAX_BATCH_BYTES = 8 << 20
+_MAX_BATCH_BYTES: Final = 8 << 20
 
 
-@attrs.frozen
-class Move:
-    """Where HEAD shall move to.
+@attrs.frozen(kw_only=True)
+class _Move:
+    """A move of HEAD that was built.
 
     Attributes:
-        target: the commit, already stored; the present HEAD if there is nothing to do.
+        source: the record that it was built of.
+        target: the commit, already stored; the present HEAD, or `None`, if there is nothing to commit.
+        counts: how many keys differ, by kind.
         applied: what the commit was made by; `None` for one that was there before.
     """
 
+    source: BranchRecord
     target: CommitId | None
-    applied: Applied | None = None
+    counts: Mapping[str, int]
+    applied: Applied | None
+
+    def report(self, *, rebuilds: int = 0) -> CommitReport:
+        applied = self.applied
+        counts = self.counts
+        return CommitReport(commit_id=self.target, added=counts["added"], changed=counts["changed"],
+                            removed=counts["removed"], rebuilds=rebuilds,
+                            ranges_written=0 if applied is None else applied.ranges_written,
+                            ranges_reused=0 if applied is None else applied.ranges_reused)
 
 
-NextHead: TypeAlias = Callable[[CommitId | None], Move]
-"""Given HEAD, where it shall move to; asked again after each conflict."""
+NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied | None]]
+"""Given HEAD, the commit to move it to, and what that was made by; asked again after each conflict."""
 
 
-@attrs.frozen
-class _Tried:
-    """A move that was tried: from where to where, and how many keys differ."""
-
-    before: CommitId | None
-    move: Move
-    counts: Counts
+def _counts(context: StagingContext, before: MetaRangeId | None, after: MetaRangeId | None) -> Mapping[str, int]:
+    counts = {"added": 0, "changed": 0, "removed": 0}
+    for difference in context.committed.diff(before, after):
+        counts[difference.kind] += 1
+    return counts
 
 
-def move_head(context: StagingContext, branch: str, next_head: NextHead, *, operation: str,
-              makes_commits: bool = True) -> CommitReport:
+def _own(context: StagingContext, made: Sequence[_Move], head: CommitId | None) -> _Move | None:
+    """Return the move that led to a HEAD, perhaps through commits that others made upon it."""
+    return next((move for move in reversed(made) if move.target is not None
+                 and context.commits.is_ancestor(move.target, head)), None)
+
+
+def _is_clear(context: StagingContext, record: BranchRecord) -> bool:
+    """Whether nothing lies above HEAD; it holds if the record still does afterwards."""
+    return record.is_bare and context.tokens.is_empty(record.staging_token)
+
+
+def _require_clean(context: StagingContext, branch: str, record: BranchRecord, *, include_staging: bool) -> None:
+    difference = BranchView.of(context, branch, record).first_uncommitted(include_staging=include_staging)
+    if difference is not None:
+        raise DirtyBranch(branch=branch, key=difference.key)
+
+
+# ------------------------------------------------------------------------------------------------------------ commit
+
+
+def commit(context: StagingContext, branch: str, message: str, metadata: Mapping[str, str] | None, *,
+           allow_empty: bool, budget: Budget | None) -> CommitReport:
+    """Commit everything that was acknowledged before the call (G2); see `Branch.commit`."""
+    began, outcome = context.clock.monotonic(), "error"
+    try:
+        report = _Commit(context, branch, message, metadata or {}, allow_empty, budget).run()
+        outcome = report.outcome
+        return report
+    finally:
+        context.activity.committed(outcome, context.clock.monotonic() - began)
+
+
+@attrs.define
+class _Commit:
+    """One commit against others: builds when it must, and recognizes its own commits."""
+
+    context: StagingContext
+    branch: str
+    message: str
+    metadata: Mapping[str, str]
+    allow_empty: bool
+    budget: Budget | None
+    made: list[_Move] = attrs.field(factory=list)
+
+    def run(self) -> CommitReport:
+        branches, commits = self.context.branches, self.context.commits
+        before = branches.read(self.branch)
+        # A token may look empty because a compaction took its entries away, and a cleanup came after it.
+        if not self.allow_empty and _is_clear(self.context, before) and branches.read(self.branch) == before:
+            return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
+        sealed = branches.update(self.branch, self._sealed, operation="commit").after
+        head = branches.update(self.branch, lambda record: self._switched(record, sealed),
+                               operation="commit").after.commit_id
+        if head == sealed.commit_id:
+            return CommitReport.no_changes("the content is that of HEAD", head)
+        own = _own(self.context, self.made, head)
+        if own is not None:
+            return own.report(rebuilds=len(self.made) - 1)
+        if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
+            return CommitReport.no_changes("HEAD was reset meanwhile, which threw away what was uncommitted", head)
+        return CommitReport(outcome="already_committed", commit_id=head,
+                            why="another commit took in everything meanwhile, unless a reset threw it away")
+
+    def _sealed(self, record: BranchRecord) -> BranchRecord | None:
+        """Return the record with a new staging token, unless the old one is empty: whatever was acknowledged before is
+        in the sealed ones then. Otherwise each commit that fails would leave one more token for every read.
+        """
+        tokens = self.context.tokens
+        return None if tokens.is_empty(record.staging_token) else record.sealed_with(tokens.draw())
+
+    def _switched(self, record: BranchRecord, sealed: BranchRecord) -> BranchRecord | None:
+        """Return the record with this commit as HEAD; `None` if the branch is as it should be."""
+        if record.commit_id != sealed.commit_id and _own(self.context, self.made, record.commit_id) is not None:
+            return None  # A write without an answer had happened, and others went on from there.
+        built = self.made[-1] if self.made else None
+        newer = None if built is None else record.seals_since(built.source)
+        if built is None or newer is None or not self._is_kept(built):
+            built, newer = self._build(record), 0
+        if built.target is None and record.is_bare:
+            return None
+        head = record.commit_id if built.target is None else built.target
+        return attrs.evolve(record, commit_id=head, sealed_tokens=record.sealed_tokens[:newer],
+                            compacted_metarange_id=None)
+
+    def _is_kept(self, built: _Move) -> bool:
+        """Whether the files that were made before the record was read again were not collected meanwhile."""
+        assert built.applied is not None
+        try:
+            self.context.committed.claim(built.applied.metarange_id)
+        except MetaRangeNotFound:
+            return False
+        return True
+
+    def _build(self, record: BranchRecord) -> _Move:
+        committed, commits = self.context.committed, self.context.commits
+        head = commits.metarange_of(record.commit_id)
+        base = record.base(head)
+        applied = committed.apply(base, MergedTokens(self.context.tokens, record.sealed_tokens), budget=self.budget)
+        # Its tokens go, once it is in force.
+        committed.check(applied.metarange_id, base)
+        counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
+                  else _counts(self.context, head, applied.metarange_id))
+        target, has_changes = None, any(counts.values())
+        if has_changes or self.allow_empty:
+            target = _store(self.context, applied.metarange_id if has_changes or head is None else head,
+                            [record.commit_id], self.message, self.metadata)
+        self.made.append(_Move(source=record, target=target, counts=counts, applied=applied))
+        return self.made[-1]
+
+
+def _store(context: StagingContext, metarange_id: MetaRangeId, parents: Iterable[CommitId | None], message: str,
+           metadata: Mapping[str, str] | None) -> CommitId:
+    """Store a commit; returns its id."""
+    return context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
+                               message=message, metadata=metadata, created_at=context.clock.now())
+
+
+# ------------------------------------------------------------------------------------------------------- other moves
+
+
+def merge(context: StagingContext, branch: str, ref: str, message: str, metadata: Mapping[str, str] | None,
+          strategy: MergeStrategy) -> CommitReport:
+    """Move HEAD to what it is with what a commit has since they parted; see `Branch.merge`."""
+    source, commits = context.resolve(ref), context.commits
+
+    def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+        if source is None or commits.is_ancestor(source, head):
+            return head, None
+        base = commits.merge_base([source], [] if head is None else [head])
+        applied = _merged(context, base, commits.metarange_of(source), head, strategy)
+        return _store(context, applied.metarange_id, (head, source), message, metadata), applied
+
+    return _move(context, branch, next_head, operation="merge")
+
+
+def replay(context: StagingContext, branch: str, ref: str, message: str, metadata: Mapping[str, str] | None,
+           strategy: MergeStrategy, *, backwards: bool) -> CommitReport:
+    """Make or undo again what a commit changed against its first parent; see `Branch.cherry_pick` and `revert`."""
+    commit_id = context.resolve(ref)
+    if commit_id is None:
+        raise CommitNotFound(commit_id=ref)
+    replayed = context.commits.get(commit_id)
+    parent = context.commits.metarange_of(replayed.parents[0] if replayed.parents else None)
+    base, source = (replayed.metarange_id, parent) if backwards else (parent, replayed.metarange_id)
+
+    def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+        applied = _merged(context, base, source, head, strategy)
+        if not applied.changes:
+            return head, None
+        return _store(context, applied.metarange_id, (head,), message, metadata), applied
+
+    return _move(context, branch, next_head, operation="revert" if backwards else "cherry_pick")
+
+
+def _merged(context: StagingContext, base: MergeBase, source: MetaRangeId | None, head: CommitId | None,
+            strategy: MergeStrategy) -> Applied:
+    """What HEAD has, with what leads from the base to the source: perhaps of commits that no branch reaches."""
+    present = context.commits.metarange_of(head)
+    for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
+        context.committed.claim(metarange_id)  # Also where all of it is in memory.
+    return context.committed.merge(base, source, present, strategy)
+
+
+def commit_metarange(context: StagingContext, branch: str, metarange_id: MetaRangeId, message: str,
+                     metadata: Mapping[str, str] | None) -> CommitReport:
+    """Move HEAD to a commit of these records, whatever it has; see `Branch.commit_metarange`."""
+    def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+        committed, present = context.committed, context.commits.metarange_of(head)
+        if head is not None and present == metarange_id:
+            return head, None
+        committed.claim(metarange_id)  # It must be there before anything names it, and stay.
+        # So must its ranges, all of which are counted: of what it was made of, some may be in memory alone.
+        known = {each.range_id for each in committed.ranges_of(present)}
+        ranges = {each.range_id for each in committed.ranges_of(metarange_id)}
+        for range_id in ranges - known:
+            committed.files.forget(range_id)
+        applied = Applied(metarange_id=metarange_id, ranges_reused=len(ranges & known),
+                          ranges_written=len(ranges - known))
+        return _store(context, metarange_id, (head,), message, metadata), applied
+
+    return _move(context, branch, next_head, operation="commit_metarange")
+
+
+def hard_reset(context: StagingContext, branch: str, ref: str, *, discard: bool) -> CommitReport:
+    """Move HEAD to a commit that is there; see `Branch.hard_reset`."""
+    def next_head(_: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+        return context.resolve_present(ref), None
+
+    if not discard:
+        return _move(context, branch, next_head, operation="hard_reset", makes_commits=False)
+    made: list[_Move] = []
+
+    def change(record: BranchRecord) -> BranchRecord | None:
+        target, _ = next_head(record.commit_id)
+        if target == record.commit_id and _is_clear(context, record):
+            return None
+        made.append(_move_to(context, record, target, None))
+        return record.emptied(context.tokens.draw(), target)
+
+    update = context.branches.update(branch, change, operation="hard_reset", idempotent=False)
+    return _moved(update, made[-1] if update.is_written else None, discards=True)
+
+
+def _move(context: StagingContext, branch: str, next_head: NextHead, *, operation: str, makes_commits: bool = True,
+          ) -> CommitReport:
     """Move the HEAD of a branch that has no uncommitted changes.
 
     Args:
@@ -83,174 +303,58 @@ def move_head(context: StagingContext, branch: str, next_head: NextHead, *, oper
 
     Raises:
         DirtyBranch: it has some; nothing was changed, except that a token may have been sealed.
-        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`; and what `next_head` raises.
     """
-    tried: list[_Tried] = []
-    own: _Tried | None = None  # the move of this call that others have built upon before it was seen
+    made: list[_Move] = []
+    own: _Move | None = None  # the move of this call that others have built upon before it was seen
 
     def prepare(record: BranchRecord) -> BranchRecord | None:
-        require_clean(context, branch, record)
+        _require_clean(context, branch, record, include_staging=True)
         if record.sealed_tokens and context.tokens.is_empty(record.staging_token):
             return None  # as an earlier move that failed has left it
         return record.sealed_with(context.tokens.draw())
 
     def switch(record: BranchRecord) -> BranchRecord | None:
         nonlocal own
-        if makes_commits:
-            own = next((each for each in tried if each.move.target is not None
-                        and context.commits.is_ancestor(each.move.target, record.commit_id)), None)
-            if own is not None:
-                return None
-        require_clean(context, branch, record, include_staging=False)
-        move = next_head(record.commit_id)
-        if move.target == record.commit_id and record.is_bare:
+        own = _own(context, made, record.commit_id) if makes_commits else None
+        if own is not None:
             return None
-        tried.append(_Tried(record.commit_id, move, _counts(context, record.commit_id, move.target)))
-        return record.emptied(record.staging_token, move.target)
+        _require_clean(context, branch, record, include_staging=False)
+        target, applied = next_head(record.commit_id)
+        if target == record.commit_id and record.is_bare:
+            return None
+        made.append(_move_to(context, record, target, applied))
+        return record.emptied(record.staging_token, target)
 
     context.branches.update(branch, prepare, operation=operation)
     update = context.branches.update(branch, switch, operation=operation, idempotent=makes_commits)
-    return _outcome(context, branch, update, tried, own)
+    return _moved(update, next(move for move in reversed(made) if move.target == update.after.commit_id)
+                  if update.is_written else own)
 
 
-def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) -> CommitReport:
-    """Move the HEAD of a branch and throw away everything uncommitted, in one step.
-
-    Raises:
-        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`; and what `next_head` raises.
-    """
-    tried: list[_Tried] = []
-
-    def change(record: BranchRecord) -> BranchRecord | None:
-        move = next_head(record.commit_id)
-        if move.target == record.commit_id and is_clear(context, record):
-            return None
-        tried.append(_Tried(record.commit_id, move, _counts(context, record.commit_id, move.target)))
-        return record.emptied(context.tokens.draw(), move.target)
-
-    update = context.branches.update(branch, change, operation="hard_reset", idempotent=False)
-    return _outcome(context, branch, update, tried, discards=True)
+def _move_to(context: StagingContext, record: BranchRecord, target: CommitId | None, applied: Applied | None) -> _Move:
+    counts = _counts(context, context.commits.metarange_of(record.commit_id), context.commits.metarange_of(target))
+    return _Move(source=record, target=target, counts=counts, applied=applied)
 
 
-def is_clear(context: StagingContext, record: BranchRecord) -> bool:
-    """Whether nothing lies above HEAD; `BranchStore.update` checks afterwards that the record still holds."""
-    return record.is_bare and context.tokens.is_empty(record.staging_token)
-
-
-def require_clean(context: StagingContext, branch: str, record: BranchRecord, *, include_staging: bool = True) -> None:
-    """Raise `DirtyBranch` if the branch has uncommitted changes. An error while reading is never "no changes"."""
-    view = BranchView.of(context, branch, record)
-    difference = first_uncommitted(view, include_staging=include_staging)
-    if difference is not None:
-        raise DirtyBranch(branch=branch, key=difference.key)
-
-
-def _counts(context: StagingContext, before: CommitId | None, target: CommitId | None) -> Counts:
-    return Counts.of(context.committed.diff(context.commits.metarange_of(before), context.commits.metarange_of(target)))
-
-
-def _outcome(context: StagingContext, branch: str, update: BranchUpdate, tried: list[_Tried], own: _Tried | None = None,
-             *, discards: bool = False) -> CommitReport:
+def _moved(update: BranchUpdate, own: _Move | None, *, discards: bool = False) -> CommitReport:
     """Return what came of a move. Reads nothing: one that happened is not reported as failed.
 
     One that `discards` and wrote is not empty also where HEAD stays: what was uncommitted is gone.
     """
-    after = update.after
-    if update.is_written:
-        own = next(each for each in reversed(tried)
-                   if (each.before, each.move.target) == (update.before.commit_id, after.commit_id))
-    if own is None or (own.before == own.move.target and (own.before is None or not discards)):
-        return CommitReport.no_changes("HEAD stays where it is", after.commit_id)
-    if own.move.target is None:
+    if own is None or (own.source.commit_id == own.target and (own.target is None or not discards)):
+        return CommitReport.no_changes("HEAD stays where it is", update.after.commit_id)
+    if own.target is None:
         return CommitReport.no_changes("the branch has no commit now, as the one that it was reset to", None)
-    applied, counts = own.move.applied, own.counts
-    return CommitReport(commit_id=own.move.target, **attrs.asdict(counts),
-                        ranges_written=0 if applied is None else applied.ranges_written,
-                        ranges_reused=0 if applied is None else applied.ranges_reused)
-
-
-# ----------------------------------------------------------------------------------------------- commits to move to
-
-
-@attrs.frozen(kw_only=True)
-class HeadBuilder:
-    """Makes the commits that merges, reverts and cherry-picks move HEAD to.
-
-    Attributes:
-        context: the stores.
-        message: of the commit.
-        metadata: of the commit.
-        strategy: what to do about keys that both sides changed differently.
-    """
-
-    context: StagingContext
-    message: str
-    metadata: Mapping[str, str] | None = None
-    strategy: MergeStrategy = "fail"
-
-    def merge(self, source: CommitId | None) -> NextHead:
-        """HEAD with what `source` has since they parted. If it has nothing new, HEAD stays."""
-        def next_head(head: CommitId | None) -> Move:
-            commits = self.context.commits
-            if source is None or commits.is_ancestor(source, head):
-                return Move(head)
-            base = commits.merge_base([source], [] if head is None else [head])
-            merged = self._merged(base, commits.metarange_of(source), commits.metarange_of(head))
-            return self._commit(head, (source,), merged)
-
-        return next_head
-
-    def replay(self, commit: Commit, *, backwards: bool = False) -> NextHead:
-        """HEAD with what a commit changed against its first parent; or without it."""
-        parent = self.context.commits.metarange_of(commit.parents[0] if commit.parents else None)
-        base, source = (commit.metarange_id, parent) if backwards else (parent, commit.metarange_id)
-
-        def next_head(head: CommitId | None) -> Move:
-            merged = self._merged(base, source, self.context.commits.metarange_of(head))
-            return self._commit(head, (), merged) if merged.changes else Move(head)
-
-        return next_head
-
-    def metarange(self, metarange_id: MetaRangeId) -> NextHead:
-        """The records of a metarange, whatever HEAD has."""
-        def next_head(head: CommitId | None) -> Move:
-            present, committed = self.context.commits.metarange_of(head), self.context.committed
-            if head is not None and present == metarange_id:
-                return Move(head)
-            committed.claim(metarange_id)  # It must be there before anything names it, and stay.
-            # So must its ranges, all of which are counted: of what it was made of, some may be in memory alone.
-            known = {each.range_id for each in committed.ranges_of(present)}
-            ranges = {each.range_id for each in committed.ranges_of(metarange_id)}
-            for range_id in ranges - known:
-                committed.files.forget(range_id)
-            return self._commit(head, (), Applied(metarange_id=metarange_id, ranges_reused=len(ranges & known),
-                                                  ranges_written=len(ranges - known)))
-
-        return next_head
-
-    def _merged(self, base: MergeBase, source: MetaRangeId | None, present: MetaRangeId | None) -> Applied:
-        """What HEAD has, with what leads from the base to the source: perhaps of commits that no branch reaches."""
-        for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
-            self.context.committed.claim(metarange_id)  # Also where all of it is in memory.
-        return self.context.committed.merge(base, source, present, self.strategy)
-
-    def _commit(self, head: CommitId | None, others: tuple[CommitId, ...], applied: Applied) -> Move:
-        parents = (() if head is None else (head,)) + others
-        commit = self.context.commits.make(applied.metarange_id, parents, message=self.message, metadata=self.metadata,
-                                           created_at=self.context.clock.now())
-        return Move(self.context.commits.store(commit), applied)
+    return own.report()
 
 
 # ------------------------------------------------------------------------------------------------------------ resets
 
-def reset(context: StagingContext, branch: str) -> ResetReport:
-    """Throw away everything uncommitted: the branch is HEAD again.
 
-    Raises:
-        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
-    """
+def reset(context: StagingContext, branch: str) -> ResetReport:
+    """Throw away everything uncommitted: the branch is HEAD again."""
     def change(record: BranchRecord) -> BranchRecord | None:
-        return None if is_clear(context, record) else record.emptied(context.tokens.draw(), record.commit_id)
+        return None if _is_clear(context, record) else record.emptied(context.tokens.draw(), record.commit_id)
 
     update = context.branches.update(branch, change, operation="reset", idempotent=False)
     if not update.is_written:
@@ -259,18 +363,14 @@ def reset(context: StagingContext, branch: str) -> ResetReport:
 
 
 def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetReport:
-    """Make all keys that begin with `prefix` what they are in HEAD, in one step.
-
-    Raises:
-        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
-    """
+    """Make all keys that begin with `prefix` what they are in HEAD, in one step."""
     if not prefix:
         return reset(context, branch)
     prepared: dict[str, tuple[DropMark, ResetReport]] = {}
 
     def change(record: BranchRecord) -> BranchRecord | None:
         view = BranchView.of(context, branch, record)
-        batches = _batches((key, Staged(difference.left)) for key, difference in uncommitted_keys(view, prefix=prefix)
+        batches = _batches((key, Staged(difference.left)) for key, difference in view.uncommitted(prefix=prefix)
                            if difference is not None)
         first = next(batches, None)
         if first is None:
@@ -301,10 +401,10 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetRe
             continue  # the cleanup has claimed the new token
         if not update.is_written:
             return ResetReport(why="nothing was uncommitted under the prefix")
-        _, stats = prepared[update.after.staging_token]
-        if stats.tombstones:
-            context.activity.wrote_tombstones(branch, update.after, stats.tombstones)
-        return stats
+        _, report = prepared[update.after.staging_token]
+        if report.tombstones:
+            context.activity.wrote_tombstones(branch, update.after, report.tombstones)
+        return report
     raise TooManyTries(operation="reset_prefix", branch=branch, tries=context.options.retries.tries)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings: the staged entries of a branch merged with its base, tombstones taken out, common prefixes folded.
+"""Listings: the staged entries of a branch merged with its base, tombstones taken out, common prefixes folded; and the
+pages that listings and diffs give.
 
 A page looks at a bounded number of entries. Keys below a common prefix are passed over by seeking behind it, once one
 key below it was found to be there.
@@ -7,20 +8,99 @@ key below it was found to be there.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Final
 
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.staging.pages import Listed, ListPage
+from compactlib.report import Printed
 from compactlib.staging.ranges.cursor import RangeScan
-from compactlib.staging.staged import Staged
 from compactlib.staging.tokens import MergedTokens
-from compactlib.staging.values import Record
-from compactlib.staging.view import BranchView
+from compactlib.staging.values import Difference, Record
 
-MAX_LIST_LIMIT = 10_000
+MAX_LIST_LIMIT: Final = 10_000
 """The most entries of one page."""
+
+
+@attrs.frozen
+class Listed:
+    """One line of a listing.
+
+    Attributes:
+        key: the key, or a common prefix that ends with the delimiter.
+        record: its record; `None` for a common prefix.
+    """
+
+    key: bytes
+    record: Record | None
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it stands for all keys that begin so."""
+        return self.record is None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ListPage(Printed):
+    """One page of a listing: each key as the branch held it at some moment of the call.
+
+    Attributes:
+        entries: in order of the keys.
+        next_after: give it as `after` for the next page; `None` if there is none. A page that looked at too many
+            entries ends early: it may be empty and still have a next one.
+        scanned: how many staged and committed entries were looked at.
+        tombstones: how many tombstones were passed over.
+    """
+
+    entries: tuple[Listed, ...] = ()
+    next_after: bytes | None = None
+    scanned: int = 0
+    tombstones: int = 0
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Keys and common prefixes, in order."""
+        return tuple(entry.key for entry in self.entries)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each entry."""
+        return [{"key": entry.key, "identity": _identity(entry.record),
+                 "data_bytes": None if entry.record is None else len(entry.record.data)} for entry in self.entries]
+
+    def _summary(self) -> str:
+        return (f"{len(self.entries)} entries, {self.scanned} scanned, {self.tombstones} tombstones"
+                f"{_more(self.next_after)}")
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class DiffPage(Printed):
+    """One page of what is uncommitted: each key as it differed from HEAD at some moment of the call.
+
+    Attributes:
+        differences: from HEAD to the branch, in order of the keys.
+        next_after: give it as `after` for the next page; `None` if there is none. May be set on an empty page.
+        scanned: how many keys were looked at.
+    """
+
+    differences: tuple[Difference, ...]
+    next_after: bytes | None
+    scanned: int = 0
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each difference."""
+        return [{"kind": one.kind, "key": one.key, "left": _identity(one.left), "right": _identity(one.right)}
+                for one in self.differences]
+
+    def _summary(self) -> str:
+        return f"{len(self.differences)} differences, {self.scanned} scanned{_more(self.next_after)}"
+
+
+def _more(next_after: bytes | None) -> str:
+    return "" if next_after is None else f", more after {next_after!r}"
+
+
+def _identity(record: Record | None) -> str | None:
+    return None if record is None else record.identity.hex()
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +122,7 @@ class ListRequest:
     delimiter: bytes = b""
     after: bytes | None = None
     limit: int = 1000
-    max_scanned: int = 100_000
+    max_scanned: int
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.limit <= MAX_LIST_LIMIT:
@@ -71,67 +151,7 @@ def upper_bound(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-class OverlaidScan:
-    """Staged entries over the records of a metarange: of equal keys the staged one counts. For one thread.
-
-    Attributes:
-        scanned: how many entries were read so far.
-    """
-
-    def __init__(self, staged: MergedTokens, base: RangeScan) -> None:
-        self._staged = staged
-        self._base = base
-        self._next_staged: tuple[bytes, Staged] | None = None
-        self._next_base: tuple[bytes, Record] | None = None
-        self._is_loaded = False
-
-    @property
-    def scanned(self) -> int:
-        """How many entries were read so far."""
-        return self._staged.scanned + self._base.scanned
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> tuple[bytes, Record | None]:
-        if not self._is_loaded:
-            self._advance_staged()
-            self._advance_base()
-            self._is_loaded = True
-        staged, base = self._next_staged, self._next_base
-        if staged is not None and (base is None or staged[0] <= base[0]):
-            self._advance_staged()
-            if base is not None and base[0] == staged[0]:
-                self._advance_base()
-            return staged[0], staged[1].record
-        if base is None:
-            raise StopIteration
-        self._advance_base()
-        return base
-
-    def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key`."""
-        self._staged.seek(key)
-        self._base.seek(key)
-        self._is_loaded = False
-
-    def _advance_staged(self) -> None:
-        self._next_staged = next(self._staged, None)
-
-    def _advance_base(self) -> None:
-        self._next_base = next(self._base, None)
-
-
-def list_page(view: BranchView, request: ListRequest) -> ListPage:
-    """One page of a branch, as its layers show it."""
-    start = request.start()
-    if start is None:
-        return ListPage(entries=(), next_after=None)
-    staged = view.staged(start, prefix=request.prefix, page_size=request.limit + 1)
-    return page_of(OverlaidScan(staged, view.context.committed.scan(view.base, start)), request)
-
-
-def page_of(source: OverlaidScan | RangeScan, request: ListRequest) -> ListPage:
+def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
     """One page of a scan that begins at `request.start()`."""
     entries: list[Listed] = []
     tombstones = 0
@@ -157,4 +177,4 @@ def page_of(source: OverlaidScan | RangeScan, request: ListRequest) -> ListPage:
         if behind is None:
             break
         source.seek(behind)
-    return ListPage(entries=tuple(entries), next_after=None, scanned=source.scanned, tombstones=tombstones)
+    return ListPage(entries=tuple(entries), scanned=source.scanned, tombstones=tombstones)

@@ -8,7 +8,7 @@ of one token are a partition of their own, so that writers of different branches
 from __future__ import annotations
 
 import re
-from typing import NewType, cast
+from typing import NewType
 
 from compactlib.errors import InvalidInput
 
@@ -39,7 +39,7 @@ def repository_partition(repository: str) -> bytes:
     Raises:
         InvalidInput: the name is not 1 to 100 letters, digits, `.`, `_` and `-`, the first a letter or digit.
     """
-    if not isinstance(cast("object", repository), str) or not _REPOSITORY.fullmatch(repository):
+    if not _REPOSITORY.fullmatch(repository):
         raise InvalidInput(f"the repository name {repository!r} is not 1 to {MAX_REPOSITORY_CHARS} letters, digits, "
                            f"'.', '_' and '-', the first a letter or digit; choose another")
     return _OF_REPOSITORIES + repository.encode("ascii")
@@ -59,8 +59,6 @@ def branch_key(branch: str) -> bytes:
         InvalidInput: the name is empty, longer than 255 bytes of UTF-8, holds control characters or lone surrogates, or
             looks like a commit id.
     """
-    if not isinstance(branch, str):
-        raise InvalidInput(f"a branch is named by text, found {type(branch).__name__}; give its name")
     try:
         encoded = branch.encode("utf-8")
     except UnicodeEncodeError:
@@ -85,7 +83,7 @@ def token_partition(token: StagingToken) -> bytes:
 
 def is_commit_id(text: str) -> bool:
     """Whether it has the form of a commit id."""
-    return isinstance(cast("object", text), str) and _COMMIT_ID.fullmatch(text) is not None
+    return _COMMIT_ID.fullmatch(text) is not None
 
 
 def is_staging_token(text: str) -> bool:

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from math import inf
-from sys import float_info
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, require_one_of
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.kv import Retries
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
@@ -21,12 +19,6 @@ MAX_BATCH_KEYS = 1000
 
 
 _RETRIES = Retries(10, first_seconds=0.005, longest_seconds=5.0)
-
-
-def _is_seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    # A whole number may be larger than all that can be reckoned with.
-    if not isinstance(value, int | float) or not (0 <= value <= float_info.max or value == inf):
-        raise InvalidInput(f"{attribute.name} is {value!r:.100}; give a number of at least 0")
 
 
 def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -58,6 +50,6 @@ class StagingOptions:
     retries: Retries = _RETRIES
     max_scanned: int = attrs.field(default=100_000, validator=is_whole(1))
     on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
-    grace_seconds: float = attrs.field(default=3600.0, validator=_is_seconds)
+    grace_seconds: float = attrs.field(default=3600.0, validator=is_seconds(most=inf))
     owns_ranges: bool = False
-    range_grace_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)
+    range_grace_seconds: float = attrs.field(default=86_400.0, validator=is_seconds(most=inf))

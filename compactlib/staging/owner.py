@@ -31,10 +31,8 @@ from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import IDENTITY
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import METARANGES, RANGES
-from compactlib.staging.stored import Fields, frame_of, pack, unpack
+from compactlib.staging.stored import StoredForm
 
-_IDENTITY = frame_of(b"CLREPOST")
-_OWNER = frame_of(b"CLOWNER\0")
 _TRIES: Final = 5
 """How often an adoption is tried against other processes of the same repository."""
 
@@ -49,7 +47,7 @@ class Identity:
     """
 
     id: str
-    ranges: str | None = None
+    ranges: str | None
 
 
 @attrs.frozen(kw_only=True)
@@ -60,63 +58,54 @@ class Owner:
         id: that of the repository.
         repository: its name, for people.
         place: of its catalogue; `None` if the key-value store does not say it.
-        since: when they became its own, in seconds since the epoch.
+        since_ms: when they became its own, in milliseconds since the epoch.
     """
 
     id: str
     repository: str
     place: str | None
-    since: float
+    since_ms: int
 
 
-def encode_identity(identity: Identity) -> bytes:
-    """The stored form of an identity."""
-    return pack(_IDENTITY, {"id": identity.id, "ranges": identity.ranges})
+IDENTITIES: Final = StoredForm(b"CLREPOST", Identity)
+OWNERS: Final = StoredForm(b"CLOWNER\0", Owner)
 
 
-def decode_identity(data: bytes, place: str) -> Identity:
-    """The identity of a stored form.
+@attrs.frozen
+class _Seen:
+    """What the two stores say; `place` is the catalogue's, now."""
 
-    Raises:
-        CorruptData, Unsupported: it is damaged, or a later release wrote it.
-    """
-    fields = Fields(unpack(_IDENTITY, data, place), place)
-    identity = Identity(id=fields.take("id", str), ranges=fields.take("ranges", str, type(None)))
-    fields.end()
-    return identity
+    identity: Identity | None
+    predicate: Predicate | None
+    version: Version | None
+    owner: Owner | None
+    place: str | None
 
+    @property
+    def is_ours(self) -> bool:
+        return (self.owner is not None and self.identity is not None
+                and (self.owner.id, self.owner.place) == (self.identity.id, self.place))
 
-def encode_owner(owner: Owner) -> bytes:
-    """The stored form of an owner."""
-    return pack(_OWNER, {"id": owner.id, "repository": owner.repository, "place": owner.place,
-                         "since_ms": round(owner.since * 1000)})
-
-
-def decode_owner(data: bytes, place: str) -> Owner:
-    """The owner of a stored form.
-
-    Raises:
-        CorruptData, Unsupported: it is damaged, or a later release wrote it.
-    """
-    fields = Fields(unpack(_OWNER, data, place), place)
-    owner = Owner(id=fields.take("id", str), repository=fields.take("repository", str),
-                  place=fields.take("place", str, type(None)), since=fields.take("since_ms", int) / 1000)
-    fields.end()
-    return owner
+    @property
+    def objection(self) -> str | None:
+        """Why the ranges are not this repository's to collect; `None` if they are."""
+        if self.version is None or self.owner is None:
+            if self.place is None:
+                return "the key-value store does not say its place, by which its copies could be told from it"
+            return "nobody is known to own what is there"
+        if self.identity is None or self.identity.id != self.owner.id:
+            return "they are another repository's"
+        if self.owner.place != self.place:
+            return "the catalogue has moved, or is a copy"
+        if self.identity.ranges not in (None, self.version.id.hex()):
+            return "the catalogue belongs to other ranges, or is older than an adoption of these"
+        return None
 
 
 class RangeOwner:
     """Asks and says whose the ranges are. Threads may share it.
 
     Every method raises what the two stores raise, and `CorruptData` or `Unsupported` for what cannot be read.
-
-    Args:
-        store: the catalogue.
-        partition: the repository's.
-        repository: its name.
-        committed: the ranges.
-        rng: draws the repository's id; must not repeat in any process.
-        clock: dates an adoption.
 
     Attributes:
         refused: why the last question was answered with no, for people; empty if it was not.
@@ -128,7 +117,7 @@ class RangeOwner:
         self._store = store
         self._partition = partition
         self._repository = repository
-        self._committed = committed
+        self._files = committed.files
         self._rng = rng
         self._clock = clock
 
@@ -140,11 +129,27 @@ class RangeOwner:
         Raises:
             RangesNotOwned: it may not.
         """
-        try:
-            self._require()
-        except RangesNotOwned as refusal:
+        seen = self._read()
+        if (seen.version is None and seen.place is not None and (seen.identity is None or seen.identity.ranges is None)
+                and not any(True for folder in (RANGES, METARANGES) for _ in self._files.list(folder))):
+            # Where another is faster, who that was is seen next.
+            with contextlib.suppress(Stale, PredicateFailed):
+                self._take(None)
+            seen = self._read()
+        why, owner, identity = seen.objection, seen.owner, seen.identity
+        if why is not None:
+            refusal = RangesNotOwned(
+                why=why,
+                owner="nobody who is known" if owner is None else _shown(owner.repository, owner.id, owner.place),
+                own=_shown(self._repository, "" if identity is None else identity.id, seen.place))
             self.refused = str(refusal)
-            raise
+            raise refusal
+        if identity is not None and identity.ranges is None:
+            # Whoever took them was interrupted before the catalogue knew it, or is about to say it.
+            try:
+                self._join(seen)
+            except PredicateFailed:
+                self.require()
         self.refused = ""
 
     def adopt(self) -> None:
@@ -153,112 +158,56 @@ class RangeOwner:
         Raises:
             Stale: another repository did the same at once; nothing tells which of them was meant.
         """
-        if self._is_owner():
+        with contextlib.suppress(RangesNotOwned):
+            self.require()
             return
         for _ in range(_TRIES):
             with contextlib.suppress(Stale, PredicateFailed):
-                seen = self._register().read()
-                if self._is_ours(seen):
-                    self._join(*self._identity(), seen)
+                seen = self._read()
+                if seen.is_ours:
+                    self._join(seen)
                 else:
-                    self._take(seen)
+                    self._take(seen.version)
                 self.refused = ""
                 return
             # Another process was faster: perhaps for the same repository.
-            if not self._is_ours(self._register().read()):
+            if not self._read().is_ours:
                 break
         raise Stale("another repository adopted these ranges at the same moment; find out whose they are to be, and "
                     "call adopt_ranges() there once more")
 
-    def _is_owner(self) -> bool:
-        try:
-            self.require()
-        except RangesNotOwned:
-            return False
-        return True
-
-    def _is_ours(self, version: Version | None) -> bool:
-        identity, _ = self._identity()
-        if version is None or identity is None:
-            return False
-        owner = decode_owner(version.value, self._path)
-        return (owner.id, owner.place) == (identity.id, self._store.place())
-
-    def _require(self) -> None:
-        place = self._store.place()
-        identity, predicate = self._identity()
-        version = self._register().read()
-        if version is None and place is not None and (identity is None or identity.ranges is None) \
-                and self._is_unused():
-            # Where another is faster, who that was is seen next.
-            with contextlib.suppress(Stale, PredicateFailed):
-                self._take(None)
-            identity, predicate = self._identity()
-            version = self._register().read()
-        owner = None if version is None else decode_owner(version.value, self._path)
-        why = self._objection(identity, version, owner, place)
-        if why is not None:
-            raise RangesNotOwned(
-                why, owner="" if owner is None else _shown(owner.repository, owner.id, owner.place),
-                own=_shown(self._repository, "" if identity is None else identity.id, place))
-        if identity is not None and identity.ranges is None:
-            # Whoever took them was interrupted before the catalogue knew it, or is about to say it.
-            try:
-                self._join(identity, predicate, version)
-            except PredicateFailed:
-                self._require()
-
-    def _objection(self, identity: Identity | None, version: Version | None, owner: Owner | None,
-                   place: str | None) -> str | None:
-        if version is None or owner is None:
-            if place is None:
-                return "the key-value store does not say its place, by which its copies could be told from it"
-            return "nobody is known to own what is there"
-        if identity is None or identity.id != owner.id:
-            return "they are another repository's"
-        if owner.place != place:
-            return "the catalogue has moved, or is a copy"
-        if identity.ranges is not None and identity.ranges != version.id.hex():
-            return "the catalogue belongs to other ranges, or is older than an adoption of these"
-        return None
-
-    def _take(self, seen: Version | None) -> None:
+    def _take(self, before: Version | None) -> None:
         """Write who the owner is, in the place of what was seen; then that the catalogue has these ranges."""
-        if self._identity()[0] is None:
+        if self._read().identity is None:
             # Before the ranges name it. Another process of the same repository may be faster.
+            mine = Identity(id=f"{self._rng.getrandbits(128):032x}", ranges=None)
             with contextlib.suppress(PredicateFailed):
-                self._store.set_if(self._partition, IDENTITY,
-                                   encode_identity(Identity(id=f"{self._rng.getrandbits(128):032x}")), None)
-        identity, predicate = self._identity()
-        if identity is None:
+                self._store.set_if(self._partition, IDENTITY, IDENTITIES.encode(mine), None)
+        seen = self._read()
+        if seen.identity is None:
             raise Stale("the identity of the repository went as soon as it was there")
-        version = self._register().replace(encode_owner(Owner(
-            id=identity.id, repository=self._repository, place=self._store.place(), since=self._clock.now())), seen)
-        self._join(identity, predicate, version)
+        owner = Owner(id=seen.identity.id, repository=self._repository, place=seen.place,
+                      since_ms=round(self._clock.now() * 1000))
+        self._join(attrs.evolve(seen, version=self._register().replace(OWNERS.encode(owner), before)))
 
-    def _join(self, identity: Identity | None, predicate: Predicate | None, version: Version | None) -> None:
+    def _join(self, seen: _Seen) -> None:
         """Note in the catalogue which ranges are its own."""
-        if identity is not None and version is not None:
-            self._store.set_if(self._partition, IDENTITY,
-                               encode_identity(attrs.evolve(identity, ranges=version.id.hex())), predicate)
+        if seen.identity is not None and seen.version is not None:
+            joined = attrs.evolve(seen.identity, ranges=seen.version.id.hex())
+            self._store.set_if(self._partition, IDENTITY, IDENTITIES.encode(joined), seen.predicate)
 
-    def _identity(self) -> tuple[Identity | None, Predicate | None]:
-        try:
+    def _read(self) -> _Seen:
+        identity, predicate, place = None, None, self._store.place()
+        with contextlib.suppress(KeyNotFound):
             found = self._store.get(self._partition, IDENTITY)
-        except KeyNotFound:
-            return None, None
-        place = f"key {IDENTITY!r} of partition {self._partition!r}"
-        return decode_identity(found.value, place), found.predicate
-
-    def _is_unused(self) -> bool:
-        return not any(True for folder in (RANGES, METARANGES) for _ in self._committed.files.list(folder))
+            identity = IDENTITIES.decode(found.value, f"key {IDENTITY!r} of partition {self._partition!r}")
+            predicate = found.predicate
+        version = self._register().read()
+        owner = None if version is None else OWNERS.decode(version.value, self._files.path_of_owner)
+        return _Seen(identity, predicate, version, owner, place)
 
     def _register(self) -> ObjectRegister:
-        return ObjectRegister(self._committed.files.objects, self._path, clock=self._clock, rng=self._rng)
-
-    @property
-    def _path(self) -> str:
-        return self._committed.files.path_of_owner
+        return ObjectRegister(self._files.objects, self._files.path_of_owner, clock=self._clock, rng=self._rng)
 
 
 def _shown(repository: str, id_: str, place: str | None) -> str:

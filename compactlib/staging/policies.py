@@ -1,9 +1,153 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that come with the staging area; `docs/staging.md` compares them."""
+"""When is a branch worth a look, and is what lies on it worth a compaction? Policies are pure: a view in, a
+`StagingChoice` with its reason out; `docs/staging.md` compares them.
+
+The sensor asks a *sense policy* with what it has counted in memory (`BranchPressure`), which costs nothing and says
+when to look; a repository asks its *policy* with what lies on the branch (`StagingView`), and that decides what is
+done.
+"""
 
 from __future__ import annotations
 
-from compactlib.staging.plan_policies import AlwaysPolicy, TombstoneCostPolicy
-from compactlib.staging.sense_policies import PressurePolicy
+from typing import Any, ClassVar, Final, TypeAlias
+
+import attrs
+
+from compactlib._arguments import is_whole
+from compactlib.contract import Policy
+from compactlib.errors import InvalidInput
+from compactlib.report import Printed
+from compactlib.staging.plan import CLEAN, StagingChoice, StagingView
 
 __all__ = ["AlwaysPolicy", "PressurePolicy", "TombstoneCostPolicy"]
+
+StagingPolicy: TypeAlias = Policy[StagingView, StagingChoice]
+"""Decides, from what lies on a branch, whether it is compacted."""
+
+DEFAULT_WINDOW_SECONDS: Final = 300.0
+"""At most one compaction per branch starts within this time."""
+
+
+def window_gate(view: StagingView, now: float, window_seconds: float) -> StagingChoice | None:
+    """An empty choice while the window of the last compaction lasts; `None` when another one may start.
+
+    The window is measured by the start time in the branch's record, so that it counts for all processes. A start that
+    lies further in the future than the window is long is a clock gone wrong, and is ignored.
+    """
+    started = view.compaction_started_at
+    if started is None or not started - window_seconds <= now < started + window_seconds:
+        return None
+    ends = started + window_seconds
+    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and another one may start "
+                         f"{window_seconds} seconds later, at {ends:.3f}; wait, or give a policy with a smaller "
+                         f"window_seconds", is_empty=True, again_at=ends)
+
+
+def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, int | float) or not value >= 0:
+        raise InvalidInput(f"{attribute.name} is {value!r}; give 0 or more")
+
+
+@attrs.frozen(kw_only=True)
+class AlwaysPolicy:
+    """Compact whatever is staged, though not too often: a repository's policy, unless another one is given.
+
+    Attributes:
+        window_seconds: at most one compaction per branch starts within it; 0: no limit.
+    """
+
+    name: ClassVar[str] = "always"
+    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
+
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
+        if view.is_clean:
+            return StagingChoice(CLEAN, is_empty=True)
+        some = "" if view.all_seen else "at least "
+        return window_gate(view, now, self.window_seconds) or StagingChoice(
+            f"{some}{view.tombstones} tombstones, at most {view.longest_run} in a row, and {view.sealed_tokens} sealed "
+            f"tokens would go; {some}{view.ranges_touched} of {view.ranges} ranges would be written anew")
+
+
+@attrs.frozen(kw_only=True)
+class TombstoneCostPolicy:
+    """Compact where much is gained for little: runs of tombstones, many sealed tokens, or cheap ranges.
+
+    Attributes:
+        long_run: so many tombstones in a row are worth any cost.
+        many_sealed: so many sealed tokens are worth any cost.
+        bytes_per_tombstone: else no more than this may be written for each tombstone that goes.
+        window_seconds: see `AlwaysPolicy`.
+    """
+
+    name: ClassVar[str] = "tombstone_cost"
+    long_run: int = attrs.field(default=1000, validator=is_whole(1))
+    many_sealed: int = attrs.field(default=8, validator=is_whole(1))
+    bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)
+    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
+
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
+        if view.is_clean:
+            return StagingChoice(CLEAN, is_empty=True)
+        return window_gate(view, now, self.window_seconds) or self._weighed(view)
+
+    def _weighed(self, view: StagingView) -> StagingChoice:
+        if view.longest_run >= self.long_run:
+            return StagingChoice(f"{view.longest_run} tombstones in a row")
+        if view.sealed_tokens >= self.many_sealed:
+            return StagingChoice(f"{view.sealed_tokens} sealed tokens")
+        cost = (view.bytes_touched + view.staged_bytes) / view.tombstones if view.tombstones else float("inf")
+        if cost <= self.bytes_per_tombstone:
+            return StagingChoice(f"{cost:.0f} bytes for each of {view.tombstones} tombstones")
+        return StagingChoice(f"not worth its cost: {view.longest_run} tombstones in a row, below "
+                             f"long_run={self.long_run}; {view.sealed_tokens} sealed tokens, below "
+                             f"many_sealed={self.many_sealed}; {cost:.0f} bytes for each tombstone, above "
+                             f"bytes_per_tombstone={self.bytes_per_tombstone:.0f}", is_empty=True)
+
+
+@attrs.frozen(kw_only=True)
+class BranchPressure(Printed):
+    """What this process has seen of one branch since its last compaction or commit: the view of a sense policy.
+
+    Attributes:
+        deletes: tombstones written into tokens that the branch still names.
+        sealed_tokens: sealed tokens of its record.
+        tombstones_listed: tombstones that listings had to pass over, each as often as it was met.
+    """
+
+    deletes: int = 0
+    sealed_tokens: int = 0
+    tombstones_listed: int = 0
+
+
+SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]
+"""Decides, from counts alone, whether a branch should be looked at."""
+_COUNTED: Final = {"deletes": "deletes", "sealed_tokens": "sealed tokens",
+                   "tombstones_listed": "tombstones passed over by listings"}
+
+
+@attrs.frozen(kw_only=True)
+class PressurePolicy:
+    """Look at a branch once one of three counts has reached its threshold.
+
+    The first is the rule of the published design. Each sealed token is a read more for every key that is not staged.
+    Tombstones that listings pass over are the cost that users feel, wherever the deletes lie.
+
+    Attributes:
+        deletes: so many tombstones written.
+        sealed_tokens: so many sealed tokens.
+        tombstones_listed: so many tombstones passed over by listings.
+    """
+
+    name: ClassVar[str] = "pressure"
+    deletes: int = attrs.field(default=1000, validator=is_whole(1))
+    sealed_tokens: int = attrs.field(default=8, validator=is_whole(1))
+    tombstones_listed: int = attrs.field(default=10_000, validator=is_whole(1))
+
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
+        counts = [(name, words, getattr(view, name), getattr(self, name)) for name, words in _COUNTED.items()]
+        for _, words, count, threshold in counts:
+            if count >= threshold:
+                return StagingChoice(f"{count} {words}, of which {threshold} are enough")
+        return StagingChoice("; ".join(f"{count} {words}, below {name}={threshold}"
+                                       for name, words, count, threshold in counts) + "; lower one, or wait",
+                             is_empty=True)

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from compactlib.staging.names import StagingToken
 from compactlib.staging.plan import CLEAN, StagingChoice, StagingPlan, StagingView, plan_for
-from compactlib.staging.plan_policies import DEFAULT_WINDOW_SECONDS, StagingPolicy, window_gate
+from compactlib.staging.policies import (
+    DEFAULT_WINDOW_SECONDS,
+    BranchPressure,
+    SensePolicy,
+    StagingPolicy,
+    window_gate,
+)
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.sense_policies import BranchPressure, SensePolicy
 
 __all__ = [
     "BranchPressure", "BranchRecord", "CLEAN", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice",

@@ -166,21 +166,17 @@ def _report_tokens(context: StagingContext, counts: Counter[str]) -> None:
 def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
     """Return the metaranges that branches need (of HEADs and compactions), and those of HEADs' ancestors.
 
-    Reads all branch records, and the commits that are not in memory: see `CommitStore.reachable`.
-
-    Args:
-        context: the stores.
-        fenced: invalidate updates in flight: a commit that was suspended for longer than any grace period cannot bring
-            in a metarange that is not among these.
+    With `fenced`, updates in flight are invalidated: a commit that was suspended for longer than any grace period
+    cannot bring in a metarange that is not among these.
     """
     needed: set[MetaRangeId] = set()
     heads: set[CommitId] = set()
     listed = context.branches.list()
-    for found in context.branches.fence(listed) if fenced else listed:
-        if found.record.compacted_metarange_id is not None:
-            needed.add(found.record.compacted_metarange_id)
-        if found.record.commit_id is not None:
-            heads.add(found.record.commit_id)
+    for record in context.branches.fence(listed) if fenced else (record for _, record in listed):
+        if record.compacted_metarange_id is not None:
+            needed.add(record.compacted_metarange_id)
+        if record.commit_id is not None:
+            heads.add(record.commit_id)
     history: set[MetaRangeId] = set()
     for commit_id, commit in context.commits.reachable(heads):
         (needed if commit_id in heads else history).add(commit.metarange_id)

@@ -11,13 +11,10 @@ from typing import Final
 
 import attrs
 
-from compactlib.errors import AuditFailed
 from compactlib.staging.errors import TooManySealed
 from compactlib.staging.names import CommitId, StagingToken, is_commit_id, is_staging_token
-from compactlib.staging.stored import Fields, frame_of, pack, unpack
+from compactlib.staging.stored import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
-
-_FRAME: Final = frame_of(b"CLBRANCH")
 
 MAX_SEALED_TOKENS: Final = 1000
 """The most sealed tokens of one branch: the record stays below every store's limit, and reads end some time."""
@@ -65,10 +62,8 @@ class BranchRecord:
         return head if self.compacted_metarange_id is None else self.compacted_metarange_id
 
     def sealed_with(self, token: StagingToken) -> BranchRecord:
-        """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one.
-
-        Raises:
-            TooManySealed: there are `MAX_SEALED_TOKENS` already.
+        """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one. Raises
+        `TooManySealed` if there are `MAX_SEALED_TOKENS` already.
         """
         if len(self.sealed_tokens) >= MAX_SEALED_TOKENS:
             raise TooManySealed(sealed=len(self.sealed_tokens))
@@ -79,13 +74,10 @@ class BranchRecord:
         return attrs.evolve(self, commit_id=commit_id, staging_token=token, sealed_tokens=(),
                             compacted_metarange_id=None)
 
-    def without_sealed(self, count: int) -> BranchRecord:
-        """The record without its `count` oldest sealed tokens."""
-        return attrs.evolve(self, sealed_tokens=self.sealed_tokens[:len(self.sealed_tokens) - count])
-
-    def has_layers_of(self, other: BranchRecord) -> bool:
-        """Whether it says the same, but for how often it was written."""
-        return attrs.evolve(self, version=other.version) == other
+    def changed_layers(self, other: BranchRecord) -> list[str]:
+        """Name what is not as in another record; nothing where the two differ in their versions alone."""
+        return [name for name in ("commit_id", "compacted_metarange_id", "compaction_started_at", "tokens")
+                if getattr(self, name) != getattr(other, name)]
 
     def is_outdated_by(self, newest: BranchRecord) -> bool:
         """Whether it is an earlier state than the newest one that was seen, as a slow reader has.
@@ -104,68 +96,44 @@ class BranchRecord:
         return (self.commit_id == older.commit_id and self.compacted_metarange_id == older.compacted_metarange_id
                 and self.tokens[-len(kept):] == kept)
 
-    def seals_since(self, older: BranchRecord, applied: int) -> int | None:
-        """How many tokens were sealed since `older`, if nothing else happened to what was built from it.
-
-        What was built from `older` used its HEAD, its compacted metarange and its `applied` oldest sealed tokens; those
-        must still be the oldest ones here. `None` if they are not.
+    def seals_since(self, older: BranchRecord) -> int | None:
+        """How many tokens were sealed since `older`, if nothing else happened to what was built from it: its HEAD, its
+        compacted metarange and its sealed tokens, which must still be the oldest ones here. `None` if they are not.
         """
-        used = older.sealed_tokens[len(older.sealed_tokens) - applied:]
-        newer = len(self.sealed_tokens) - applied
+        newer = len(self.sealed_tokens) - len(older.sealed_tokens)
         if (self.commit_id != older.commit_id or self.compacted_metarange_id != older.compacted_metarange_id
-                or newer < 0 or self.sealed_tokens[newer:] != used):
+                or newer < 0 or self.sealed_tokens[newer:] != older.sealed_tokens):
             return None
         return newer
 
-    def audit(self) -> None:
-        """Check the record's own invariants.
 
-        Raises:
-            AuditFailed: the record contradicts itself.
-        """
-        if self.version < 1:
-            raise AuditFailed(f"version {self.version}")
-        if len(set(self.tokens)) != len(self.tokens):
-            raise AuditFailed(f"a token is named twice: {self.tokens}")
-        if not all(map(is_staging_token, self.tokens)):
-            raise AuditFailed(f"not tokens: {self.tokens}")
-        if self.commit_id is not None and not is_commit_id(self.commit_id):
-            raise AuditFailed(f"not a commit: {self.commit_id}")
+@attrs.frozen(kw_only=True)
+class _Stored:
+    version: int
+    commit_id: CommitId | None
+    staging_token: StagingToken
+    sealed_tokens: tuple[StagingToken, ...]
+    compacted_metarange_id: MetaRangeId | None
+    compaction_started_at_ms: int | None
+
+
+_FORM: Final = StoredForm(b"CLBRANCH", _Stored)
 
 
 def encode_branch_record(record: BranchRecord) -> bytes:
-    """The stored form of a branch record. O(sealed tokens)."""
-    started = record.compaction_started_at
-    return pack(_FRAME, {
-        "version": record.version,
-        "commit_id": record.commit_id,
-        "staging_token": record.staging_token,
-        "sealed_tokens": list(record.sealed_tokens),
-        "compacted_metarange_id": record.compacted_metarange_id,
-        "compaction_started_at_ms": None if started is None else round(started * 1000),
-    })
+    """The stored form of a branch record."""
+    fields = attrs.asdict(record, recurse=False)
+    started = fields.pop("compaction_started_at")
+    return _FORM.encode(_Stored(**fields, compaction_started_at_ms=None if started is None else round(started * 1000)))
 
 
 def decode_branch_record(data: bytes, place: str) -> BranchRecord:
-    """The record of a stored form.
-
-    Raises:
-        CorruptData: the bytes are not those of a branch record.
-        Unsupported: they were written by another release.
-    """
-    fields = Fields(unpack(_FRAME, data, place), place)
-    started = fields.take("compaction_started_at_ms", int, type(None))
-    record = BranchRecord(
-        version=fields.take("version", int),
-        commit_id=fields.take("commit_id", str, type(None)),
-        staging_token=fields.take("staging_token", str),
-        sealed_tokens=tuple(map(StagingToken, fields.take_texts("sealed_tokens"))),
-        compacted_metarange_id=fields.take("compacted_metarange_id", str, type(None)),
-        compaction_started_at=None if started is None else started / 1000,
-    )
-    fields.end()
-    try:
-        record.audit()
-    except AuditFailed as error:
-        fields.require(False, f"a record that does not contradict itself ({error})")
+    """The record of a stored form; `CorruptData` also if it contradicts itself."""
+    fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
+    started = fields.pop("compaction_started_at_ms")
+    record = BranchRecord(**fields, compaction_started_at=None if started is None else started / 1000)
+    tokens, head = record.tokens, record.commit_id
+    if record.version < 1 or len(set(tokens)) != len(tokens) or not all(map(is_staging_token, tokens)) or (
+            head is not None and not is_commit_id(head)):
+        raise damaged(place, "a version of at least 1, a commit, and tokens that are each named once", record)
     return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
@@ -21,31 +22,29 @@ from compactlib.rewrite import Executor
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.compaction.compact import COMPACTS, Compactor
-from compactlib.staging.compaction.rewrite import RewriteStores
+from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
 from compactlib.staging.names import CommitId, StagingToken, branch_key, repository_in
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.plan import StagingPlan, StagingView
-from compactlib.staging.plan_policies import StagingPolicy
+from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.reads import CommittedView
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.refs import resolve, resolve_present
-from compactlib.staging.results import StagingCompactionReport
-from compactlib.staging.status import BranchStatus, RepositoryStatus, RepositorySurvey
+from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
+from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.verify import audit, verify
+from compactlib.staging.view import CommittedView
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
 
 _RECLAIM = "reclaim"
-_LONG_SECONDS = 10.0
-"""What making a branch may take before its commit is looked at once more."""
+_ENTRIES_BETWEEN_CHECKS = 1000
 
 
 class Repository(Closing):
@@ -79,7 +78,7 @@ class Repository(Closing):
 
     def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
-                 stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
+                 stores: OpenStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  sensor: CompactionSensor | None = None, observer: Observer | None = None, create: bool = True) -> None:
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
@@ -118,7 +117,7 @@ class Repository(Closing):
         """
         with self._guard.use():
             self._guard.require_open()
-            return self._compactor.view(self._name_of(branch), budget or Budget())[1]
+            return self._compactor.view(self._name_of(branch), budget or Budget())
 
     def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
                    ) -> tuple[BranchRecord, dict[StagingToken, int]]:
@@ -132,7 +131,15 @@ class Repository(Closing):
         """
         with self._guard.use():
             self._guard.require_open()
-            return self._compactor.tombstones(self._name_of(branch), budget or Budget())
+            context, given = self._context, budget or Budget()
+            record = context.branches.read(self._name_of(branch))
+            counts = dict.fromkeys(record.tokens, 0)
+            staged = ((token, entry) for token in record.tokens for _, entry in MergedTokens(context.tokens, [token]))
+            for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
+                if number % _ENTRIES_BETWEEN_CHECKS == 0:
+                    given.check()
+                counts[token] += entry is None
+            return record, counts
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:
@@ -291,8 +298,8 @@ class Repository(Closing):
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """Make a branch at the HEAD of another one, or at a commit; without a source it is empty.
 
-        What is uncommitted on the source stays there. Costs a write, a read of the source, and three requests to the
-        object store, whatever the size.
+        What is uncommitted on the source stays there. Costs two reads, a write, and six requests to the object store,
+        whatever the size.
 
         Raises:
             BranchExists: there is a branch of this name.
@@ -301,27 +308,19 @@ class Repository(Closing):
             BeingCollected: they are being collected at this moment.
             InvalidInput: it is no name of a branch.
         """
-        branch = self.branch(name)
-        context = self._context
-        began, began_at = context.clock.monotonic(), context.clock.now()
-        commit_id = None if source is None else resolve_present(context, source)
+        branch, context = self.branch(name), self._context
+        commit_id = None if source is None else context.resolve_present(source)
         record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
         context.branches.create(name, record)
-        # By both clocks: the steady one may stand still with a suspended machine, and the other one may be set back.
-        if max(context.clock.monotonic() - began, context.clock.now() - began_at) > _LONG_SECONDS:
-            self._look_again(record, name)
-        return branch
-
-    def _look_again(self, record: BranchRecord, name: str) -> None:
-        """After standing still for long while a branch was made: its commit may be gone meanwhile."""
-        context = self._context
-        metarange_id = context.commits.metarange_of(record.commit_id)
-        try:
-            if metarange_id is not None:
+        metarange_id = context.commits.metarange_of(commit_id)
+        if metarange_id is not None:
+            # The call may have stood still for longer than any grace period before the branch named the commit.
+            try:
                 context.committed.claim(metarange_id)
-        except (MetaRangeNotFound, BeingCollected):
-            context.branches.delete(name, _expecting(name, record))
-            raise
+            except (MetaRangeNotFound, BeingCollected):
+                context.branches.delete(name, _expecting(name, record))
+                raise
+        return branch
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
         """Delete a branch and everything uncommitted on it. Its commits stay.
@@ -339,8 +338,8 @@ class Repository(Closing):
 
     def branches(self, prefix: str = "") -> Iterator[Branch]:
         """Every branch whose name begins so, in order of the names' bytes."""
-        for found in self._context.branches.list(prefix):
-            yield self.branch(found.branch)
+        for name, _ in self._context.branches.list(prefix):
+            yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
         """The records of a commit, or of a branch's HEAD as it is now.
@@ -348,8 +347,7 @@ class Repository(Closing):
         Raises:
             BranchNotFound, CommitNotFound: there is no such thing.
         """
-        commit_id = resolve(self._context, ref)
-        return CommittedView(self._context, ref, commit_id, self._context.commits.metarange_of(commit_id))
+        return CommittedView.of(self._context, ref)
 
     def commit(self, commit_id: CommitId) -> Commit:
         """A commit by its id.
@@ -380,8 +378,8 @@ class Repository(Closing):
 
     def _a_metarange(self) -> MetaRange:
         context = self.context
-        for found in context.branches.list():
-            base = found.record.compacted_metarange_id or context.commits.metarange_of(found.record.commit_id)
+        for _, record in context.branches.list():
+            base = record.base(context.commits.metarange_of(record.commit_id))
             if base is not None:
                 return context.committed.files.read_metarange(base, SplitRule())
         return MetaRange(SplitRule(), ())
@@ -391,7 +389,7 @@ class Repository(Closing):
         context = self._context
         return RepositorySurvey(
             repository=context.repository,
-            branches=tuple(BranchStatus.of(context, found.branch, found.record) for found in context.branches.list()),
+            branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
             dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
 
     def _name_of(self, branch: str | Branch) -> str:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of commits, moves of HEAD, compactions and resets; an empty one says why nothing was done."""
+"""The reports of commits, moves of HEAD, compactions and resets, and the status of a branch and of a repository.
+
+An empty report says why nothing was done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from compactlib.report import Printed
 from compactlib.staging.names import CommitId
-from compactlib.staging.values import Applied, Difference, MetaRangeId
+from compactlib.staging.values import Applied, MetaRangeId
 
 CommitOutcome: TypeAlias = Literal["committed", "no_changes", "already_committed"]
 """How a commit or a move of HEAD ended."""
@@ -119,26 +121,86 @@ class ResetReport(Printed):
 
 
 @attrs.frozen(kw_only=True)
-class Counts:
-    """How many keys differ between two states.
+class BranchStatus(Printed):
+    """A branch in one line.
 
     Attributes:
-        added, changed, removed: how many of each kind.
+        branch: its name.
+        version: how often its record was written.
+        commit_id: HEAD; `None` if nothing was ever committed.
+        generation: that of HEAD; 0 without one.
+        sealed_tokens: how many; each costs every read of an unstaged key one request.
+        compacted_metarange_id: the base, if a compaction made one.
+        compaction_started_at: when the last compaction started, in seconds since the epoch.
     """
 
-    added: int = 0
-    changed: int = 0
-    removed: int = 0
+    branch: str
+    version: int
+    commit_id: CommitId | None
+    generation: int
+    sealed_tokens: int
+    compacted_metarange_id: MetaRangeId | None
+    compaction_started_at: float | None
 
-    @classmethod
-    def of(cls, differences: Iterable[Difference]) -> Counts:
-        """Count differences. O(differences)."""
-        counts = {"added": 0, "changed": 0, "removed": 0}
-        for difference in differences:
-            counts[difference.kind] += 1
-        return cls(**counts)
+
+@attrs.frozen(kw_only=True, repr=False)
+class RepositoryStatus(Printed):
+    """What a `Repository` object is at, from memory.
+
+    Attributes:
+        repository: its name.
+        compacting: the branches that it compacts now.
+        is_reclaiming: whether a reclaim is under way.
+        outcomes: how often a compaction by this object ended in what: `compacted`, `skipped`, `lost_race`, `error`.
+        last_error: the last unexpected exception, of a policy, a fence or a listener of the host's, as
+            `Kind: message`; empty if nothing was.
+        failures: how often that was.
+        ranges_refused: why its ranges were not collected when it last asked whose they are; empty if they were its own.
+    """
+
+    repository: str
+    compacting: tuple[str, ...] = ()
+    is_reclaiming: bool = False
+    outcomes: tuple[tuple[str, int], ...] = ()
+    last_error: str = ""
+    failures: int = 0
+    ranges_refused: str = ""
 
     @property
-    def total(self) -> int:
-        """Of all kinds."""
-        return self.added + self.changed + self.removed
+    def is_busy(self) -> bool:
+        """Whether a compaction or a reclaim is under way."""
+        return self.is_reclaiming or bool(self.compacting)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [{"repository": self.repository, "compacting": ", ".join(self.compacting),
+                 "is_reclaiming": self.is_reclaiming, **dict(self.outcomes), "last_error": self.last_error,
+                 "failures": self.failures, "ranges_refused": self.ranges_refused}]
+
+    def _summary(self) -> str:
+        at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
+        failed = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
+        refused = f"; {self.ranges_refused}" if self.ranges_refused else ""
+        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{failed}{refused}"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class RepositorySurvey(Printed):
+    """All branches of a repository and its staging tokens, in numbers.
+
+    Attributes:
+        repository: its name.
+        branches: its branches.
+        dropped_tokens: those that wait for cleanup.
+    """
+
+    repository: str
+    branches: tuple[BranchStatus, ...]
+    dropped_tokens: int
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each branch."""
+        return [row for branch in self.branches for row in branch.to_dicts()]
+
+    def _summary(self) -> str:
+        return f"{self.repository}: {len(self.branches)} branches, {self.dropped_tokens} dropped tokens"

@@ -20,8 +20,8 @@ from compactlib.errors import InvalidInput
 from compactlib.lru import Lru
 from compactlib.report import Printed
 from compactlib.staging.names import StagingToken
+from compactlib.staging.policies import BranchPressure, PressurePolicy, SensePolicy
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.sense_policies import BranchPressure, PressurePolicy, SensePolicy
 
 
 @attrs.frozen
@@ -48,12 +48,12 @@ class _Counts:
     whichever commit, compaction or reset. What a listing meets is counted as long as no token goes.
     """
 
-    __slots__ = ("deletes", "listed", "not_before", "record")
-
     def __init__(self, record: BranchRecord) -> None:
         self.record = record
         self.deletes: dict[StagingToken, int] = {}
         self.listed = 0
+        self.is_changed = True  # since the policy was asked
+        self.why: str | None = None  # the policy wants it; its reason
         self.not_before = float("-inf")  # by the steady clock
 
     def see(self, record: BranchRecord) -> None:
@@ -96,8 +96,6 @@ class CompactionSensor(Printed):
         self._policy: SensePolicy = PressurePolicy() if policy is None else policy
         self._clock: Clock = SystemClock() if clock is None else clock
         self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=max_branches)
-        self._changed: set[tuple[str, str]] = set()
-        self._wanted: dict[tuple[str, str], str] = {}  # and why
         self._lock = threading.Lock()
 
     # --- the set
@@ -109,31 +107,22 @@ class CompactionSensor(Printed):
             Exception: what the policy raises; it is asked again the next time.
         """
         now, steady = self._clock.now(), self._clock.monotonic()
-        for key in tuple(self._changed):
-            with self._lock:
-                counts = self._branches.get(key)
-                pressure = None if counts is None else counts.pressure
-                self._changed.discard(key)
-            if pressure is None:
-                self._wanted.pop(key, None)
-                continue
-            try:
-                choice = self._policy.choose(pressure, now)
-            except BaseException:
-                self._changed.add(key)
-                raise
-            if choice.is_empty:
-                self._wanted.pop(key, None)
-            else:
-                self._wanted[key] = choice.why
+        with self._lock:
+            counted = list(self._branches.items())
         found = []
-        for (repository, branch), why in tuple(self._wanted.items()):
-            with self._lock:
-                counts = self._branches.get((repository, branch))
-                if counts is None:
-                    self._wanted.pop((repository, branch), None)
-                elif counts.not_before <= steady:
-                    found.append(CompactionTrigger(repository, branch, why, counts.pressure))
+        for (repository, branch), counts in counted:
+            if counts.is_changed:
+                with self._lock:
+                    pressure, counts.is_changed = counts.pressure, False
+                try:
+                    choice = self._policy.choose(pressure, now)
+                except BaseException:
+                    counts.is_changed = True
+                    raise
+                counts.why = None if choice.is_empty else choice.why
+            if counts.why is not None and counts.not_before <= steady:
+                with self._lock:
+                    found.append(CompactionTrigger(repository, branch, counts.why, counts.pressure))
         return tuple(found)
 
     def put_off(self, repository: str, branch: str, seconds: float) -> None:
@@ -194,7 +183,6 @@ class CompactionSensor(Printed):
         """Forget a branch that is gone."""
         with self._lock:
             self._branches.drop((repository, branch))
-            self._changed.add((repository, branch))
 
     def _counts_of(self, repository: str, branch: str, record: BranchRecord) -> _Counts:
         """Return what is counted of the branch, which has this record, or had it; it counts as changed."""
@@ -204,7 +192,7 @@ class CompactionSensor(Printed):
             counts = _Counts(record)
             self._branches.put(key, counts)
         counts.see(record)
-        self._changed.add(key)
+        counts.is_changed = True
         return counts
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -214,4 +202,6 @@ class CompactionSensor(Printed):
                     for (repository, branch), counts in self._branches.items()]
 
     def _summary(self) -> str:
-        return f"{len(self._branches)} branches counted, {len(self._wanted)} to be compacted"
+        with self._lock:
+            wanted = sum(counts.why is not None for _, counts in self._branches.items())
+        return f"{len(self._branches)} branches counted, {wanted} to be compacted"

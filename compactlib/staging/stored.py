@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The envelope of branch records, commits and marks: magic, version, length, JSON, checksum.
+"""The stored form of branch records, commits, marks and owners: magic, version, length, JSON, checksum.
 
 `docs/formats/staging-records.md` says it to the byte.
 """
@@ -7,91 +7,57 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.codec import FieldError, JsonCodec
+from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
+
+T = TypeVar("T")
 
 _BODY_OFFSET = 16
 
 
-def frame_of(magic: bytes) -> RecordFrame:
-    """The frame of records that begin with this magic."""
-    return RecordFrame("staging record", magic, 1, "<H2xI")
-
-
-def pack(frame: RecordFrame, fields: dict[str, Any]) -> bytes:
-    """The stored form of plain fields: the same fields always give the same bytes. O(size).
-
-    Raises:
-        InvalidInput: a value has no JSON form: a lone surrogate is fine, an infinite number is not.
-    """
-    try:
-        body = json.dumps(fields, separators=(",", ":"), sort_keys=True, allow_nan=False).encode("ascii")
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"the values cannot be stored: {error}") from None
-    return frame.encode(len(body), body=body)
-
-
-def unpack(frame: RecordFrame, data: bytes, place: str) -> dict[str, Any]:
-    """The fields of a stored form. O(size).
+class StoredForm(Generic[T]):
+    """Turns values of one attrs class into bytes and back: equal values give equal bytes.
 
     Args:
-        frame: of the records of this kind.
-        data: the bytes.
-        place: where they were read, for the errors.
-
-    Raises:
-        CorruptData: the bytes are not those of such a form.
-        Unsupported: they were written by another release.
+        magic: 8 bytes.
+        kind: the class; its fields have no defaults, so that each is stored.
+        version: of the form.
     """
-    size, body = frame.decode(data, place)
-    if size != len(body):
-        raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptData(path=place, offset=_BODY_OFFSET, expected="JSON", found=str(error)) from error
-    if not isinstance(fields, dict):
-        raise CorruptData(path=place, offset=_BODY_OFFSET, expected="a JSON object", found=type(fields).__name__)
-    return fields
+
+    def __init__(self, magic: bytes, kind: type[T], version: int = 1) -> None:
+        self._frame = RecordFrame("staging record", magic, version, "<H2xI")
+        self._codec: JsonCodec[T] = JsonCodec(kind)
+
+    def encode(self, value: T) -> bytes:
+        """The stored form of a value. O(size).
+
+        Raises:
+            InvalidInput: a field does not fit its type.
+        """
+        body = json.dumps(self._codec.to_plain(value), separators=(",", ":"), sort_keys=True).encode("ascii")
+        return self._frame.encode(len(body), body=body)
+
+    def decode(self, data: bytes, place: str) -> T:
+        """The value of a stored form; `place` is where it was read, for errors. O(size).
+
+        Raises:
+            CorruptData: the bytes are not those of such a form.
+            Unsupported: another release wrote them.
+        """
+        size, body = self._frame.decode(data, place)
+        if size != len(body):
+            raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
+        try:
+            return self._codec.from_plain(json.loads(body))
+        except FieldError as error:
+            raise damaged(place, f"{error.field or 'the record'}: {error.expected}", error.found) from error
+        except (ValueError, RecursionError) as error:
+            raise damaged(place, "JSON", str(error)) from error
 
 
-class Fields:
-    """Reads the fields of a stored form one by one, each of its type; what does not fit is `CorruptData`."""
-
-    def __init__(self, fields: dict[str, Any], place: str) -> None:
-        self._fields = dict(fields)
-        self._place = place
-
-    def take(self, name: str, *types: type) -> Any:
-        """The field, of one of these types; integers of 64 bits."""
-        value = self._fields.pop(name, _MISSING)
-        if type(value) not in types or (type(value) is int and abs(value) > _MAX_INTEGER):
-            found = "nothing" if value is _MISSING else repr(value)
-            raise self._damaged(f"{name}: {' or '.join(kind.__name__ for kind in types)}", found)
-        return value
-
-    def take_texts(self, name: str) -> tuple[str, ...]:
-        """The field, a list of texts."""
-        values = self.take(name, list)
-        if not all(type(value) is str for value in values):
-            raise self._damaged(f"{name}: a list of texts", repr(values))
-        return tuple(values)
-
-    def require(self, holds: bool, expected: str) -> None:
-        """Raise `CorruptData` unless it holds."""
-        if not holds:
-            raise self._damaged(expected, "something else")
-
-    def end(self) -> None:
-        """All fields were read."""
-        if self._fields:
-            raise self._damaged("no further fields", ", ".join(sorted(self._fields)))
-
-    def _damaged(self, expected: str, found: str) -> CorruptData:
-        return CorruptData(path=self._place, offset=_BODY_OFFSET, expected=expected, found=found)
-
-
-_MISSING = object()
-_MAX_INTEGER = 2**63
+def damaged(place: str, expected: str, found: Any) -> CorruptData:
+    """Return the error of a stored form that is whole and says what cannot be."""
+    return CorruptData(path=place, offset=_BODY_OFFSET, expected=expected, found=str(found))

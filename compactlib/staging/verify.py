@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Set
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from compactlib.budget import Budget
-from compactlib.errors import AuditFailed, CompactlibError, CorruptData, Unsupported
+from compactlib.errors import AuditFailed, CorruptData, Unsupported
 from compactlib.kv import KVEntry
 from compactlib.report import Finding, VerifyReport
 from compactlib.staging.commits import Commit
@@ -16,35 +17,35 @@ from compactlib.staging.errors import BranchNotFound, CommitNotFound, MetaRangeN
 from compactlib.staging.names import (
     BRANCHES,
     COMMITS,
+    DROPPED,
     CommitId,
     StagingToken,
     repository_partition,
     token_partition,
 )
 from compactlib.staging.record import BranchRecord, decode_branch_record
-from compactlib.staging.staged import decode_staged
+from compactlib.staging.tokens import decode_mark, decode_staged
 from compactlib.staging.values import LiveMetaRanges, MetaRangeId
 
 T = TypeVar("T")
 
-_LOOKS = 3
+_LOOKS: Final = 3
 """How often what was not found is looked for again, because a branch moved on meanwhile."""
 
 
 def verify(context: StagingContext, budget: Budget) -> VerifyReport:
     """See `Repository.verify`. Memory for all branch records and commits."""
-    reader = _Records(context, budget)
-    branches, commits = reader.branches(), reader.commits()
+    records = _Records(context, budget)
+    branches, commits = records.branches(), records.commits()
+    records.check(repository_partition(context.repository), DROPPED, decode_mark)
     for record in branches.values():
         for token in record.tokens:
-            reader.staged(token)
-    findings = reader.findings
-    met: CompactlibError | None = None
+            records.check(token_partition(token), b"", decode_staged)
+    findings = records.findings
     if not findings:
-        try:
+        # A metarange that cannot be read is among the findings of the ranges.
+        with contextlib.suppress(CorruptData, Unsupported):
             findings += [Finding("contradiction", place, what) for place, what in _contradictions(context)]
-        except (CorruptData, Unsupported) as error:
-            met = error
     live = _live(branches, commits, findings)
     ranges = context.committed.verify(live, budget=budget)
     for _ in range(_LOOKS):
@@ -56,11 +57,8 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
         if live == before:
             break
         ranges = context.committed.verify(live, budget=budget)
-    if met is not None and not any(str(each.error) == str(met) for each in ranges.findings):
-        # Not that of a metarange which is among the ranges' own.
-        reader.note("a branch, or what it names", met)
-    return VerifyReport(findings=(*findings, *ranges.findings), records=reader.records + ranges.records,
-                        bytes_read=reader.bytes_read + ranges.bytes_read)
+    return VerifyReport(findings=(*findings, *ranges.findings), records=records.count + ranges.records,
+                        bytes_read=records.bytes_read + ranges.bytes_read)
 
 
 def audit(context: StagingContext) -> None:
@@ -74,7 +72,7 @@ class _Records:
 
     def __init__(self, context: StagingContext, budget: Budget) -> None:
         self.findings: list[Finding] = []
-        self.records = 0
+        self.count = 0
         self.bytes_read = 0
         self._context = context
         self._budget = budget
@@ -85,16 +83,15 @@ class _Records:
             self._partition, BRANCHES, lambda entry, place: decode_branch_record(entry.value, place))}
 
     def commits(self) -> dict[CommitId, Commit]:
-        def decode(entry: KVEntry, place: str) -> Commit:
-            return self._context.commits.checked(name(entry), entry.value, entry.key)
-
         def name(entry: KVEntry) -> CommitId:
             return CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
 
-        return {name(entry): commit for entry, commit in self._read(self._partition, COMMITS, decode)}
+        return {name(entry): commit for entry, commit in self._read(
+            self._partition, COMMITS, lambda entry, _: self._context.commits.checked(
+                name(entry), entry.value, entry.key))}
 
-    def staged(self, token: StagingToken) -> None:
-        for _ in self._read(token_partition(token), b"", lambda entry, place: decode_staged(entry.value, place)):
+    def check(self, partition: bytes, prefix: bytes, decode: Callable[[bytes, str], object]) -> None:
+        for _ in self._read(partition, prefix, lambda entry, place: decode(entry.value, place)):
             pass
 
     def _read(self, partition: bytes, prefix: bytes, decode: Callable[[KVEntry, str], T],
@@ -102,46 +99,36 @@ class _Records:
         with self._context.store.scan(partition, prefix=prefix) as entries:
             for entry in entries:
                 self._budget.check()
-                self.records += 1
+                self.count += 1
                 self.bytes_read += len(entry.value)
                 place = f"key {entry.key[:100]!r} of partition {partition!r}"
                 try:
                     decoded = decode(entry, place)
                 except (CorruptData, Unsupported) as error:
-                    self.note(place, error)
+                    kind = "version" if isinstance(error, Unsupported) else "damage"
+                    self.findings.append(Finding(kind, place, str(error), error))
                 else:
                     yield entry, decoded
-
-    def note(self, place: str, error: CompactlibError) -> None:
-        kind = "version" if isinstance(error, Unsupported) else "damage"
-        self.findings.append(Finding(kind, place, str(error), error))
 
 
 def _live(branches: dict[str, BranchRecord], commits: dict[CommitId, Commit], findings: list[Finding],
           ) -> LiveMetaRanges:
     """What the branches need, and their history; a commit that is not there is a finding."""
-    needed: set[MetaRangeId] = set()
+    heads = {record.commit_id for record in branches.values() if record.commit_id is not None}
+    needed = {record.compacted_metarange_id for record in branches.values()
+              if record.compacted_metarange_id is not None}
     history: set[MetaRangeId] = set()
-    waiting: list[CommitId] = []
-    for record in branches.values():
-        if record.compacted_metarange_id is not None:
-            needed.add(record.compacted_metarange_id)
-        if record.commit_id is not None:
-            waiting.append(record.commit_id)
-            if record.commit_id in commits:
-                needed.add(commits[record.commit_id].metarange_id)
-    seen: set[CommitId] = set()
+    waiting, seen = list(heads), set(heads)
     while waiting:
         commit_id = waiting.pop()
-        if commit_id in seen:
-            continue
-        seen.add(commit_id)
         commit = commits.get(commit_id)
         if commit is None:
             findings.append(Finding("missing", f"commit {commit_id}", "a branch or a commit names it"))
             continue
-        history.add(commit.metarange_id)
-        waiting.extend(commit.parents)
+        (needed if commit_id in heads else history).add(commit.metarange_id)
+        fresh = set(commit.parents) - seen
+        seen |= fresh
+        waiting += fresh
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
@@ -153,27 +140,21 @@ def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
     """
     owners: dict[StagingToken, str] = {}
     marked = _marked(context)
-    for found in context.branches.list():
-        record = found.record
-        while True:
-            if _problem(context, marked, record) is None:
-                break
-            # Perhaps only because it moved since the marks were read.
-            marked = _marked(context)
+    for branch, found in context.branches.list():
+        record: BranchRecord | None = found
+        while record is not None and _problem(context, marked, record) is not None:
+            marked = _marked(context)  # perhaps only because it moved since they were read
             problem = _problem(context, marked, record)
             if problem is None:
                 break
-            now = _present(context, found.branch)
-            if now == record:
-                yield f"branch {found.branch!r}", problem
+            before, record = record, _present(context, branch)
+            if before == record:
+                yield f"branch {branch!r}", problem
                 break
-            if now is None:
-                break
-            record = now
-        for token in record.tokens:
+        for token in () if record is None else record.tokens:
             if token in owners:
-                yield f"token {token}", f"named by {owners[token]!r} and by {found.branch!r}"
-            owners[token] = found.branch
+                yield f"token {token}", f"named by {owners[token]!r} and by {branch!r}"
+            owners[token] = branch
     for commit_id, commit in context.commits.list():
         try:
             highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
@@ -185,7 +166,6 @@ def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
 
 
 def _problem(context: StagingContext, marked: Set[StagingToken], record: BranchRecord) -> str | None:
-    record.audit()
     gone = [token for token in record.tokens if token in marked]
     if gone:
         return f"tokens that were dropped: {gone}"
@@ -197,12 +177,12 @@ def _problem(context: StagingContext, marked: Set[StagingToken], record: BranchR
     return None
 
 
-def _marked(context: StagingContext) -> set[StagingToken]:
+def _marked(context: StagingContext) -> Set[StagingToken]:
     return {token for mark in context.tokens.marks() if not mark.is_prepared for token in mark.tokens}
 
 
 def _present(context: StagingContext, branch: str) -> BranchRecord | None:
     try:
-        return context.branches.read(branch).record
+        return context.branches.read(branch)
     except BranchNotFound:
         return None

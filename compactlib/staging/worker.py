@@ -7,37 +7,40 @@ What fails, and what a policy does not want now, is put off with a growing delay
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import BudgetSpent, Busy, CompactlibError, InvalidInput, NotFound
+from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.report import Table
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
-from compactlib.staging.compaction.rewrite import RewriteStores
+from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.options import StagingOptions
-from compactlib.staging.plan_policies import StagingPolicy
+from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
 from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 
 _LOGGER = logging.getLogger("compactlib.services")
 
-DEFAULT_RECLAIM_SECONDS = 600.0
-_TURN_SECONDS = 1.0
-_FIRST_DELAY_SECONDS, _SHORTEST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 0.1, 3600.0
-_UNWANTED_SECONDS = 300.0
-"""When a branch is looked at again that the repository's policy did not want compacted."""
+DEFAULT_RECLAIM_SECONDS: Final = 600.0
+_TURN_SECONDS: Final = 1.0
+_FIRST_DELAY_SECONDS: Final = 1.0
+_SHORTEST_DELAY_SECONDS: Final = 0.1
+_LONGEST_DELAY_SECONDS: Final = 3600.0
+_UNWANTED_SECONDS: Final = 300.0
+"""When a branch is asked about again that the repository's policy did not want compacted."""
 
 
 @attrs.define
@@ -65,7 +68,8 @@ class StagingWorker:
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
         reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
-        surveys: whether it begins by showing the sensor what earlier processes left on each branch; see `survey`.
+        surveys: whether it begins by showing the sensor what earlier processes left on each branch. Reads the staged
+            entries of each, up to `max_scanned`.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
         observer: notified of branches that are taken up and of work that failed; the repositories' own are notified of
@@ -81,21 +85,21 @@ class StagingWorker:
                  clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
-        self._failures = 0
-        self._last_error: BaseException | None = None
+        self.sensor: CompactionSensor = CompactionSensor(clock=clock) if sensor is None else sensor
+        """What gives the branches: `sensor=worker.sensor` joins a repository to it."""
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._sensor = CompactionSensor(clock=clock) if sensor is None else sensor
         self._policy = policy
         self._executor = executor
         self._reclaim_seconds = reclaim_seconds
         self._surveys = surveys
         self._budget = budget
-        self._lent: Budget | None = None
-        self._done = 0
-        self._is_working = False
         self._observer = Observers(observer)
         self._upkeep: dict[str, _Upkeep] = {}
         self._refused: dict[tuple[str, str], int] = {}  # attempts in a row
+        self._failures = 0
+        self._last_error: BaseException | None = None
+        self._done = 0
+        self._lent: Budget | None = None  # of the work under way
         self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
                                         clock=self._clock)
         for repository in repositories:
@@ -111,14 +115,9 @@ class StagingWorker:
         """What it failed with last."""
         return self._last_error or self._service.last_error
 
-    @property
-    def sensor(self) -> CompactionSensor:
-        """What gives the branches: `sensor=worker.sensor` joins a repository to it."""
-        return self._sensor
-
     def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
              policy: StagingPolicy | None = None, options: StagingOptions | None = None,
-             stores: RewriteStores | None = None, rng: Random | None = None) -> Repository:
+             stores: OpenStores | None = None, rng: Random | None = None) -> Repository:
         """Make a repository whose branches the sensor counts, and that this worker compacts. Close it yourself.
 
         Arguments and errors are those of `Repository`; its clock and observer are the worker's.
@@ -127,7 +126,7 @@ class StagingWorker:
             InvalidInput: there is a repository of this name.
         """
         repository = Repository(store, committed, name=name, policy=policy, options=options, stores=stores,
-                                clock=self._clock, rng=rng, sensor=self._sensor, observer=self._observer)
+                                clock=self._clock, rng=rng, sensor=self.sensor, observer=self._observer)
         self.add(repository)
         return repository
 
@@ -177,33 +176,12 @@ class StagingWorker:
             self._lent.cancel()
         self._service.stop(wait_seconds=wait_seconds)
 
-    def wait_until_idle(self, seconds: float = 60.0) -> None:
-        """Return when nothing is due; what was put off is not waited for.
-
-        Raises:
-            Busy: that has not come in `seconds`.
-        """
-        clock = SystemClock()
-        end = clock.monotonic() + seconds
-        while self._due() or self._is_working:
-            if clock.monotonic() > end:
-                raise Busy(f"the worker has work left after {seconds:g} seconds; wait longer, or see status()")
-            self._service.wake()
-            clock.sleep(0.01)
-
-    def survey(self) -> int:
-        """Show the sensor what earlier processes left on each branch; returns how many branches there are.
-
-        It does so by itself at its start (`surveys`). Reads the staged entries of each, up to `max_scanned`.
-        """
-        return sum(self._survey(upkeep.repository, None) for upkeep in tuple(self._upkeep.values()))
-
     def status(self) -> Table:
         """Return a table with a row for each branch to be compacted, and one for each repository."""
         now = self._clock.monotonic()
         rows: list[dict[str, Any]] = [
             {"repository": each.repository, "branch": each.branch, "why": each.why, "reclaim_in_seconds": None}
-            for each in self._sensor.take() if each.repository in self._upkeep]
+            for each in self.sensor.take() if each.repository in self._upkeep]
         rows += [{"repository": name, "branch": "", "why": "",
                   "reclaim_in_seconds": None if each.reclaim_at is None else max(0.0, each.reclaim_at - now)}
                  for name, each in tuple(self._upkeep.items())]
@@ -220,27 +198,20 @@ class StagingWorker:
 
     def _turn(self, budget: Budget) -> None:
         """Do all that is due, one after the other."""
-        self._is_working = True
-        try:
-            for work in self._due():
-                budget.check()
-                self._lent = lent = (budget if self._budget is None else self._budget).child()
-                if budget.cancelled:
-                    return  # stopped just now, before the budget was known
-                try:
-                    work(lent)
-                except BudgetSpent:
-                    if lent.cancelled:
-                        return
-                self._done += 1
-        finally:
-            self._is_working = False
+        for work in self._due():
+            budget.check()
+            self._lent = lent = (budget if self._budget is None else self._budget).child()
+            if budget.cancelled:
+                return  # stopped just now, before the budget was known
+            work(lent)
+            if lent.cancelled:
+                return
+            self._done += 1
 
     def _due(self) -> list[Callable[[Budget], object]]:
-        now = self._clock.monotonic()
-        upkeep = list(self._upkeep.values())
+        now, upkeep = self._clock.monotonic(), list(self._upkeep.values())
         return [
-            *(partial(self._carry_out_survey, each) for each in upkeep
+            *(partial(self._survey, each) for each in upkeep
               if each.survey_at is not None and each.survey_at <= now),
             *(partial(self._compact, trigger) for trigger in self._wanted()),
             *(partial(self._reclaim, each) for each in upkeep
@@ -248,89 +219,82 @@ class StagingWorker:
         ]
 
     def _wanted(self) -> list[CompactionTrigger]:
-        try:
-            return [each for each in self._sensor.take() if each.repository in self._upkeep]
-        except Exception as error:
-            self._failed("the sensor's policy", error)
-            return []
+        wanted: list[CompactionTrigger] = []
+        self._attempt("the sensor's policy", lambda: wanted.extend(
+            each for each in self.sensor.take() if each.repository in self._upkeep))
+        return wanted
 
     def _compact(self, trigger: CompactionTrigger, budget: Budget) -> None:
         key = trigger.repository, trigger.branch
+        wait: float | None = None
         upkeep = self._upkeep.get(trigger.repository)
         if upkeep is None:
             return  # removed meanwhile
-        fields = {"repository": trigger.repository, "branch": trigger.branch}
-        self._observer.event("staging_compaction_triggered", **fields, why=trigger.why)
-        wait: float | None = None
-        try:
-            report = upkeep.repository.compact(branch=trigger.branch, policy=self._policy, executor=self._executor,
-                                               budget=budget)
-            if report.again_at is not None:
-                wait = report.again_at - upkeep.repository.context.clock.now()
-            elif report.is_empty:
-                wait = _UNWANTED_SECONDS
-        except BranchNotFound:
-            self._sensor.forget(*key)
-        except (Busy, BudgetSpent) as error:
-            if isinstance(error, BudgetSpent) and budget.cancelled:
-                raise
-            wait = self._delay(key)
-        except Exception as error:
-            self._failed(f"a compaction of branch {trigger.branch!r} of {trigger.repository!r}", error)
-            wait = self._delay(key)
+        repository = upkeep.repository
+        self._observer.event("staging_compaction_triggered", repository=key[0], branch=key[1], why=trigger.why)
+
+        def compact() -> None:
+            nonlocal wait
+            try:
+                report = repository.compact(branch=trigger.branch, policy=self._policy, executor=self._executor,
+                                            budget=budget)
+            except BranchNotFound:
+                self.sensor.forget(*key)
+            else:
+                if report.again_at is not None:
+                    wait = report.again_at - repository.context.clock.now()
+                elif report.is_empty:
+                    wait = _UNWANTED_SECONDS
+
+        if not self._attempt(f"a compaction of branch {trigger.branch!r} of {trigger.repository!r}", compact):
+            self._refused[key] = self._refused.get(key, 0) + 1
+            wait = _growing(self._refused[key])
         if wait is None:
             self._refused.pop(key, None)
         else:
-            self._sensor.put_off(*key, min(max(wait, _SHORTEST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
-
-    def _delay(self, key: tuple[str, str]) -> float:
-        number = self._refused[key] = self._refused.get(key, 0) + 1
-        return _growing(number)
+            self.sensor.put_off(*key, min(max(wait, _SHORTEST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
 
     def _reclaim(self, upkeep: _Upkeep, budget: Budget) -> None:
         assert self._reclaim_seconds is not None
-        wait = self._reclaim_seconds
-        try:
-            upkeep.repository.reclaim(budget=budget)
-            upkeep.failures = 0
-        except (Busy, BudgetSpent):
-            if budget.cancelled:
-                raise
-        except Exception as error:
-            self._failed(f"a reclaim of {upkeep.repository.name!r}", error)
-            upkeep.failures += 1
-            wait = min(wait, _growing(upkeep.failures))
-        upkeep.reclaim_at = self._clock.monotonic() + wait
+        before, wait = self._failures, self._reclaim_seconds
+        self._attempt(f"a reclaim of {upkeep.repository.name!r}", lambda: upkeep.repository.reclaim(budget=budget))
+        if budget.cancelled:
+            return
+        upkeep.failures = upkeep.failures + 1 if self._failures > before else 0
+        upkeep.reclaim_at = self._clock.monotonic() + (
+            min(wait, _growing(upkeep.failures)) if upkeep.failures else wait)
 
-    def _carry_out_survey(self, upkeep: _Upkeep, budget: Budget) -> None:
-        try:
-            self._survey(upkeep.repository, budget)
-        except BudgetSpent:
-            raise
-        except CompactlibError as error:
-            self._failed(f"a survey of {upkeep.repository.name!r}", error)
+    def _survey(self, upkeep: _Upkeep, budget: Budget) -> None:
+        repository = upkeep.repository
+
+        def survey() -> None:
+            for branch in repository.branches():
+                with contextlib.suppress(BranchNotFound):
+                    record, tombstones = repository.tombstones(branch=branch, budget=budget)
+                    self.sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
+
+        if self._attempt(f"a survey of {repository.name!r}", survey):
+            upkeep.survey_at, upkeep.failures = None, 0
+        else:
             upkeep.failures += 1
             upkeep.survey_at = self._clock.monotonic() + _growing(upkeep.failures)
-        else:
-            upkeep.survey_at, upkeep.failures = None, 0
 
-    def _survey(self, repository: Repository, budget: Budget | None) -> int:
-        count = 0
-        for branch in repository.branches():
-            try:
-                record, tombstones = repository.tombstones(branch=branch, budget=budget)
-            except BranchNotFound:
-                continue
-            count += 1
-            self._sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
-        return count
-
-    def _failed(self, what: str, error: BaseException) -> None:
-        self._last_error = error
-        self._failures += 1
-        _LOGGER.warning("%s failed, and is tried again", what, exc_info=error)
-        self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
-                             failures=self.failures)
+    def _attempt(self, what: str, work: Callable[[], object]) -> bool:
+        """Do a piece of work; returns whether it succeeded. That others are at it, or that a budget ran out, is no
+        failure (both are `Busy`).
+        """
+        try:
+            work()
+        except Busy:
+            return False
+        except Exception as error:
+            self._last_error = error
+            self._failures += 1
+            _LOGGER.warning("%s failed, and is tried again", what, exc_info=error)
+            self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
+                                 failures=self.failures)
+            return False
+        return True
 
 
 def _growing(number: int) -> float:

@@ -43,8 +43,8 @@ def build_logs(base: Path, count: int) -> list[str]:
         folder = base / f"log-{number}"
         with SegmentLog(folder, LIMITS) as log:
             last = 10 * (number % 5 + 2)
-            log.extend((index, 1, f"{number}:{index}".encode() * 9) for index in range(1, last + 2))
-            log.record_snapshot(last, live=range(1, last + 1, 3))
+            log.append((index, 1, f"{number}:{index}".encode() * 9) for index in range(1, last + 2))
+            log.snapshot(last, live=range(1, last + 1, 3))
         folders.append(str(folder))
     return folders
 
@@ -52,9 +52,9 @@ def build_logs(base: Path, count: int) -> list[str]:
 def grow(folder: str) -> None:
     """Enough segments for several groups."""
     with SegmentLog(folder, LIMITS) as log:
-        last = log.last_index or 0
-        log.extend((index, 1, f"more {index}".encode() * 7) for index in range(last + 1, last + 100))
-        log.record_snapshot(last + 98, live=range(1, last + 98, 3))
+        last = max(log.last_index, 0)
+        log.append((index, 1, f"more {index}".encode() * 7) for index in range(last + 1, last + 100))
+        log.snapshot(last + 98, live=range(1, last + 98, 3))
 
 
 def copied_logs(base: Path, templates: Sequence[str], count: int) -> list[str]:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, find, settings
 
 from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.raftlog import LogChoice, LogView
-from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups
+from compactlib.raftlog.compaction.policy import LeftOut, filled_groups
 from compactlib.scheduler import AssignmentView, JobChoice
 from compactlib.staging import StagingChoice
-from compactlib.staging.sense_policies import BranchPressure
+from compactlib.staging.policy import BranchPressure
 from compactlib.testing import Views, check_policy
 from compactlib.testing.views import blob_views, branch_pressures, job_views, log_views
 

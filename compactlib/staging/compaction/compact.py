@@ -22,7 +22,9 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections import Counter
+from functools import partial
 from itertools import islice
+from typing import Final, cast
 
 import attrs
 
@@ -31,13 +33,10 @@ from compactlib.contract import CommitFence
 from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Guard, Run
-from compactlib.kv import OutcomeUnknown, PredicateFailed
 from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import Executor, RewriteFailure
-from compactlib.staging.activity import report_compaction
-from compactlib.staging.branches import BranchUpdate, FoundBranch
-from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores, RewriteStores
+from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
     BeingCollected,
@@ -47,22 +46,19 @@ from compactlib.staging.errors import (
     OutdatedPlan,
     RangeNotFound,
 )
-from compactlib.staging.names import StagingToken
 from compactlib.staging.plan import StagingChoice, StagingPlan, StagingView, plan_for
-from compactlib.staging.plan_policies import AlwaysPolicy, StagingPolicy
-from compactlib.staging.ranges.cursor import RangeScan
+from compactlib.staging.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.ranges.split import record_bytes
 from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
 from compactlib.staging.results import StagingCompactionReport
 from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Applied, MetaRangeId
+from compactlib.staging.view import BranchView, consistently
 
-COMPACTS = "compaction of branch "
+COMPACTS: Final = "compaction of branch "
 """The kind of a run, with the branch's name."""
-_ENTRIES_BETWEEN_CHECKS = 1000
-_QUICK_ENTRIES = 1000
-"""Staged entries that are read before a compaction that is wanted whatever they are, into a store of any room."""
-_NO_ROOM_SECONDS = 60.0
+_ENTRIES_BETWEEN_CHECKS: Final = 1000
+_NO_ROOM_SECONDS: Final = 60.0
 """When to ask for room again."""
 
 
@@ -71,12 +67,6 @@ class Compactor:
 
     Between processes the compare-and-sets of the branch's record decide; the guard only saves work that would be lost.
 
-    Args:
-        context: the repository's stores.
-        guard: of the repository.
-        policy: decides, unless another one is given.
-        stores: how a rewrite in another process opens its stores.
-
     Attributes:
         outcomes: how often a compaction ended in what: `compacted`, `skipped`, `lost_race`, `error`.
         last_error: the last exception of a host's policy or fence.
@@ -84,82 +74,58 @@ class Compactor:
     """
 
     def __init__(self, context: StagingContext, guard: Guard, policy: StagingPolicy | None = None,
-                 stores: RewriteStores | None = None) -> None:
+                 stores: OpenStores | None = None) -> None:
         self._context = context
         self._guard = guard
         self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
-        self._stores: RewriteStores = OpenStores(context.tokens, context.committed) if stores is None else stores
+        own = cast("OpenStores", partial(contextlib.nullcontext, (context.tokens, context.committed)))
+        self._stores: OpenStores = own if stores is None else stores
         self.outcomes: Counter[str] = Counter()
         self.last_error: BaseException | None = None
         self.failures: int = 0
 
     # --- sense and plan
 
-    def tombstones(self, branch: str, budget: Budget) -> tuple[BranchRecord, dict[StagingToken, int]]:
-        """Return a branch's record, and how many tombstones each of its tokens holds; see `Repository.tombstones`."""
-        context = self._context
-        record = context.branches.read(branch).record
-        counts = dict.fromkeys(record.tokens, 0)
-        staged = ((token, entry) for token in record.tokens for _, entry in context.tokens.scan(token))
-        for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
-            if number % _ENTRIES_BETWEEN_CHECKS == 0:
-                budget.check()
-            counts[token] += entry.is_tombstone
-        return record, counts
+    def view(self, branch: str, budget: Budget) -> StagingView:
+        """Return what lies on a branch at one moment; see `Repository.view`."""
+        return consistently(self._context, branch, lambda view: self._seen(branch, view, budget))
 
-    def view(self, branch: str, budget: Budget, *, with_runs: bool = True) -> tuple[FoundBranch, StagingView]:
-        """Return a branch and its view, both of one moment: staged entries up to `max_scanned`, ranges they touch.
-
-        Args:
-            branch: the branch's name.
-            budget: asked before every 1,000 entries.
-            with_runs: whether to count tombstones in a row, for which the ranges that they lie in are opened. Without,
-                only the first entries are read where the room is unknown.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            TooManyTries: its layers were replaced under every try.
-            BudgetSpent: the budget ran out.
-        """
-        view, found, now = self._context.branches.consistently(
-            branch, lambda found: (self._seen(found, budget, with_runs=with_runs), False), operation="view")
-        return now if now.record.has_layers_of(found.record) else found, view
-
-    def _seen(self, found: FoundBranch, budget: Budget, *, with_runs: bool) -> StagingView:
-        context, record = self._context, found.record
-        committed, available = context.committed, context.committed.available_bytes()
-        base = record.base(context.commits.metarange_of(record.commit_id))
-        ranges = committed.ranges_of(base)
+    def _seen(self, branch: str, view: BranchView, budget: Budget) -> StagingView:
+        context, committed, limit = self._context, self._context.committed, self._context.options.max_scanned
+        ranges, base = committed.ranges_of(view.base), committed.scan(view.base)
         last_keys = [entry.max_key for entry in ranges]
         touched: set[int] = set()
-        limit = context.options.max_scanned
-        if not with_runs and available is None:
-            limit = min(limit, _QUICK_ENTRIES)
-        runs = _Runs(committed.scan(base) if with_runs else None)
-        puts = staged_bytes = 0
-        for number, (key, staged) in enumerate(islice(MergedTokens(context.tokens, record.tokens), limit)):
+        puts = tombstones = staged_bytes = run = longest_run = 0
+        last = b""  # the last tombstone
+        following: bytes | None = b""  # a key of the base; the first behind `last`, if it lies behind it
+        for number, (key, record) in enumerate(islice(MergedTokens(context.tokens, view.record.tokens), limit)):
             if number % _ENTRIES_BETWEEN_CHECKS == 0:
                 budget.check()
-            if staged.record is None:
-                runs.tombstone(key)
-            else:
-                runs.end()
-                puts += 1
-                staged_bytes += record_bytes(key, staged.record)
             if ranges:
                 touched.add(min(bisect_left(last_keys, key), len(ranges) - 1))
+            if record is not None:
+                puts += 1
+                staged_bytes += record_bytes(key, record)
+                run = 0
+                continue
+            tombstones += 1
+            if run and following is not None:
+                if following <= last:
+                    if following != last:
+                        base.seek(last + b"\0")
+                    following = next((found for found, _ in base), None)
+                if following is not None and following < key:
+                    run = 0  # it is alive
+            run, last = run + 1, key
+            longest_run = max(longest_run, run)
         return StagingView(
-            repository=context.repository, branch=found.branch, record=record, puts=puts, tombstones=runs.tombstones,
-            longest_run=runs.longest, staged_bytes=staged_bytes, all_seen=puts + runs.tombstones < limit,
+            repository=context.repository, branch=branch, record=view.record, puts=puts, tombstones=tombstones,
+            longest_run=longest_run, staged_bytes=staged_bytes, all_seen=puts + tombstones < limit,
             ranges=len(ranges), ranges_touched=len(touched), bytes_touched=sum(ranges[at].size_bytes for at in touched),
-            bytes_available=available)
+            bytes_available=committed.available_bytes())
 
     def plan(self, policy: StagingPolicy | None, view: StagingView) -> StagingPlan:
-        """Return what the policy makes of a view. No request.
-
-        Raises:
-            InvalidInput: the view is of another repository, or the policy gave no choice.
-        """
+        """Return what the policy makes of a view. No request."""
         if view.repository != self._context.repository:
             raise InvalidInput(f"the view is one of repository {view.repository!r}, and this one is "
                                f"{self._context.repository!r}; take one with view()")
@@ -172,15 +138,14 @@ class Compactor:
 
     # --- compact
 
-    def compact(self, branch: str, plan: StagingPlan | None = None, *, policy: StagingPolicy | None = None,
-                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> StagingCompactionReport:
+    def compact(self, branch: str, plan: StagingPlan | None, *, policy: StagingPolicy | None,
+                executor: Executor | None, budget: Budget | None, observer: Observer | None,
+                fence: CommitFence | None) -> StagingCompactionReport:
         """Compact a branch; see `Repository.compact`."""
         if plan is not None:
             self._require_mine(plan, branch, policy)
         context = self._context
-        clock, began = context.clock, context.clock.monotonic()
-        run = Run(self._guard, budget)
+        began, run = context.clock.monotonic(), Run(self._guard, budget)
         notified = Observers(context.observer, observer)
         by = plan.policy.name if plan is not None else (self._policy if policy is None else policy).name
         ended: StagingCompactionReport | CompactlibError
@@ -193,26 +158,21 @@ class Compactor:
             except CompactlibError as error:
                 ended = error
             except BaseException as error:  # a host's policy or fence
-                self._note(error)
+                self.last_error = error
+                self.failures += 1
                 raise
-            self.outcomes[report_compaction(notified, context.repository, branch, ended,
-                                            clock.monotonic() - began, by)] += 1
+            seconds = context.clock.monotonic() - began
+            self.outcomes[context.activity.compacted(notified, branch, ended, seconds, by)] += 1
             if isinstance(ended, CompactlibError):
                 raise ended
-            return attrs.evolve(ended, seconds=clock.monotonic() - began)
+            return attrs.evolve(ended, seconds=seconds)
 
     def _compact(self, branch: str, plan: StagingPlan | None, policy: StagingPolicy | None, executor: Executor | None,
                  budget: Budget, observer: Observer, fence: CommitFence | None) -> StagingCompactionReport:
         """The steps: sense, plan, seal, rewrite, swap."""
+        was_given = plan is not None
         if plan is None:
-            chosen = self._policy if policy is None else policy
-            # Runs of tombstones are counted for policies that weigh them.
-            found, view = self.view(branch, budget, with_runs=type(chosen) is not AlwaysPolicy)
-            plan = self.plan(chosen, view)
-        elif plan.is_empty:
-            return StagingCompactionReport(branch=branch, why=plan.why, again_at=plan.again_at)
-        else:
-            found = self._current(plan, branch)
+            plan = self.plan(policy, self.view(branch, budget))
         if plan.is_empty:
             return StagingCompactionReport(branch=branch, why=plan.why, again_at=plan.again_at)
         no_room = self._without_room(plan.view)
@@ -221,42 +181,49 @@ class Compactor:
         budget.check()
         left = budget.remaining.total_bytes
         try:
-            sealed = self._seal(found)
+            sealed = self._seal(plan.view, was_given=was_given)
             head = self._context.commits.metarange_of(sealed.commit_id)
             task = CompactTokens(f"compact {self._context.repository}/{branch}", self._stores, sealed.base(head),
                                  sealed.sealed_tokens)
             applied = self._rewrite(task, branch, sealed, executor, budget, observer)
-            result = None if self._equals_head(applied, head) else applied.metarange_id
+            is_head = applied.metarange_id == (self._context.committed.empty_id if head is None else head)
+            result = None if is_head else applied.metarange_id
             report = StagingCompactionReport(branch=branch, metarange_id=result, applied=applied,
                                              sealed_before=len(sealed.sealed_tokens))
             return self._committed(report, sealed, fence)
         except BranchNotFound:
-            raise LostRace("the branch was deleted meanwhile", branch=branch, step="swap") from None
-        except CompactlibError as error:
-            ended = _spent_at_once(error, f"branch {branch!r}", left=left, needed=plan.bytes_to_copy)
-            if ended is error:
+            raise _lost(branch, "the branch was deleted meanwhile") from None
+        except BudgetSpent as error:
+            if error.reason != "bytes" or left is None:
                 raise
-            raise ended from error
+            needed = max(plan.bytes_to_copy or 0, left + 1)
+            raise BudgetSpent(f"branch {branch!r} is committed all at once, and begins anew each time: the budget had "
+                              f"{left} bytes left ({error.spent_bytes} bytes spent in all); give at least {needed}",
+                              reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=needed) from error
 
-    def _seal(self, found: FoundBranch) -> BranchRecord:
-        """Step 1; returns the record with what is to be compacted in its sealed tokens."""
-        context, record = self._context, found.record
-        if len(record.sealed_tokens) < MAX_SEALED_TOKENS and not context.tokens.is_empty(record.staging_token):
-            record = record.sealed_with(context.tokens.draw())
-        # Else there is no room for one more, which this compaction makes; or nothing in the staging token, so that
-        # sealing it would make every writer try again for nothing.
-        wanted = attrs.evolve(record, compaction_started_at=context.clock.now())
+    def _seal(self, view: StagingView, *, was_given: bool) -> BranchRecord:
+        """Step 1, if the branch has the layers of the view; returns the record, with what is to be compacted sealed."""
+        context, changed = self._context, list[str]()
+
+        def change(record: BranchRecord) -> BranchRecord | None:
+            changed[:] = record.changed_layers(view.record)
+            if changed:
+                return None
+            if len(record.sealed_tokens) < MAX_SEALED_TOKENS and not context.tokens.is_empty(record.staging_token):
+                record = record.sealed_with(context.tokens.draw())
+            # Else there is no room for one more, which this compaction makes; or nothing in the staging token, so that
+            # sealing it would make every writer try again for nothing.
+            return attrs.evolve(record, compaction_started_at=context.clock.now())
+
         try:
-            return context.branches.try_update(found, wanted)
-        except PredicateFailed:
-            raise LostRace("another writer changed the branch before its token was sealed", branch=found.branch,
-                           step="seal") from None
-        except OutcomeUnknown as error:
-            seen = context.branches.seen_after(found.branch, error)
-            if seen is None or seen.record != attrs.evolve(wanted, version=found.record.version + 1):
-                raise
-            context.activity.wrote(found.branch, found.record, seen.record)
-            return seen.record
+            sealed = context.branches.update(view.branch, change, operation="compact").after
+        except BranchNotFound:
+            changed[:] = ["branch"]  # deleted
+        if not changed:
+            return sealed
+        if was_given:
+            raise OutdatedPlan(branch=view.branch, detail=f"{', '.join(changed)} changed meanwhile")
+        raise _lost(view.branch, "another writer changed the branch before its token was sealed", step="seal")
 
     def _rewrite(self, task: CompactTokens, branch: str, sealed: BranchRecord, executor: Executor | None,
                  budget: Budget, observer: Observer) -> Applied:
@@ -276,21 +243,10 @@ class Compactor:
             self._context.committed.check(outcome.applied.metarange_id, task.base)
         except (MetaRangeNotFound, RangeNotFound):
             # Collected because the branch no longer names it? Then another writer has won.
-            now = self._context.branches.read(branch).record
-            if now.seals_since(sealed, len(sealed.sealed_tokens)) is None:
-                raise LostRace("the branch left the base of the compaction meanwhile", branch=branch,
-                               step="swap") from None
+            if self._context.branches.read(branch).seals_since(sealed) is None:
+                raise _lost(branch, "the branch left the base of the compaction meanwhile") from None
             raise
         return outcome.applied
-
-    def _equals_head(self, applied: Applied, head: MetaRangeId | None) -> bool:
-        if head is not None:
-            return applied.metarange_id == head
-        try:
-            return not self._context.committed.ranges_of(applied.metarange_id)
-        except MetaRangeNotFound as error:
-            # This one has just made it: a collection has taken it since.
-            raise BeingCollected(id=applied.metarange_id) from error
 
     def _committed(self, report: StagingCompactionReport, sealed: BranchRecord, fence: CommitFence | None,
                    ) -> StagingCompactionReport:
@@ -298,23 +254,22 @@ class Compactor:
         is_swapped = False
         try:
             with contextlib.nullcontext() if fence is None else fence.guard():
-                update = self._swap(report.branch, sealed, report.metarange_id)
+                after = self._swap(report.branch, sealed, report.metarange_id)
                 is_swapped = True
-                report = attrs.evolve(report, sealed_after=len(update.after.sealed_tokens))
+                report = attrs.evolve(report, sealed_after=len(after.sealed_tokens))
         except CompactlibError as error:
             if is_swapped:
                 raise CompactionFailed(report=report, failures={report.branch: error}) from error
             raise
         return report
 
-    def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> BranchUpdate:
+    def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> BranchRecord:
         """Step 3. It yields at once to a collection: trying again within milliseconds would meet it again."""
-        count = len(sealed.sealed_tokens)
         collected = False
 
         def change(record: BranchRecord) -> BranchRecord | None:
             nonlocal collected
-            newer = record.seals_since(sealed, count)
+            newer = record.seals_since(sealed)
             if newer is None or (newer and self._context.options.on_new_sealed == "abort"):
                 return None
             if result is not None:
@@ -324,15 +279,14 @@ class Compactor:
                 except (BeingCollected, MetaRangeNotFound):
                     collected = True
                     return None
-            return attrs.evolve(record.without_sealed(count), compacted_metarange_id=result)
+            return attrs.evolve(record, sealed_tokens=record.sealed_tokens[:newer], compacted_metarange_id=result)
 
         update = self._context.branches.update(branch, change, operation="compact")
         if update.is_written:
-            return update
+            return update.after
         if collected and result is not None:
             raise BeingCollected(id=result)
-        raise LostRace("a commit, reset, move of HEAD or other compaction changed the branch meanwhile", branch=branch,
-                       step="swap")
+        raise _lost(branch, "a commit, reset, move of HEAD or other compaction changed the branch meanwhile")
 
     # --- checks
 
@@ -355,89 +309,6 @@ class Compactor:
             raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "
                                f"{branch!r} of {self._context.repository!r}; make one with plan()")
 
-    def _current(self, plan: StagingPlan, branch: str) -> FoundBranch:
-        """Return the branch, if it has the layers of the plan.
 
-        Raises:
-            OutdatedPlan: it has others.
-        """
-        planned = plan.view.record
-        try:
-            found = self._context.branches.read(branch)
-        except BranchNotFound:
-            raise OutdatedPlan(branch=branch, detail="the branch was deleted") from None
-        record = found.record
-        if record.has_layers_of(planned):
-            return found
-        changed = [what for what, before, now in (
-            ("HEAD", planned.commit_id, record.commit_id),
-            ("the compacted metarange", planned.compacted_metarange_id, record.compacted_metarange_id),
-            ("the start of the last compaction", planned.compaction_started_at, record.compaction_started_at),
-            ("its tokens", planned.tokens, record.tokens)) if before != now]
-        raise OutdatedPlan(branch=branch, detail=f"{', '.join(changed)} changed meanwhile")
-
-    def _note(self, error: BaseException) -> None:
-        self.last_error = error
-        self.failures += 1
-
-
-class _Runs:
-    """Counts tombstones, and how many follow one another without a live key in between.
-
-    Args:
-        base: the records under the tokens; `None`: count no runs.
-    """
-
-    def __init__(self, base: RangeScan | None) -> None:
-        self.tombstones = 0
-        self.longest = 0
-        self._base = base
-        self._run = 0
-        self._last = b""
-        # The first key of the base behind the last tombstone; not read before a second one follows.
-        self._following: bytes | None = None
-        self._is_known = False
-
-    def tombstone(self, key: bytes) -> None:
-        self.tombstones += 1
-        if self._base is None:
-            return
-        if self._run:
-            if not self._is_known:
-                self._base.seek(self._last + b"\0")
-                self._advance(self._base)
-            if self._following is not None and self._following < key:
-                self._run = 0
-                self._is_known = False
-            elif self._following == key:
-                self._advance(self._base)
-        self._run += 1
-        self._last = key
-        self.longest = max(self.longest, self._run)
-
-    def end(self) -> None:
-        self._run = 0
-        self._is_known = False
-
-    def _advance(self, base: RangeScan) -> None:
-        following = next(base, None)
-        self._following = None if following is None else following[0]
-        self._is_known = True
-
-
-def _spent_at_once(error: CompactlibError, what: str, *, left: int | None, needed: int | None) -> CompactlibError:
-    """Return `error`, and if the total did not suffice for one commit, another one that says how much would.
-
-    Args:
-        error: what ended the work.
-        what: is committed all at once, and starts over each time: `"the branch 'main'"`.
-        left: bytes that the budget had when it began; `None`: no total.
-        needed: what it takes, as far as that is known before.
-    """
-    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None:
-        return error
-    least = max(needed or 0, left + 1)
-    advice = f"give more than {left}, how many is unknown" if needed is None else f"give at least {least}"
-    return BudgetSpent(f"{what} is committed all at once, and begins anew each time: the budget had {left} bytes left "
-                       f"({error.spent_bytes} bytes spent in all); {advice}",
-                       reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)
+def _lost(branch: str, why: str, *, step: str = "swap") -> LostRace:
+    return LostRace(why=why, branch=branch, step=step)

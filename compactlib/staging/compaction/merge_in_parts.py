@@ -26,16 +26,14 @@ from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
-from compactlib.staging.ranges.apply import Apply
-from compactlib.staging.ranges.changes import ChangeReader
+from compactlib.staging.compaction.rewrite import CompactTokens, OpenStores
+from compactlib.staging.ranges.apply import Apply, batches_of
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import INCOMING, RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.ranges.stitch import stitch
-from compactlib.staging.ranges.writer import ClosedRange
+from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
 from compactlib.staging.tokens import StagingTokens
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
@@ -134,12 +132,12 @@ class MergeInParts:
 class _InParts:
     """The stores of a task, in whose committed layer changes are applied in parts."""
 
-    stores: RewriteStores
+    stores: OpenStores
     committed: Any
 
     @contextmanager
-    def open(self) -> Iterator[tuple[StagingTokens, Any]]:
-        with self.stores.open() as (tokens, _):
+    def __call__(self) -> Iterator[tuple[StagingTokens, Any]]:
+        with self.stores() as (tokens, _):
             yield tokens, self.committed
 
 
@@ -166,8 +164,7 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
     """Put the changes where the parts can read them, a bounded batch at a time; some of their keys, evenly chosen."""
     samples: list[bytes] = []
     every = 1
-    reader = ChangeReader(changes)
-    while batch := reader.take(None):
+    for batch in batches_of(changes):
         ref = files.objects.create(f"{files.prefix}{INCOMING}{files.new_name()}", pickle.dumps(batch))
         staged.append(_ChangesFile(ref, batch.keys[0], batch.keys[-1]))
         samples += batch.keys[::every]
@@ -212,7 +209,7 @@ class _MergePart:
         with self.open_objects() as objects:
             files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
             apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
-                          ChangeReader(batches=filter(None, _changes(objects, part))), Budget(),
+                          filter(None, _changes(objects, part)), Budget(),
                           above=part.above, last=part.last)
             return apply.ranges(), apply.counts
 
@@ -222,3 +219,41 @@ def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:
         batch: ChangeBatch = pickle.loads(read_checked(objects, each.ref))
         yield batch.part(bisect_right(batch.keys, part.above),
                          len(batch) if part.last is None else bisect_right(batch.keys, part.last))
+
+
+def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRangeId | None,
+           made: Iterable[ClosedRange], budget: Budget) -> Applied:
+    """Join ranges that several writers made side by side into the metarange that one writer would have made.
+
+    Each writer began where perhaps no range begins, and stopped where perhaps none ends. So wherever a range is not
+    closed by the rule, or does not begin at a cut, it is read and cut anew together with what follows, until the cuts
+    meet: a range or two at each border between two writers.
+
+    Args:
+        files: where ranges are read and written.
+        rule: where they are cut.
+        base: ranges that need not be written again.
+        base_id: its id, which needs not be published.
+        made: ranges of the base and new ones, in any order; they must not overlap.
+        budget: asked before each range is written.
+
+    Returns:
+        What was read and written here, and how many ranges are the base's; the keys are not counted.
+    """
+    writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget)
+    ordered = sorted(made, key=lambda closed: closed.entry.min_key)
+    reused = read = bytes_read = 0
+    for place, closed in enumerate(ordered):
+        entry = closed.entry
+        is_last = place == len(ordered) - 1
+        if writer.is_between_ranges and (is_last or rule.closes(entry.max_key, entry.size_bytes)):
+            reused += not closed.is_new
+            writer.adopt(closed)
+        else:
+            rows = files.read_range(entry, keep=False)
+            read += 1
+            bytes_read += entry.size_bytes
+            writer.add(rows, rows.cut_keys(rule.raggedness))
+    metarange_id = writer.finish(base_id)
+    return Applied(metarange_id=metarange_id, ranges_reused=reused, ranges_read=read, bytes_read=bytes_read,
+                   ranges_written=writer.ranges_written, bytes_written=writer.bytes_written)

@@ -8,9 +8,9 @@ twice, at once, or die half-way; garbage collection removes what was made in vai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager
 from random import SystemRandom
-from typing import Protocol
+from typing import TypeAlias
 
 import attrs
 
@@ -19,35 +19,14 @@ from compactlib.kv import KVStore
 from compactlib.rewrite import Attempt, RewriteResult
 from compactlib.staging.names import StagingToken, repository_partition
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.tokens import StagingTokens, changes_of
+from compactlib.staging.tokens import MergedTokens, StagingTokens
 from compactlib.staging.values import Applied, MetaRangeId
 
+OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[StagingTokens, CommittedRanges]]]
+"""Opens the tokens to read and the committed layer to read and write, where a task runs, and closes them behind it.
 
-class RewriteStores(Protocol):
-    """How a task comes by its stores where it runs.
-
-    An executor that runs tasks in another process needs a picklable one, which opens its own connections there.
-    """
-
-    def open(self) -> AbstractContextManager[tuple[StagingTokens, CommittedRanges]]:
-        """The tokens to read and the committed layer to read and write, for a block that closes what was opened."""
-
-
-@attrs.frozen
-class OpenStores:
-    """The stores of this process. Picklable only if they are.
-
-    Attributes:
-        tokens: the tokens to read.
-        committed: the committed layer.
-    """
-
-    tokens: StagingTokens
-    committed: CommittedRanges
-
-    def open(self) -> AbstractContextManager[tuple[StagingTokens, CommittedRanges]]:
-        """See `RewriteStores.open`; closes nothing."""
-        return nullcontext((self.tokens, self.committed))
+An executor that runs tasks in another process needs a picklable one, which opens its own connections there.
+"""
 
 
 @attrs.frozen
@@ -65,7 +44,7 @@ class StoresForWorkers:
     repository: str = "main"
 
     @contextmanager
-    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+    def __call__(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
         with closing(self.open_store()) as store:
             tokens = StagingTokens(store, repository_partition(self.repository), SystemRandom(), SystemClock())
             yield tokens, self.open_committed()
@@ -98,19 +77,15 @@ class CompactTokens:
     """
 
     name: str
-    stores: RewriteStores
+    stores: OpenStores
     base: MetaRangeId | None
     newest_first: tuple[StagingToken, ...]
 
     def run(self, attempt: Attempt) -> CompactedTokens:
-        """See `RewriteTask.run`.
-
-        Raises:
-            CompactlibError: whatever the stores raise; a token or a range that cannot be read is never left out.
-        """
+        """Run; a token or a range that cannot be read is never left out."""
         began = attempt.clock.monotonic()
-        with self.stores.open() as (tokens, committed):
-            applied = committed.apply(self.base, changes_of(tokens, self.newest_first), budget=attempt.budget,
+        with self.stores() as (tokens, committed):
+            applied = committed.apply(self.base, MergedTokens(tokens, self.newest_first), budget=attempt.budget,
                                       observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,

@@ -10,27 +10,76 @@ it had been written from scratch, and its ids are the same.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
-from compactlib.staging.ranges.changes import ChangeReader
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows
+from compactlib.staging.ranges.rows import ChangeBatch, Rows
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor
+
+MAX_BATCH: Final = 32_768
+"""Changes held in memory at once."""
+MAX_BATCH_BYTES: Final = 8 << 20
+"""No more changes are read on top of so many bytes of them."""
+
+_NONE: Final = ChangeBatch([], [], [])
 
 
-_READ_AHEAD: Final = 2
-"""Ranges of the base that are read in the background before they are merged; each is held in memory until then."""
+def batches_of(changes: Changes) -> Iterator[ChangeBatch]:
+    """Read changes a bounded batch at a time; each is checked, see `ChangeBatch.of`."""
+    source, last = iter(changes), b""
+    while batch := ChangeBatch.of(islice(source, MAX_BATCH), after=last, most_bytes=MAX_BATCH_BYTES):
+        yield batch
+        last = batch.keys[-1]
+
+
+class _Changes:
+    """Looks one change ahead, and hands out batches that end where a range does. For one thread."""
+
+    def __init__(self, batches: Iterator[ChangeBatch]) -> None:
+        self._batches = batches
+        self._batch = _NONE
+        self._at = 0
+
+    def peek(self) -> bytes | None:
+        """The next change's key; `None` when there is none left."""
+        if self._at == len(self._batch):
+            self._batch, self._at = next(self._batches, _NONE), 0
+        return self._batch.keys[self._at] if self._batch.keys else None
+
+    def take(self, up_to: bytes | None) -> ChangeBatch:
+        """The next changes whose keys are <= `up_to` (`None`: any), as many as are in memory; may be none."""
+        if self.peek() is None:
+            return _NONE
+        keys = self._batch.keys
+        stop = len(keys) if up_to is None else bisect_right(keys, up_to, self._at)
+        taken = self._batch.part(self._at, stop)
+        self._at = stop
+        return taken
+
+    def laid_over(self, rows: Rows, up_to: bytes) -> Iterator[tuple[Rows, ChangeBatch]]:
+        """A range's rows and the next changes up to a key, some at a time: in each pair are those that meet.
+
+        What lies behind the last change comes at the end, with none.
+        """
+        at = 0
+        while batch := self.take(up_to):
+            more = self.peek()
+            stop = len(rows) if more is None or more > up_to else rows.find(batch.keys[-1] + b"\0")
+            yield rows.part(at, stop), batch
+            at = stop
+        yield rows.part(at, len(rows)), _NONE
 
 
 class Apply:
@@ -40,10 +89,10 @@ class Apply:
         files: where ranges are read and written.
         rule: where they are cut.
         base: what the changes are made to.
-        changes: what to change; a reader of it, where that is at hand.
+        batches: what to change, in order; none of them empty.
         budget: asked before each range is written.
         elsewhere: ranges of other metaranges, which are not written again if they come out.
-        background: reads the next ranges and writes the last ones besides the caller's thread.
+        background: writes the last ranges besides the caller's thread.
         observer: notified of progress, in ranges of the base; changes after the last range count as one more.
         above: of the base, only keys above this one count.
         last: and up to this one, if there is one.
@@ -53,22 +102,20 @@ class Apply:
             (`ranges_read`, `bytes_read`) and how many taken over (`ranges_reused`).
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes | ChangeReader,
+    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, batches: Iterator[ChangeBatch],
                  budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
                  observer: Observer | None = None, above: bytes = b"", last: bytes | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
         self._observer: Observer = Observers(observer)
-        self._work = ""
+        self._work = "apply"
         self._files = files
         self._rule = rule
         self._base = base
-        self._changes = changes if isinstance(changes, ChangeReader) else ChangeReader(changes)
+        self._changes = _Changes(batches)
         self._above = above
         self._last = last
         self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget, background,
                                    elsewhere={entry.range_id for entry in elsewhere})
-        self._background = background
-        self._ahead: deque[tuple[RangeEntry, Future[Rows]]] = deque()
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
         """Make all the changes, and publish the result. See `CommittedRanges.apply`.
@@ -79,13 +126,13 @@ class Apply:
             base_id: the base's own id, which needs not be published if it is the result's.
         """
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
+        writer = self._writer
         try:
             self._walk()
-            writer = self._writer
             metarange_id = writer.finish(base_id)
         finally:
-            self._abandon()
-        self._tell(len(self._base.entries) + 1)
+            writer.abandon()
+        self._notify(len(self._base.entries) + 1)
         return Applied(metarange_id=metarange_id, ranges_written=writer.ranges_written,
                        bytes_written=writer.bytes_written, **self.counts)
 
@@ -95,13 +142,7 @@ class Apply:
             self._walk()
             return self._writer.end()
         finally:
-            self._abandon()
-
-    def _abandon(self) -> None:
-        self._writer.abandon()
-        for _, pending in self._ahead:
-            if not pending.cancel():
-                pending.exception()
+            self._writer.abandon()
 
     def _walk(self) -> None:
         for place, entry in enumerate(self._base.entries):
@@ -109,12 +150,12 @@ class Apply:
                 self.counts["ranges_reused"] += 1
                 self._writer.adopt(ClosedRange(entry))
             else:
-                self._rewrite(place)
-            self._tell(place + 1)
+                self._rewrite(entry)
+            self._notify(place + 1)
         while batch := self._changes.take(None):
-            self._add(self._merge(self._files.range_format.empty, batch), batch, [])
+            self._merge(self._files.range_format.empty, batch, [])
 
-    def _tell(self, done: int) -> None:
+    def _notify(self, done: int) -> None:
         self._observer.event("progress", work=self._work, done=done, total=len(self._base.entries) + 1, unit="ranges")
 
     def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
@@ -131,9 +172,8 @@ class Apply:
     def _is_whole(self, entry: RangeEntry) -> bool:
         return entry.min_key > self._above and (self._last is None or entry.max_key <= self._last)
 
-    def _rewrite(self, place: int) -> None:
-        entry = self._base.entries[place]
-        rows = self._rows_of(entry)
+    def _rewrite(self, entry: RangeEntry) -> None:
+        rows = self._files.read_range(entry, keep=False)
         if not self._is_whole(entry):
             rows = rows.part(rows.find(self._above + b"\0"),
                              len(rows) if self._last is None else rows.find(self._last + b"\0"))
@@ -141,25 +181,9 @@ class Apply:
         cut_keys = self._cut_keys(rows)
         for part, batch in self._changes.laid_over(rows, entry.max_key):
             if batch:
-                self._read_ahead(place)
-                self._add(self._merge(part, batch), batch, cut_keys)
+                self._merge(part, batch, cut_keys)
             else:
                 self._writer.add(part, cut_keys)
-
-    def _rows_of(self, entry: RangeEntry) -> Rows:
-        if self._ahead and self._ahead[0][0] is entry:
-            return self._ahead.popleft()[1].result()
-        return self._files.read_range(entry, keep=False)
-
-    def _read_ahead(self, place: int) -> None:
-        """Begin to read the next ranges after this one that are sure to be changed."""
-        if self._background is None:
-            return
-        entries = self._base.entries
-        for at in range(place + 1 + len(self._ahead), min(place + 1 + _READ_AHEAD, len(entries))):
-            if not self._changes.has_between(entries[at - 1].max_key, entries[at].max_key):
-                return
-            self._ahead.append((entries[at], self._background.submit(self._files.read_range, entries[at], keep=False)))
 
     def _cut_keys(self, rows: Rows) -> list[bytes]:
         """The keys of a range of the base that are cuts. The rule has left few to be looked at."""
@@ -167,19 +191,11 @@ class Apply:
         if self._base.rule != rule or not len(rows):
             return rows.cut_keys(rule.raggedness)
         last = len(rows) - 1
-        early = rows.part(0, min(_first_at_least(rows, rule.min_bytes), last)).cut_keys(rule.raggedness)
+        before_minimum = bisect_left(rows.ends(), rule.min_bytes) if rule.min_bytes else 0
+        early = rows.part(0, min(before_minimum, last)).cut_keys(rule.raggedness)
         return [*early, rows.key(last)] if rule.is_cut(rows.key(last)) else early
 
-    def _merge(self, rows: Rows, batch: ChangeBatch) -> Merged:
+    def _merge(self, rows: Rows, batch: ChangeBatch, cut_keys: list[bytes]) -> None:
         merged = rows.merged(batch)
         self.counts.update(added=merged.added, changed=merged.changed, removed=merged.removed)
-        return merged
-
-    def _add(self, merged: Merged, batch: ChangeBatch, cut_keys: list[bytes]) -> None:
-        raggedness = self._rule.raggedness
-        self._writer.add(merged.rows, sorted({*cut_keys, *batch.cut_keys(raggedness)}))
-
-
-def _first_at_least(rows: Rows, size_bytes: int) -> int:
-    """How many records at the start lie before the range has that size."""
-    return bisect_left(rows.ends(), size_bytes) if size_bytes else 0
+        self._writer.add(merged.rows, sorted({*cut_keys, *batch.cut_keys(self._rule.raggedness)}))

@@ -13,17 +13,16 @@ from compactlib.objects import ObjectStore
 from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.ranges.apply import Apply
-from compactlib.staging.ranges.collect import RangeCollector
-from compactlib.staging.ranges.cursor import RangeLookup, RangeScan
-from compactlib.staging.ranges.diff import RangeDiff
+from compactlib.staging.ranges.apply import Apply, batches_of
+from compactlib.staging.ranges.collect import RangeCollector, claim
+from compactlib.staging.ranges.cursor import RangeDiff, RangeLookup, RangeScan
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.merge import MergeBase, merge_metaranges
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.ranges.verify import RangeVerifier
+from compactlib.staging.ranges.verify import verify_ranges
 from compactlib.staging.values import (
     Applied,
     Changes,
@@ -79,6 +78,11 @@ class CommittedRanges:
         return self._rule
 
     @property
+    def empty_id(self) -> MetaRangeId:
+        """The id of the empty set."""
+        return MetaRange(self._rule, ()).encode()[0]
+
+    @property
     def files(self) -> RangeFiles:
         """Where ranges are read and written; for those who make ranges elsewhere, on a cluster say."""
         return self._files
@@ -97,7 +101,7 @@ class CommittedRanges:
             NilValue: a change is neither a `Record` nor `TOMBSTONE`.
             BudgetSpent: the budget ran out; nothing is published.
         """
-        return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
+        return Apply(self._files, self._rule, self._metarange(base), batches_of(changes), budget or Budget(),
                      background=self._background, observer=observer).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
@@ -137,7 +141,7 @@ class CommittedRanges:
             BudgetSpent: as for `apply`.
         """
         return merge_metaranges(self._files, self._rule, base, source, destination, strategy,
-                                Budget() if budget is None else budget, self._background)
+                                budget or Budget(), self._background)
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
         """The ranges of a metarange, in order of their keys. Opens none of them."""
@@ -153,7 +157,7 @@ class CommittedRanges:
             MetaRangeNotFound: it was collected.
             BeingCollected: it is being collected at this moment.
         """
-        self._files.claim(metarange_id)
+        claim(self._files, metarange_id)
 
     def check(self, metarange_id: MetaRangeId, base: MetaRangeId | None) -> None:
         """Read a metarange that was made of `base`, and its ranges that are not `base`'s, from the store itself.
@@ -185,7 +189,7 @@ class CommittedRanges:
                 require_owner: Callable[[], object] = lambda: None) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
 
-        The protocol against racing writers is in `range_collect`.
+        The protocol against racing writers is in `collect`.
 
         Args:
             live: gives every metarange that a commit or a branch record names, as it is at the time of the call. It
@@ -198,7 +202,7 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """
-        return RangeCollector(self._files, self._clock, live, grace_seconds, budget, require_owner).run()
+        return RangeCollector(self._files, self._clock, live, grace_seconds, budget or Budget(), require_owner).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
         """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.
@@ -212,13 +216,7 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out.
         """
-        verifier = RangeVerifier(self._files, Budget() if budget is None else budget)
-        for metarange_id in sorted(live.needed):
-            verifier.verify(metarange_id)
-        for metarange_id in sorted(live.history):
-            verifier.verify(metarange_id, is_history=True)
-        return VerifyReport(findings=tuple(verifier.findings), records=verifier.records,
-                            bytes_read=verifier.bytes_read)
+        return verify_ranges(self._files, live, budget or Budget())
 
     def _metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
         return self._files.read_metarange(metarange_id, self._rule)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in a metarange: a cursor over its records that knows when it stands before a whole range."""
+"""Reads of metaranges: a scan, a lookup of keys, and the difference of two, for which ranges that both have are not
+opened.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,32 @@ from typing import Self
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import Rows
-from compactlib.staging.values import RangeEntry, Record
+from compactlib.staging.values import Difference, RangeEntry, Record
+
+
+class RangeLookup:
+    """Looks up keys, and remembers the last range, so that ascending keys open each range once. For one thread."""
+
+    def __init__(self, files: RangeFiles, metarange: MetaRange) -> None:
+        self._files = files
+        self._metarange = metarange
+        self._opened: tuple[RangeEntry, Rows] | None = None
+
+    def get(self, key: bytes) -> Record | None:
+        """The record of a key; `None` if there is none. No range is opened for a key between two of them."""
+        entries = self._metarange.entries
+        place = self._metarange.find(key)
+        if place == len(entries) or key < entries[place].min_key:
+            return None
+        rows = self.rows_of(entries[place])
+        index = rows.find(key)
+        return rows.record(index) if rows.key(index) == key else None
+
+    def rows_of(self, entry: RangeEntry) -> Rows:
+        """The records of a range, read unless it is the last one that was."""
+        if self._opened is None or self._opened[0] is not entry:
+            self._opened = entry, self._files.read_range(entry)
+        return self._opened[1]
 
 
 class RangeCursor:
@@ -22,9 +49,8 @@ class RangeCursor:
     """
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
-        self._files = files
         self._metarange = metarange
-        self._opened: tuple[RangeEntry, Rows] | None = None
+        self._lookup = RangeLookup(files, metarange)
         self._pairs: Iterator[tuple[bytes, Record]] | None = None
         self.current: tuple[bytes, Record] | None = None
         self.seek(start)
@@ -51,9 +77,7 @@ class RangeCursor:
     def open(self) -> None:
         """Read the range it stands before, and stand on its first record of interest."""
         entry = self._metarange.entries[self._place]
-        if self._opened is None or self._opened[0] is not entry:
-            self._opened = entry, self._files.read_range(entry)
-        rows = self._opened[1]
+        rows = self._lookup.rows_of(entry)
         self._pairs = rows.pairs(rows.find(self._lowest) if self._lowest > entry.min_key else 0)
         self.advance()
 
@@ -100,23 +124,70 @@ class RangeScan:
         self._cursor.seek(key)
 
 
-class RangeLookup:
-    """Looks up keys, and remembers the last range, so that ascending keys open each range once. For one thread."""
+class RangeDiff:
+    """Differences of two metaranges in ascending order of their keys, for one thread.
 
-    def __init__(self, files: RangeFiles, metarange: MetaRange) -> None:
-        self._files = files
-        self._metarange = metarange
-        self._opened: tuple[RangeEntry, Rows] | None = None
+    Args:
+        files: where ranges are read.
+        left: before.
+        right: after.
+        start: the first key of interest.
+        end: the first key that is of none; `None`: there is none. Ranges from there on are not opened.
+    """
 
-    def get(self, key: bytes) -> Record | None:
-        """The record of a key; `None` if there is none. No range is opened for a key between two of them."""
-        entries = self._metarange.entries
-        place = self._metarange.find(key)
-        if place == len(entries) or key < entries[place].min_key:
-            return None
-        entry = entries[place]
-        if self._opened is None or self._opened[0] is not entry:
-            self._opened = entry, self._files.read_range(entry)
-        rows = self._opened[1]
-        index = rows.find(key)
-        return rows.record(index) if rows.key(index) == key else None
+    def __init__(self, files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes,
+                 end: bytes | None = None) -> None:
+        self._end = end
+        self._left = RangeCursor(files, left, start)
+        self._right = RangeCursor(files, right, start)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Difference:
+        left, right = self._left, self._right
+        while True:
+            self._skip_and_open()
+            if not self._is_before_end(left) and not self._is_before_end(right):
+                raise StopIteration
+            found = self._step() if left.current is not None or right.current is not None else None
+            if found is not None:
+                return found
+
+    def _step(self) -> Difference | None:
+        """Compare what the lower of the two stands on; the other, if unopened, begins above it."""
+        left, right = self._left.current, self._right.current
+        if left is not None and (self._right.entry is None or left[0] < self._right.lowest):
+            self._left.advance()
+            return Difference.between(left[0], left[1], None)
+        if right is not None and (self._left.entry is None or right[0] < self._left.lowest):
+            self._right.advance()
+            return Difference.between(right[0], None, right[1])
+        assert left is not None
+        assert right is not None
+        self._left.advance()
+        self._right.advance()
+        return Difference.between(left[0], left[1], right[1])
+
+    def _skip_and_open(self) -> None:
+        """Pass ranges that both have, then open those in which the next difference may be."""
+        left, right = self._left, self._right
+        while (left.current is None and right.current is None and left.entry is not None and right.entry is not None
+               and left.entry.range_id == right.entry.range_id):
+            left.skip()
+            right.skip()
+        for one, other in ((left, right), (right, left)):
+            if one.current is None and self._is_before_end(one) and _reaches(one, other):
+                one.open()
+
+    def _is_before_end(self, one: RangeCursor) -> bool:
+        """Whether it may come to a key of interest."""
+        return one.entry is not None and (self._end is None or one.lowest < self._end)
+
+
+def _reaches(one: RangeCursor, other: RangeCursor) -> bool:
+    """Whether this unopened range may hold the next key: unless the other side has lower ones before it."""
+    if other.entry is None:
+        return True
+    last = other.entry.max_key if other.current is None else other.current[0]
+    return one.lowest <= last

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges and metaranges in an object store: written once, checked whenever they are read.
 
-Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
-`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; `incoming/<name>`; and below `owner/`
-whose all this is. A range file says itself which format it has, so stores may hold several. Other files that lie there
-are passed over.
-
-**Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
-about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
-collection first dooms, then looks for marks. Whichever comes second sees the other: see `range_collect`.
+Under the prefix: `ranges/<id>`, `metaranges/<id>`; the garbage collection's marks `reused/<name>` and
+`doomed/<id>.<name>` (see `collect`); `incoming/<name>`; and below `owner/` whose all this is. A range file says itself
+which format it has, so stores may hold several. Other files that lie there are passed over.
 """
 
 from __future__ import annotations
@@ -16,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
 from compactlib.objects import CachedObjects, ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows, check_id
@@ -35,21 +30,14 @@ REUSED: Final = "reused/"
 DOOMED: Final = "doomed/"
 INCOMING: Final = "incoming/"
 """Changes on their way to the workers of a cluster; who put them there removes them."""
-COLLECTION: Final = "collection"
-"""In place of an id in the name of a doom mark: the trace of a collection."""
 _ID: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 
 class RangeFiles:
-    """Reads and writes the files of one committed layer. Threads may share it.
+    """Reads and writes the files of one committed layer; arguments and errors are those of `CommittedRanges`.
 
-    Args:
-        objects: where they lie.
-        prefix: what their keys begin with, `""` or ending with a slash.
-        range_format: how new ranges are written, and the rows of all of them look in memory.
-        cache_bytes: logical bytes of ranges and metaranges to keep in memory.
-        new_name: gives each mark its name.
+    `range_format` says how new ranges are written, and how the rows of all of them look in memory.
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
@@ -61,20 +49,11 @@ class RangeFiles:
         self.range_format: RangeFormat = range_format
         self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
         self.new_name: Callable[[], str] = new_name
-        self.collections: frozenset[str] | None = None
-        """The collections that `confirm` has seen traces of; `None` before the first time."""
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
-        """The records of a range, checked against its id. One request unless they are cached.
+        """The records of a range, checked against its id and its metarange. One request unless they are cached.
 
-        Args:
-            entry: which range.
-            keep: whether to cache them; work that passes by once does not push out what others read often.
-
-        Raises:
-            RangeNotFound: its file is missing.
-            DamagedRange: the file does not hold the range, or not what its metarange says of it.
-            NewerFormat: a newer release wrote it.
+        Work that passes by once does not `keep` them, so that it does not push out of the cache what others read often.
         """
         held = self.cache.get(entry.range_id)
         if held is not None and not isinstance(held, MetaRange):
@@ -105,12 +84,7 @@ class RangeFiles:
         return rows if found is own else own.rows(rows.pairs(0))
 
     def format_of(self, entry: RangeEntry) -> RangeFormat:
-        """The format of a range's file. One request.
-
-        Raises:
-            RangeNotFound: its file is missing.
-            DamagedRange: it is none of a range.
-        """
+        """The format of a range's file. One request."""
         path = self.path_of_range(entry.range_id)
         return self._format_of(self._fetched(entry, path), path)
 
@@ -134,14 +108,7 @@ class RangeFiles:
         raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
 
     def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
-        """A metarange, checked against its id; `None` is an empty one under this rule.
-
-        Raises:
-            MetaRangeNotFound: its file is missing.
-            DamagedRange: the file does not hold it.
-            NewerFormat: a newer release wrote it.
-            InvalidInput: this is no id.
-        """
+        """A metarange, checked against its id; `None` is an empty one under this rule."""
         if metarange_id is None:
             return MetaRange(rule, ())
         held = self.cache.get(metarange_id)
@@ -157,28 +124,21 @@ class RangeFiles:
         self.cache.put(metarange_id, found, len(data))
         return found
 
-    def write_range(self, range_id: RangeId, rows: Rows) -> bool:
-        """Make a range durable under its id, whichever writer was first. To be confirmed by `confirm`.
+    def write_range(self, range_id: RangeId, rows: Rows) -> None:
+        """Make a range durable under its id, whichever writer was first. To be confirmed by `collect.confirm`.
 
         One that was there already is read, and replaced if it is damaged.
-
-        Returns:
-            Whether it was there already.
         """
         path = self.path_of_range(range_id)
-        return self._create(range_id, path, self.range_format.encode(rows, range_id),
-                            lambda data: self._decode(data, range_id, path))
+        self._create(range_id, path, self.range_format.encode(rows, range_id),
+                     lambda data: self._decode(data, range_id, path))
 
-    def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> bool:
-        """Make a metarange durable, whose ranges are. To be confirmed by `confirm`.
-
-        Returns:
-            Whether it was there already.
-        """
+    def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> None:
+        """Make a metarange durable, whose ranges are. To be confirmed by `collect.confirm`."""
         path = self.path_of_metarange(metarange_id)
-        return self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
+        self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
 
-    def _create(self, id_: str, path: str, data: bytes, decoded: Callable[[bytes], object]) -> bool:
+    def _create(self, id_: str, path: str, data: bytes, decoded: Callable[[bytes], object]) -> None:
         try:
             self.objects.create(path, data)
         except ObjectExists:
@@ -192,56 +152,13 @@ class RangeFiles:
                     self.objects.delete([path])
                     with contextlib.suppress(ObjectExists):
                         self.objects.create(path, data)
-            return True
-        return False
 
     def mark_reuse(self, id_: str) -> None:
-        """Mark an existing file as used again, for garbage collections. To be confirmed by `confirm`."""
+        """Mark an existing file as used again, for garbage collections. To be confirmed by `collect.confirm`."""
         self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
 
-    def confirm(self, written: Mapping[str, bool], *, before: frozenset[str] | None = None) -> None:
-        """Make sure that no garbage collection takes away what was written, once all of it is. One listing.
-
-        And one request for each file that was there already; or for every file, if a collection has begun since the
-        first of them was written: that of a writer who was suspended for long is not young any more.
-
-        Args:
-            written: the paths of the files, and for each whether it was there already.
-            before: `collections` from before the first of them was written.
-
-        Raises:
-            BeingCollected: one of them is about to be deleted, or has just been.
-        """
-        marks = [tuple(mark.id.split(".", 1)) for mark in self.list(DOOMED)]
-        doomed = {id_ for id_, *_ in marks}
-        seen = frozenset(name for id_, *names in marks for name in names if id_ == COLLECTION)
-        look_at_all = not seen <= (before or frozenset())
-        self.collections = seen
-        for path, was_there in written.items():
-            id_ = path.rpartition("/")[2]
-            if id_ in doomed or ((was_there or look_at_all) and not self._is_there(path)):
-                raise BeingCollected(id=id_)
-
-    def claim(self, metarange_id: MetaRangeId) -> None:
-        """Keep a metarange and its ranges from garbage collections for their grace period. Three requests.
-
-        One mark stands for all of it: a collection that finds it spares the ranges too. The metarange is what a
-        collection dooms and deletes first, so if it is neither doomed nor gone, its ranges are not.
-
-        Raises:
-            MetaRangeNotFound: its file is missing.
-            BeingCollected: it is about to be deleted, or has just been.
-            InvalidInput: this is no id.
-        """
-        check_id(metarange_id)
-        path = self.path_of_metarange(metarange_id)
-        self.mark_reuse(metarange_id)
-        if any(mark.id.split(".")[0] == metarange_id for mark in self.list(DOOMED)):
-            raise BeingCollected(id=metarange_id)
-        if not self._is_there(path):
-            raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
-
-    def _is_there(self, path: str) -> bool:
+    def is_there(self, path: str) -> bool:
+        """Whether there is a file of this key. One request."""
         try:
             self.objects.info(path)
         except ObjectNotFound:
@@ -270,5 +187,5 @@ class RangeFiles:
         return f"{self.prefix}{METARANGES}{metarange_id}"
 
     def path_of_doom(self, id_: str, name: str) -> str:
-        """The key of the mark by which a collection says that it deletes a file, or (`COLLECTION`) that it is one."""
+        """The key of the mark by which a collection says that it deletes a file."""
         return f"{self.prefix}{DOOMED}{id_}.{name}"

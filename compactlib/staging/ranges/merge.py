@@ -20,9 +20,8 @@ import attrs
 from compactlib._arguments import require_one_of
 from compactlib.budget import Budget
 from compactlib.staging.errors import MergeConflict
-from compactlib.staging.ranges.apply import Apply
-from compactlib.staging.ranges.cursor import RangeLookup
-from compactlib.staging.ranges.diff import RangeDiff
+from compactlib.staging.ranges.apply import Apply, batches_of
+from compactlib.staging.ranges.cursor import RangeDiff, RangeLookup
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.split import SplitRule
@@ -83,7 +82,8 @@ def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MergeBase, source
 
     new, present = read(source), read(destination)
     changes = _merged_changes(_differences(files, read, base, new), RangeLookup(files, present), strategy)
-    return Apply(files, rule, present, changes, budget, elsewhere=new.entries, background=background).run(destination)
+    return Apply(files, rule, present, batches_of(changes), budget, elsewhere=new.entries,
+                 background=background).run(destination)
 
 
 def _differences(files: RangeFiles, read: Callable[[MetaRangeId | None], MetaRange], base: MergeBase,

@@ -7,8 +7,6 @@ is described in docs/formats/staging-range.md.
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -16,10 +14,8 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from compactlib._arguments import require_whole
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.checksum import crc32
-from compactlib.files.record_frame import RecordFrame
 from compactlib.staging.errors import DamagedRange
-from compactlib.staging.ranges.plain import newer_format
-from compactlib.staging.ranges.rows import DIGEST_BYTES, ChangeBatch, Merged, Rows, check_id, content_hash
+from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows, content_hash
 from compactlib.staging.ranges.split import LENGTHS_BYTES
 from compactlib.staging.values import RangeId, Record
 
@@ -32,9 +28,6 @@ except ImportError:
 
 COLUMNS: Final = ("key", "identity", "data")
 """The columns of a range file, all of them bytes that are never null; sorted by the first."""
-SEAL: Final = RecordFrame("seal", b"CLSEAL", 1, "<H20s20s", damaged=DamagedRange, refused=newer_format)
-"""Range id and digest; stands right before the Parquet footer."""
-_TAIL: Final = struct.Struct("<I4s")
 _PARQUET: Final = b"PAR1"
 _BLOCK: Final = 1024
 _SCHEMA: Final = pa.schema([pa.field(name, pa.binary(), nullable=False) for name in COLUMNS])
@@ -62,12 +55,8 @@ class ArrowRows:
 
     @property
     def size_bytes(self) -> int:
-        return LENGTHS_BYTES * len(self) + sum(_Bytes(column).size_bytes for column in self.columns)
-
-    @property
-    def memory_bytes(self) -> int:
-        """See `Rows.memory_bytes`. Arrow's offsets take what the lengths count for."""
-        return self.size_bytes
+        lengths: int = LENGTHS_BYTES * len(self) + sum(_Bytes(column).size_bytes for column in self.columns)
+        return lengths
 
     def key(self, index: int) -> bytes:
         return self._indexed()[index]
@@ -105,12 +94,8 @@ class ArrowRows:
         """See `Rows.merged`. Sorts keys and compares neighbours: no work is done record by record."""
         if not len(changes):
             return Merged(self, 0, 0, 0)
-        return self.merged_columns(*(pa.array(column, pa.binary())
-                                     for column in (changes.keys, changes.identities, changes.datas)))
-
-    def merged_columns(self, key: Any, identity: Any, data: Any) -> Merged:
-        """The same for changes that are Arrow arrays: sorted keys, and nulls where they are removed."""
-        return _merge(self, key, identity, data)
+        return _merge(self, *(pa.array(column, pa.binary())
+                              for column in (changes.keys, changes.identities, changes.datas)))
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
         keys: list[bytes] = self._key.to_pylist()
@@ -247,23 +232,26 @@ class ParquetFormat:
         pq.write_table(
             own.table(), sink, row_group_size=self._rows_per_group, compression=self._compression,
             compression_level=1 if self._compression == "zstd" else None, use_dictionary=False, store_schema=False,
-            write_statistics=["key"], sorting_columns=[pq.SortingColumn(0)])
-        return seal(sink.getvalue(), range_id)
+            write_statistics=["key"], write_page_checksum=True, sorting_columns=[pq.SortingColumn(0)])
+        return sink.getvalue().to_pybytes()
 
     def recognizes(self, data: bytes) -> bool:
         return data[:4] == _PARQUET
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> ArrowRows:
-        """See `RangeFormat.decode`. The whole file is checked before Parquet's reader sees a byte of it."""
-        check_seal(data, range_id, path)
         try:
-            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+            table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
+            if tuple(table.column_names) != COLUMNS or any(column.null_count for column in table.columns):
+                raise DamagedRange(path=path, offset=0, expected=f"the columns {', '.join(COLUMNS)} without nulls",
+                                   found=str(table.schema))
+            rows = ArrowRows(*(_one_array(column.cast(pa.binary())) for column in table.columns))
+            found = rows.content_id()
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DamagedRange(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
-        if tuple(table.column_names) != COLUMNS or any(column.null_count for column in table.columns):
-            raise DamagedRange(path=path, offset=0, expected=f"the columns {', '.join(COLUMNS)} without nulls",
-                               found=str(table.schema))
-        return ArrowRows(*(_one_array(column) for column in table.columns))
+        if found != range_id:
+            raise DamagedRange(path=path, offset=0, expected=f"the content of range {range_id}",
+                               found=f"that of {found}")
+        return rows
 
     def __repr__(self) -> str:
         return f"ParquetFormat(compression={self._compression!r}, rows_per_group={self._rows_per_group})"
@@ -272,39 +260,3 @@ class ParquetFormat:
 def _one_array(column: Any) -> Any:
     whole = column.combine_chunks()
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
-
-
-def seal(file: Any, range_id: RangeId) -> bytes:
-    """Put the seal into a Parquet file, right before its footer, where no reader looks."""
-    data = memoryview(file)
-    place = len(data) - _TAIL.size - _TAIL.unpack(data[-_TAIL.size:])[0]
-    return b"".join((data[:place], SEAL.encode(check_id(range_id), _digest(data[:place], data[place:])), data[place:]))
-
-
-def check_seal(data: bytes, range_id: RangeId, path: str) -> None:
-    """Pass a file whose seal names this range, and whose every other byte is as it was written.
-
-    Raises:
-        DamagedRange: it is something else.
-        NewerFormat: a newer release wrote it.
-    """
-    view = memoryview(data)
-    end = len(data) - _TAIL.size
-    length, magic = _TAIL.unpack(view[end:]) if end >= 0 else (0, b"")
-    place = end - length - SEAL.size
-    if magic != _PARQUET or place < 0:
-        raise DamagedRange(path=path, offset=max(end, 0), expected="the end of a sealed Parquet file",
-                           found=repr(data[-_TAIL.size:]))
-    named, digest = SEAL.decode_header(view[place:], path, offset=place)
-    if named.hex() != range_id:
-        raise DamagedRange(path=path, offset=place, expected=f"range {range_id}", found=f"range {named.hex()}")
-    computed = _digest(view[:place], view[place + SEAL.size:])
-    if computed != digest:
-        raise DamagedRange(path=path, offset=0, expected=f"a file of digest {digest.hex()}", found=computed.hex())
-
-
-def _digest(*pieces: memoryview) -> bytes:
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"compactlib.seal")
-    for piece in pieces:
-        digest.update(piece)
-    return digest.digest()

@@ -57,11 +57,6 @@ class PlainRows:
         ends = self.ends()
         return ends[-1] if ends else 0
 
-    @property
-    def memory_bytes(self) -> int:
-        """See `Rows.memory_bytes`. Three objects and their places in the lists cost some 200 bytes a record."""
-        return self.size_bytes + 200 * len(self)
-
     def key(self, index: int) -> bytes:
         return self._keys[index]
 

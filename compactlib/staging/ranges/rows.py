@@ -45,30 +45,24 @@ class ChangeBatch:
 
         Raises:
             UnsortedKeys: a key does not lie above the one before.
-            NilValue: a change is neither a `Record` of two `bytes` nor `None`.
+            NilValue: identity or data of a record are not `bytes`.
             InvalidInput: a key is none.
         """
         keys: list[bytes] = []
         identities: list[bytes | None] = []
         datas: list[bytes | None] = []
         size = 0
-        for change in changes:
-            if type(change) is not tuple or len(change) != 2:
-                raise InvalidInput("a change is a pair of a key and a record; something else was found")
-            key, record = change
-            if type(key) is not bytes:
-                check_key(key)
-            keys.append(key)
-            size += len(key)
+        for key, record in changes:
             identity = data = None
             if record is not None:
-                if type(record) is not Record or not (type(record.identity) is type(record.data) is bytes):
-                    _check_keys(keys, after)
-                    raise _no_record(key, record)
                 identity, data = record.identity, record.data
+                if not (type(identity) is type(data) is bytes):
+                    raise NilValue(key=key, found=f"{record!r:.100}")
                 size += len(identity) + len(data)
+            keys.append(key)
             identities.append(identity)
             datas.append(data)
+            size += len(key)
             if most_bytes is not None and size >= most_bytes:
                 break
         _check_keys(keys, after)
@@ -88,23 +82,13 @@ class ChangeBatch:
 
 
 def _check_keys(keys: list[bytes], after: bytes) -> None:
-    if not all(keys) or max(map(len, keys), default=0) > MAX_KEY_BYTES:
+    if not all(keys) or not all(type(key) is bytes for key in keys) or max(map(len, keys), default=0) > MAX_KEY_BYTES:
         for key in keys:
             check_key(key)
     if not all(map(operator.lt, [after, *keys], keys)):
         for previous, found in zip([after, *keys], keys, strict=False):
             if found <= previous:
                 raise UnsortedKeys(previous=previous, found=found)
-
-
-def _no_record(key: bytes, record: object) -> NilValue | InvalidInput:
-    """What to say of a change that is none."""
-    if not isinstance(record, Record):
-        return NilValue(key=key, found=f"a {type(record).__name__}")
-    for name in ("identity", "data"):
-        if type(getattr(record, name)) is not bytes:
-            return NilValue(key=key, found=f"a record whose {name} is {type(getattr(record, name)).__name__}")
-    return InvalidInput("give records as plain `Record`s, not as a class derived from it")
 
 
 @attrs.frozen
@@ -132,10 +116,6 @@ class Rows(Protocol):
     @property
     def size_bytes(self) -> int:
         """Logical size: the sum of `record_bytes`."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """About what they take in memory."""
 
     def key(self, index: int) -> bytes:
         """The key of the record at a position."""

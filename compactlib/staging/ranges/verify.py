@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deep check of metaranges: that every range holds what its id promises, and that all are cut as the rule says."""
+"""A deep check of metaranges: that every range holds what its id promises, and that all are cut as the rule says.
+
+An ordinary read relies on what a file says of itself; this also finds a file that was written wrongly.
+"""
 
 from __future__ import annotations
 
@@ -7,108 +10,85 @@ from collections.abc import Iterator
 
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
-from compactlib.report import Finding
+from compactlib.report import Finding, VerifyReport
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.rows import Rows
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
+from compactlib.staging.values import LiveMetaRanges, MetaRangeId, RangeId
 
 
-class RangeVerifier:
-    """Reads metaranges and their ranges past the cache; each range once, however many share it.
-
-    An ordinary read relies on a file's checksum; this also finds a file that was written wrongly. O(records).
-
-    Args:
-        files: where they lie.
-        budget: asked before each file.
-
-    Attributes:
-        findings: what was not as it should be.
-        records: records read.
-        bytes_read: logical bytes of the ranges read.
-    """
-
-    def __init__(self, files: RangeFiles, budget: Budget) -> None:
-        self.findings: list[Finding] = []
-        self.records: int = 0
-        self.bytes_read: int = 0
-        self._files = files
-        self._budget = budget
-        self._seen: set[tuple[RangeId, SplitRule, bool]] = set()
-
-    def verify(self, metarange_id: MetaRangeId, *, is_history: bool = False) -> None:
-        """Check a metarange, and compute the ids of its ranges anew from their records.
-
-        Args:
-            metarange_id: which one.
-            is_history: a commit before HEAD has it, so that it may have been collected while no branch reached that.
-        """
-        self._budget.check()
-        self._files.forget(metarange_id)
-        path = self._files.path_of_metarange(metarange_id)
-        try:
-            metarange = self._files.read_metarange(metarange_id, SplitRule())
-        except MetaRangeNotFound as error:
-            what = "collected while no branch reached its commit, or lost" if is_history else str(error)
-            self.findings.append(Finding("orphan" if is_history else "missing", path, what, error))
-            return
-        except (CorruptData, Unsupported) as error:
-            self.findings.append(_finding(path, error))
-            return
+def verify_ranges(files: RangeFiles, live: LiveMetaRanges, budget: Budget) -> VerifyReport:
+    """Read metaranges and their ranges past the caches, each range once; see `CommittedRanges.verify`."""
+    findings: list[Finding] = []
+    seen: dict[tuple[RangeId, SplitRule, bool], tuple[int, int]] = {}  # with its records, and their bytes
+    for metarange_id in (*sorted(live.needed), *sorted(live.history)):
+        budget.check()
+        path = files.path_of_metarange(metarange_id)
+        metarange = _metarange(files, metarange_id, path, findings, is_history=metarange_id not in live.needed)
+        before = b""
         for place, entry in enumerate(metarange.entries):
             is_last = place == len(metarange.entries) - 1
-            if (entry.range_id, metarange.rule, is_last) in self._seen:
-                continue
-            self._seen.add((entry.range_id, metarange.rule, is_last))
-            self._budget.check()
-            self._check(entry, metarange, path, place, is_last=is_last)
+            if entry.min_key <= before:
+                findings.append(_finding(path, _damage(path, f"range {place} to lie above {before[:100]!r}",
+                                                       entry.min_key[:100])))
+            before = entry.max_key
+            key = entry.range_id, metarange.rule, is_last
+            if key not in seen:
+                budget.check()
+                seen[key] = 0, 0
+                findings += (_finding(files.path_of_range(entry.range_id), error)
+                             for error in _problems(files, metarange, place, seen))
+    return VerifyReport(findings=tuple(findings), records=sum(count for count, _ in seen.values()),
+                        bytes_read=sum(size for _, size in seen.values()))
 
-    def _check(self, entry: RangeEntry, metarange: MetaRange, metarange_path: str, place: int, *,
-               is_last: bool) -> None:
-        path = self._files.path_of_range(entry.range_id)
-        before = metarange.entries[place - 1].max_key if place else b""
-        if entry.min_key <= before:
-            self.findings.append(_finding(metarange_path, DamagedRange(
-                path=metarange_path, offset=0, expected=f"range {place} to lie above {before[:100]!r}",
-                found=repr(entry.min_key[:100]))))
-        self._files.forget(entry.range_id)
-        try:
-            rows = self._files.read_range(entry, keep=False)
-        except (CorruptData, Unsupported, RangeNotFound) as error:
-            self.findings.append(_finding(path, error))
+
+def _metarange(files: RangeFiles, metarange_id: MetaRangeId, path: str, findings: list[Finding], *, is_history: bool,
+               ) -> MetaRange:
+    files.forget(metarange_id)
+    try:
+        return files.read_metarange(metarange_id, SplitRule())
+    except (CorruptData, Unsupported, MetaRangeNotFound) as error:
+        if is_history and isinstance(error, MetaRangeNotFound):
+            # A commit before HEAD has it.
+            findings.append(Finding("orphan", path, "collected while no branch reached its commit, or lost", error))
+        else:
+            findings.append(_finding(path, error))
+    return MetaRange(SplitRule(), ())
+
+
+def _problems(files: RangeFiles, metarange: MetaRange, place: int,
+              seen: dict[tuple[RangeId, SplitRule, bool], tuple[int, int]]) -> Iterator[CompactlibError]:
+    entry, rule = metarange.entries[place], metarange.rule
+    path, is_last = files.path_of_range(entry.range_id), place == len(metarange.entries) - 1
+    files.forget(entry.range_id)
+    try:
+        rows = files.read_range(entry, keep=False)
+    except (CorruptData, Unsupported, RangeNotFound) as error:
+        yield error
+        return
+    seen[entry.range_id, rule, is_last] = len(rows), entry.size_bytes
+    before = b""
+    for number in range(len(rows)):
+        key = rows.key(number)
+        if key <= before:
+            yield _damage(path, f"record {number} to lie above {before[:100]!r}", key[:100])
             return
-        self.records += len(rows)
-        self.bytes_read += entry.size_bytes
-        self.findings += [_finding(path, error) for error in _problems(rows, entry, metarange.rule, path,
-                                                                       is_last=is_last)]
+        before = key
+    if rows.content_id() != entry.range_id:
+        yield _damage(path, f"the records of range {entry.range_id}", rows.content_id())
+    if rows.size_bytes != entry.size_bytes:
+        yield _damage(path, f"{entry.size_bytes} logical bytes, as the metarange says", rows.size_bytes)
+    cuts = rule.cuts(rows.ends(), sorted(map(rows.find, rows.cut_keys(rule.raggedness))))
+    if cuts != [len(rows)] and not (is_last and not cuts):
+        yield _damage(path, f"one cut by {rule!r}, after the last of {len(rows)} records", cuts[:5])
+
+
+def _damage(path: str, expected: str, found: object) -> DamagedRange:
+    return DamagedRange(path=path, offset=0, expected=expected, found=str(found))
 
 
 def _finding(path: str, error: CompactlibError) -> Finding:
-    kind = "missing" if isinstance(error, RangeNotFound) else "version" if isinstance(error, Unsupported) else "damage"
+    kind = ("version" if isinstance(error, Unsupported)
+            else "missing" if isinstance(error, RangeNotFound | MetaRangeNotFound) else "damage")
     return Finding(kind, path, str(error), error)
-
-
-def _problems(rows: Rows, entry: RangeEntry, rule: SplitRule, path: str, *, is_last: bool) -> Iterator[DamagedRange]:
-    before = b""
-    for place in range(len(rows)):
-        key = rows.key(place)
-        if key <= before:
-            yield DamagedRange(path=path, offset=0, expected=f"record {place} to lie above {before[:100]!r}",
-                               found=repr(key[:100]))
-            return
-        before = key
-    found = rows.content_id()
-    if found != entry.range_id:
-        yield DamagedRange(path=path, offset=0, expected=f"the records of range {entry.range_id}",
-                           found=f"those of {found}")
-    if rows.size_bytes != entry.size_bytes:
-        yield DamagedRange(path=path, offset=0, expected=f"{entry.size_bytes} logical bytes, as the metarange says",
-                           found=f"{rows.size_bytes}")
-    places = sorted(rows.find(key) for key in rows.cut_keys(rule.raggedness))
-    cuts = rule.cuts(rows.ends(), places)
-    if cuts != [len(rows)] and not (is_last and not cuts):
-        yield DamagedRange(path=path, offset=0, expected=f"one cut by {rule!r}, after the last of {len(rows)} records",
-                           found=f"cuts after {cuts[:5]}")

@@ -11,6 +11,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.staging.errors import UnsortedKeys
+from compactlib.staging.ranges.collect import confirm
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import Rows
@@ -20,10 +21,8 @@ from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-MAX_IN_FLIGHT: Final = 8
+MAX_IN_FLIGHT: Final = 4
 """Ranges that are written in the background at once; each is held in memory until then."""
-MAX_IN_FLIGHT_BYTES: Final = 48 << 20
-"""How much memory they may take together, if it is more than one."""
 
 
 @attrs.frozen
@@ -33,12 +32,12 @@ class ClosedRange:
     Attributes:
         entry: the range.
         is_new: whether it had to be written.
-        was_there: whether its file was there before, and no base keeps it.
+        is_elsewhere: whether another metarange has it, which no base keeps.
     """
 
     entry: RangeEntry
     is_new: bool = False
-    was_there: bool = False
+    is_elsewhere: bool = False
 
 
 class RangeWriter:
@@ -57,8 +56,6 @@ class RangeWriter:
                  background: Executor | None = None, *, elsewhere: Set[RangeId] = frozenset()) -> None:
         self._elsewhere = elsewhere
         self._files = files
-        # Of ranges that others have written, `adopt` cannot say what had been collected by then.
-        self._collections = files.collections
         self._rule = rule
         self._known = known
         self._budget = budget
@@ -66,8 +63,7 @@ class RangeWriter:
         self._open: Rows = files.range_format.empty
         self._last_key: bytes = b""
         self._closed: list[ClosedRange | Future[ClosedRange]] = []
-        # Each with the memory that its records take.
-        self._in_flight: deque[tuple[Future[ClosedRange], int]] = deque()
+        self._in_flight: deque[Future[ClosedRange]] = deque()
         self.ranges_written: int = 0
         self.bytes_written: int = 0
 
@@ -82,10 +78,6 @@ class RangeWriter:
         Args:
             rows: their keys lie above all before.
             cut_keys: those of their keys that are cuts; others may be among them and are ignored.
-
-        Raises:
-            UnsortedKeys: the keys do not lie above those before.
-            BudgetSpent: a range was not allowed to be written.
         """
         if len(rows) == 0:
             return
@@ -98,14 +90,8 @@ class RangeWriter:
         self._open = run.part(start, len(run)) if start else run
 
     def adopt(self, closed: ClosedRange) -> None:
-        """Take over a whole range, unread: one of the base, or one that another writer made.
-
-        Raises:
-            UnsortedKeys: it does not lie above all before.
-        """
+        """Take over a whole range, unread: one of the base, or one that another writer made."""
         self._go_on(closed.entry.min_key, closed.entry.max_key)
-        if closed.is_new:
-            self._collections = None
         self._closed.append(closed)
 
     def end(self) -> list[ClosedRange]:
@@ -116,29 +102,23 @@ class RangeWriter:
         return [each if isinstance(each, ClosedRange) else each.result() for each in self._closed]
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
-        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base.
-
-        Raises:
-            BeingCollected: a garbage collection was about to delete one of the files.
-        """
+        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base."""
         closed = self.end()
         new = [each for each in closed if each.is_new]
         self.ranges_written = len(new)
         self.bytes_written = sum(each.entry.size_bytes for each in new)
         metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in closed)).encode()
         if metarange_id != base_id:
-            written = {self._files.path_of_range(each.entry.range_id): each.was_there
-                       for each in closed if each.is_new or each.was_there}
-            there = self._files.write_metarange(metarange_id, data)
-            self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there},
-                                before=self._collections)
+            self._files.write_metarange(metarange_id, data)
+            confirm(self._files, [*(self._files.path_of_range(each.entry.range_id) for each in closed
+                                    if each.is_new or each.is_elsewhere), self._files.path_of_metarange(metarange_id)])
         return metarange_id
 
     def abandon(self) -> None:
         """Wait until nothing is written in the background any more, however that ends."""
-        for pending, _ in self._in_flight:
+        for pending in self._in_flight:
             pending.cancel()
-        for pending, _ in self._in_flight:
+        for pending in self._in_flight:
             if not pending.cancelled():
                 pending.exception()
 
@@ -151,12 +131,10 @@ class RangeWriter:
         if self._background is None:
             self._closed.append(self._write(rows))
             return
-        size = rows.memory_bytes
-        while self._in_flight and (len(self._in_flight) >= MAX_IN_FLIGHT or size + sum(
-                taken for _, taken in self._in_flight) > MAX_IN_FLIGHT_BYTES):
-            self._in_flight.popleft()[0].result()
+        if len(self._in_flight) == MAX_IN_FLIGHT:
+            self._in_flight.popleft().result()
         pending = self._background.submit(self._write, rows)
-        self._in_flight.append((pending, size))
+        self._in_flight.append(pending)
         self._closed.append(pending)
 
     def _write(self, rows: Rows) -> ClosedRange:
@@ -166,9 +144,10 @@ class RangeWriter:
             return ClosedRange(entry)
         if range_id in self._elsewhere:
             self._files.mark_reuse(range_id)
-            return ClosedRange(entry, was_there=True)
+            return ClosedRange(entry, is_elsewhere=True)
         self._budget.spend(entry.size_bytes)
-        return ClosedRange(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
+        self._files.write_range(range_id, rows)
+        return ClosedRange(entry, is_new=True)
 
 
 def _places(run: Rows, keys: list[bytes]) -> list[int]:

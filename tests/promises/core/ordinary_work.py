@@ -58,8 +58,8 @@ def ordinary_work(folder: Path, observer: Observer) -> None:
 def raftlog(folder: Path, observer: Observer) -> None:
     limits = SegmentLimits(max_entries=10)
     with SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
-        log.extend([(index, 1, bytes(100)) for index in range(1, 101)])
-        log.record_snapshot(100, live=range(3, 98, 5))
+        log.append([(index, 1, bytes(100)) for index in range(1, 101)])
+        log.snapshot(100, live=range(3, 98, 5))
         assert not log.compact(policy=SeedPolicy()).is_empty
 
 

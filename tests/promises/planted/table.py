@@ -10,6 +10,8 @@ from tests.promises.planted.plant import Mistake
 KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
 LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any_loss"
 SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
+LEFTOVERS = "tests/promises/staging/test_staging_leftovers.py::"
+PAIRS = "tests/promises/staging/test_staging_interleavings.py::test_every_pair_of_operations"
 TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
 TRUNCATED_STORE = "tests/promises/raftlog/test_raftlog_truncation.py::test_cut_of_a_store_survives_a_power_failure"
 RECEIVED = "tests/promises/raftlog/test_raftlog_received_snapshots.py::"
@@ -26,7 +28,7 @@ MISTAKES: Sequence[Mistake] = (
         ("segment_log-crashes",),
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
-        "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
+        "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
         "        self._sync_found()\n",
         "",
         (KILLED + "[raft_log_store-opening]",),
@@ -55,7 +57,7 @@ MISTAKES: Sequence[Mistake] = (
         "durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
@@ -146,9 +148,9 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
-        "            self._may_lack_seal = True\n"
-        "            self._out.sync()\n",
-        "            self._may_lack_seal = True\n",
+        "            self._out.sync()\n"
+        "            # Not synced in turn",
+        "            # Not synced in turn",
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
@@ -160,9 +162,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n"
-        "            self._files.sync_folder(self._folder)\n",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -181,13 +183,13 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
-        "truncation-not-made-again", "compactlib/raftlog/store/raft_log.py",
+        "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
         "            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
-        "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
+        "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
         "            try:\n"
         "                self._wal.sync(self._pending.ticket)\n"
         "                self._own.truncate(after)\n",
@@ -212,8 +214,8 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_raftlog_outputs.py",),
         "A damaged copy takes the place of the only good one."),
     Mistake(
-        "memtable-flushed-unsynced", "compactlib/raftlog/store/raft_log.py",
-        "            self._undone_if_refused(self._own.sync)\n",
+        "memtable-flushed-unsynced", "compactlib/raftlog/raft_log.py",
+        "        self._undone_if_refused(self._own.sync)\n",
         "",
         ("raft_log_store-crashes",),
         "Entries are in no file once the WAL that held them is removed."),
@@ -234,33 +236,29 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
-        "raftlog-removal-not-synced", "compactlib/raftlog/store/removal.py",
+        "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "        files.rename(path, removed)\n"
         "    files.sync_folder(logs)\n",
         "        files.rename(path, removed)\n",
         ("raft_log_store-crashes",),
         "A removed log is back, with half of its files."),
     Mistake(
-        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
-        "            self._wal.sync(self._pending.ticket)\n"
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
+        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/raft_log.py",
+        "        self._wal.sync(self._pending.ticket)\n"
+        "        self._require_held(found)\n",
+        "        self._require_held(found)\n",
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/replication/install.py",
-        "        log.sync()\n"
-        "        with log.pin(live):\n",
-        "        with log.pin(live):\n",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._entries.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/staging.py",
-        "        out = self._open()\n"
-        "        out.sync()\n",
-        "        out = self._open()\n",
+        "received-state-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._state.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose state a power failure has taken."),
     Mistake(
@@ -276,45 +274,100 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
     Mistake(
-        "install-refused-log-stays-open", "compactlib/raftlog/replication/install.py",
-        "                log.close()\n",
-        "                pass\n",
+        "install-refused-log-stays-open", "compactlib/raftlog/raft_log.py",
+        "                except CompactlibError as error:\n"
+        "                    self._guard.fail(error)\n"
+        "                    raise\n"
+        "                with self._lock:\n",
+        "                except CompactlibError as error:\n"
+        "                    self._is_cutting = False\n"
+        "                    raise\n"
+        "                with self._lock:\n",
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
         "sent-entries-not-pinned", "compactlib/raftlog/replication/sender.py",
-        "                    pin = log.pin(live)\n",
-        "                    pin = log.pin(live)\n"
-        "                    pin.release()\n"
-        "                    pin.read = log.read\n",
+        "                pin = log.pin(row.live)\n",
+        "                pin = log.pin(row.live)\n"
+        "                pin.release()\n"
+        "                pin.read = log.read\n",
         (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
-        "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
-        "            self._cut(after, partial(self._queue_cut, after), self._require_open)\n",
+        "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
+        "        live = row.live | self._own.pinned.at_most(row.index)\n",
+        "        live = row.live\n",
+        ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
+        "Entries that a transfer needs are gone once the memory that held them is flushed."),
+    Mistake(
+        "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
+        "            self._cut(after, partial(self._queue_cut, after))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "            out.sync()\n"
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
+        "                out.sync()\n"
+        "                require_state",
+        "                require_state",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
-        "checkpoint-promoted-unsynced", "compactlib/raftlog/snapshots/folder.py",
-        "        self._files.sync_folder(self._folder)\n"
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
+        "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
+        "                require_state(out.fileno(), path, size, crc)\n",
+        "",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A state that the disk has garbled takes the place of a whole one."),
+    Mistake(
+        "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "                out.close()\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "                out.close()\n",
         ("raft_log_store-crashes",),
-        "The log's row names a snapshot that is a checkpoint again after a power failure."),
+        "The snapshot in force has no state after a power failure, and the log cannot be opened."),
+    Mistake(
+        "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots/folder.py",
+        "                self.open_state(row).close()\n",
+        "                pass\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
+    Mistake(
+        "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
+        "                    self._guard.fail(error)\n",
+        "                    self._guard.undone()\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
+    Mistake(
+        "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
+        "            self._take_received(row)\n"
+        "        cuts",
+        "            pass\n"
+        "        cuts",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force whose live entries the log never takes."),
+    Mistake(
+        "received-entries-taken-twice", "compactlib/raftlog/snapshots/folder.py",
+        "            self._files.unlink(path)\n"
+        "        self._files.sync_folder(self.folder)\n"
+        "\n"
+        "    def read_all",
+        "            self._files.unlink(path)\n"
+        "\n"
+        "    def read_all",
+        ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
+         "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
+        "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
+    Mistake(
+        "received-names-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "        self._files.sync_folder(self.folder)\n"
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force, and its state and its live entries have no name after a power failure."),
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
@@ -330,8 +383,8 @@ MISTAKES: Sequence[Mistake] = (
         "A power failure in the middle of a compaction loses what it has moved."),
     Mistake(
         "blob-outputs-not-synced", "compactlib/blobstore/compact.py",
-        "            if published:\n"
-        "                log.files.sync_folder(log.folder)\n",
+        "        if published:\n"
+        "            log.files.sync_folder(log.folder)\n",
         "",
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
@@ -349,40 +402,40 @@ MISTAKES: Sequence[Mistake] = (
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
         "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n"
+        "            out.truncate(active.end)\n"
         "        out.sync()\n",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         (KILLED + "[blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
-        "    mark(state.erasures)\n"
-        "    erase_records",
-        "    erase_records",
+        "        files.unlink(path)\n",
+        "        pass\n",
         ("blob_store-kills",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
         "blob-erasure-not-synced", "compactlib/blobstore/erasure.py",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n"
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n"
         "            out.sync()\n",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n",
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n",
         ("blob_store-crashes",),
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "            if bad or len(found) != output.records:\n",
-        "            if False:\n",
+        "                damage.append(error)\n",
+        "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_output(path, task, budget)\n",
+        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                              output.sequences, budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
     Mistake(
-        "blob-lost-segment-forgotten", "compactlib/blobstore/layout.py",
+        "blob-lost-segment-forgotten", "compactlib/blobstore/segment_list.py",
         "    missing = sorted(listed.difference(present))\n",
         "    missing = []\n",
         ("tests/promises/test_promise_lost_blob_segment.py",),
@@ -400,21 +453,27 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A blob that was put in place of a deleted one stays deleted at every peer."),
     Mistake(
+        "blob-without-a-put-refused", "compactlib/blobstore/operations.py",
+        "    is_there = state.is_deleted or state.put is not None\n",
+        "    is_there = True\n",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "An id that answers that it is missing can never be put."),
+    Mistake(
         "blob-peers-delete-returns", "compactlib/blobstore/operations.py",
         "        is_known = life <= life_here\n",
         "        is_known = False\n",
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
-        "staging-collected-commit-kept", "compactlib/staging/commit.py",
+        "staging-collected-commit-kept", "compactlib/staging/head.py",
         "            self.context.committed.claim(built.applied.metarange_id)\n",
         "            pass\n",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/commit.py",
-        "else record.sealed_with(context.tokens.draw())\n",
-        "else attrs.evolve(record, staging_token=context.tokens.draw())\n",
+        "staging-seal-loses-the-token", "compactlib/staging/head.py",
+        "else record.sealed_with(tokens.draw())\n",
+        "else attrs.evolve(record, staging_token=tokens.draw())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
@@ -425,8 +484,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit names files that a collection takes at that moment."),
     Mistake(
         "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
-        "[self._tokens.mark(found.branch, dropped)] if dropped else ()",
-        "[self._tokens.mark(found.branch, dropped)] if False else ()",
+        "[self._tokens.mark(branch, dropped)] if dropped else ()",
+        "[self._tokens.mark(branch, dropped)] if False else ()",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
@@ -435,6 +494,57 @@ MISTAKES: Sequence[Mistake] = (
         "if True:",
         ("tests/promises/staging/test_staging_interleavings.py",),
         "A cleanup empties the token of a reset that is then acknowledged."),
+    Mistake(
+        "staging-late-write-unmarked", "compactlib/staging/writes.py",
+        "            context.tokens.mark_late(branch, before.staging_token)\n",
+        "            pass\n",
+        (LEFTOVERS + "test_entry_written_late_into_a_cleaned_token_is_removed",),
+        "Entries that came late into a token that was cleaned up stay for ever."),
+    Mistake(
+        "staging-branch-of-collected-commit", "compactlib/staging/repository.py",
+        "                context.committed.claim(metarange_id)\n",
+        "                pass\n",
+        (LEFTOVERS + "test_branch_that_is_made_too_late_of_a_collected_commit_is_refused",),
+        "A branch names a commit whose files a collection has taken."),
+    Mistake(
+        "staging-compaction-of-collected-files", "compactlib/staging/compaction/compact.py",
+        "                    self._context.committed.claim(result)\n",
+        "                    pass\n",
+        (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
+        "A compaction that stood still names files that a collection has taken."),
+    Mistake(
+        "staging-confirms-nothing", "compactlib/staging/ranges/collect.py",
+        "if id_ in doomed or not files.is_there(path):",
+        "if id_ in doomed:",
+        ("tests/staging/committed/test_committed_collect.py::"
+         "test_a_collection_at_every_step_of_a_writer_loses_nothing",),
+        "A metarange names a range that a collection has deleted in between."),
+    Mistake(
+        "staging-built-on-another-head", "compactlib/staging/record.py",
+        "        if (self.commit_id != older.commit_id or self.compacted_metarange_id",
+        "        if (self.compacted_metarange_id",
+        ("tests/promises/staging/test_vectors_branch.py::"
+         "test_two_empty_commits_at_once_are_both_in_the_history",),
+        "A commit that another one made meanwhile is lost from the history."),
+    Mistake(
+        "staging-seal-of-an-outdated-plan", "compactlib/staging/compaction/compact.py",
+        "            if changed:\n                return None\n            if len(record",
+        "            if len(record",
+        ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),
+        "A plan that is refused as outdated has sealed a token."),
+    Mistake(
+        "staging-put-held-whatever", "compactlib/staging/writes.py",
+        "            if batch.stands_on(now) == batch.stands_on(record):",
+        "            if True:",
+        (PAIRS,),
+        "A write into a token that a commit has read is acknowledged, and lost."),
+    Mistake(
+        "staging-nothing-to-do-unchecked", "compactlib/staging/branches.py",
+        "            if not wanted.writes:\n                self._require_unchanged(branch, record)\n",
+        "",
+        ("tests/promises/staging/test_staging_interleavings.py::"
+         "test_an_operation_against_a_rewrite_and_the_cleanup_after_it",),
+        "A reset finds nothing in a token that was emptied meanwhile, and does nothing."),
     Mistake(
         "staging-crossed-base-takes-one", "compactlib/staging/ranges/merge.py",
         "    return other if _agree(one, before) else ()\n",

@@ -21,7 +21,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("table") / "log"
     with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=50))) as log:
-        log.extend((index, 1, bytes([index]) * (index % 37)) for index in range(1, 181))
+        log.append((index, 1, bytes([index]) * (index % 37)) for index in range(1, 181))
     return folder
 
 

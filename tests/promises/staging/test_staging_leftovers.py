@@ -15,6 +15,7 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.testing import Killed, Request, StoreInFront
 
 WEEK = 7 * 86_400.0
@@ -107,3 +108,73 @@ def test_work_without_end_leaves_nothing_behind(is_killed: bool) -> None:
         place.clock.advance(WEEK)
         repository.reclaim()
     assert place.files() <= 2, "ranges that no branch and no commit in use names are still there"
+
+
+def test_entry_written_late_into_a_cleaned_token_is_removed() -> None:
+    """A writer stands still while its token is committed and cleaned up; then it writes into it, and once more."""
+    place = Place()
+    main = place.open().create_branch("main")
+    main.put(b"a", b"1")
+    late = main.record().staging_token.encode()
+
+    def overtake(request: Request) -> None:
+        if request.changes and request.partition == late:
+            place.before = bool
+            place.open().branch("main").commit("all")
+            place.clock.advance(WEEK)
+            place.open().reclaim()
+            assert not list(place.kv.scan(late))
+
+    place.before = overtake
+    main.put(b"b", b"2")
+    assert list(place.kv.scan(late)), "it was not late"
+    place.clock.advance(WEEK)
+    repository = place.open()
+    repository.reclaim()
+    assert not list(place.kv.scan(late))
+    assert contents(repository) == {b"a": b"1", b"b": b"2"}
+
+
+def test_branch_that_is_made_too_late_of_a_collected_commit_is_refused() -> None:
+    """Its maker stands still while the commit is deleted with its branch, and collected."""
+    place = Place()
+    main = place.open().create_branch("main")
+    main.put(b"a", b"1")
+    commit_id = main.commit("soon gone").commit_id
+
+    def overtake(request: Request) -> None:
+        if request.changes and request.key == b"branches/late":
+            place.before = bool
+            place.open().delete_branch("main")
+            for _ in range(2):
+                place.clock.advance(WEEK)
+                place.open().reclaim()
+
+    place.before = overtake
+    with pytest.raises((MetaRangeNotFound, BeingCollected)):
+        place.open().create_branch("late", commit_id)
+    assert list(place.open().branches()) == []
+
+
+def test_compaction_whose_result_was_collected_yields() -> None:
+    """It stands still before its last write while a collection takes what it has made."""
+    place = Place()
+    repository = place.open()
+    main = repository.create_branch("main")
+    main.put(b"a", b"1")
+    changes = 0
+
+    def overtake(request: Request) -> None:
+        nonlocal changes
+        changes += request.changes and request.key == b"branches/main"
+        if changes == 2:  # the first one sealed the token
+            place.before = bool
+            for _ in range(2):
+                place.clock.advance(WEEK)
+                place.open().reclaim()
+
+    place.before = overtake
+    with pytest.raises(BeingCollected):
+        repository.compact(policy=AlwaysPolicy(window_seconds=0))
+    assert contents(place.open()) == {b"a": b"1"}
+    assert place.open().verify().is_sound

@@ -7,10 +7,15 @@ They run on every store that this library brings, those of servers on real ones;
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
 import pytest
 
-from compactlib.staging import DirtyBranch
+from compactlib.staging import DirtyBranch, Repository
 from compactlib.staging.errors import TooManyKeys
+from compactlib.testing import Request, StoreInFront
 from tests.harness.staging_world import (
     StagingWorld as World,
     committed,
@@ -187,3 +192,21 @@ def test_too_many_deletes_delete_nothing() -> None:
         main.delete_many([b"a"] + [b"%d" % number for number in range(1000)])
     assert (caught.value.count, caught.value.limit, world.token_writes()) == (1001, 1000, 0)
     assert main.list().keys == (b"a",)
+
+
+def test_two_empty_commits_at_once_are_both_in_the_history() -> None:
+    """The second one is ready to move HEAD when the first does; no token is there that would show it."""
+    world = World()
+    main = world.branch({"a": "1"})
+    is_first = True
+
+    def overtake(request: Request, act: Callable[[], Any]) -> Any:
+        nonlocal is_first
+        if is_first and request.changes and request.key.startswith(b"branches/"):
+            is_first = False
+            main.commit("first", allow_empty=True)
+        return act()
+
+    slow = Repository(StoreInFront(world.store, overtake), world.committed, clock=world.clock, rng=Random(5))
+    slow.branch("main").commit("second", allow_empty=True)
+    assert [commit.message for _, commit in main.log()][:2] == ["second", "first"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.staging import AlwaysPolicy, Branch, SplitRule, StagingOptions
+from compactlib.staging.errors import OutdatedPlan
 from tests.harness.staging_world import NOW, StagingWorld as World
 
 
@@ -222,3 +223,14 @@ def test_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object, ..
     metaranges = {repo.at("main").metarange_id for repo in (plain.repo, other.repo)}
     assert len(metaranges) <= 1  # equal content, equal id
     other.repo.audit()
+
+
+def test_an_outdated_plan_changes_nothing() -> None:
+    world, branch = sigma()
+    plan = world.repo.plan(NOW)
+    branch.commit("the plan is not of this")
+    branch.put(b"z", b"1")
+    before = branch.record()
+    with pytest.raises(OutdatedPlan):
+        world.repo.compact(plan)
+    assert branch.record() == before

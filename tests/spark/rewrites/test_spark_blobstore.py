@@ -62,7 +62,3 @@ def test_a_damaged_store_does_not_stop_the_others(spark: SparkSession, tmp_path:
     assert left_out == [(), (entry.segment,), ()]
     for store in stores:
         store.close()
-
-
-"""What is done, to which blob, and how large it is."""
-# Blobs up to b5 expire before their store is compacted.

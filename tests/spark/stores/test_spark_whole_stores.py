@@ -139,9 +139,9 @@ def many(spark: SparkSession, base: Path, count: int) -> None:
     heavy = folders[3::97]
     for folder in heavy:
         with SegmentLog(folder, LIMITS) as log:
-            last = log.last_index or 0
-            log.extend((index, 1, b"heavy" * 200) for index in range(last + 1, last + 200))
-            log.record_snapshot(last + 198, live=range(1, last + 198, 3))
+            last = max(log.last_index, 0)
+            log.append((index, 1, b"heavy" * 200) for index in range(last + 1, last + 200))
+            log.snapshot(last + 198, live=range(1, last + 198, 3))
     (twin,) = copied_logs(base / "twin", heavy, 1)
     assert work_of(folders) == folders
     frame = compact_on_workers(spark, folders, open_log, policy=POLICY)

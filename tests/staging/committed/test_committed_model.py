@@ -11,10 +11,10 @@ from hypothesis import given, settings, strategies as st
 from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
 from compactlib.staging import PlainFormat, Record, SplitRule
+from compactlib.staging.compaction.merge_in_parts import stitch
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
-from compactlib.staging.ranges.stitch import stitch
 from compactlib.staging.ranges.writer import RangeWriter
 from compactlib.staging.values import Change, LiveMetaRanges, MetaRangeId
 from tests.staging.committed.plain_sets import RecordSet, changed, committed, differences, written

@@ -28,16 +28,9 @@ from compactlib.staging.names import (
     is_staging_token,
     repository_partition,
 )
-from compactlib.staging.owner import (
-    Identity,
-    Owner,
-    decode_identity,
-    decode_owner,
-    encode_identity,
-    encode_owner,
-)
+from compactlib.staging.owner import IDENTITIES, OWNERS, Identity, Owner
 from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
-from compactlib.staging.staged import Staged, decode_staged, encode_staged
+from compactlib.staging.tokens import Staged, decode_staged, encode_staged
 from compactlib.staging.values import MetaRangeId
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "staging"
@@ -59,15 +52,15 @@ COMMIT = Commit(metarange_id=MetaRangeId("cd" * 20), parents=(commit_id(1), comm
 STAGED = Staged(Record(b"id", b"data"), b"\1\2\3\4\5\6\7\x08")
 TOMBSTONE = Staged(None)
 IDENTITY = Identity(id="0123456789abcdef" * 2, ranges="fedcba9876543210" * 2)
-OWNER = Owner(id="0123456789abcdef" * 2, repository="main", since=1727049616.25,
+OWNER = Owner(id="0123456789abcdef" * 2, repository="main", since_ms=1727049616250,
               place="SQLite file of inode 12, made at 1727049616.250000000 s of the epoch")
 FORMS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes, str], Any]]] = {
     "staging-branch-v1.bin": (RECORD, encode_branch_record, decode_branch_record),
     "staging-commit-v1.bin": (COMMIT, encode_commit, decode_commit),
     "staging-value-v1.bin": (STAGED, encode_staged, decode_staged),
     "staging-tombstone-v1.bin": (TOMBSTONE, encode_staged, decode_staged),
-    "staging-identity-v1.bin": (IDENTITY, encode_identity, decode_identity),
-    "staging-owner-v1.bin": (OWNER, encode_owner, decode_owner),
+    "staging-identity-v1.bin": (IDENTITY, IDENTITIES.encode, IDENTITIES.decode),
+    "staging-owner-v1.bin": (OWNER, OWNERS.encode, OWNERS.decode),
 }
 
 tokens = st.integers(0, 2**128 - 1).map(token)
@@ -172,37 +165,6 @@ def test_what_has_no_json_form_is_refused() -> None:
 def test_a_record_that_contradicts_itself_is_corrupt(wrong: dict[str, Any]) -> None:
     with pytest.raises(CorruptData):
         decode_branch_record(encode_branch_record(attrs.evolve(RECORD, **wrong)), "here")
-
-
-def test_the_layers_are_newest_first() -> None:
-    assert RECORD.tokens == (token(3), token(2), token(1))
-    sealed = RECORD.sealed_with(token(4))
-    assert sealed.tokens == (token(4), token(3), token(2), token(1))
-    assert sealed.without_sealed(2).tokens == (token(4), token(3))
-    emptied = sealed.emptied(token(5), commit_id(2))
-    assert (emptied.tokens, emptied.commit_id, emptied.compacted_metarange_id) == ((token(5),), commit_id(2), None)
-
-
-def test_a_seal_extends_a_record_and_nothing_else_does() -> None:
-    sealed = RECORD.sealed_with(token(4))
-    assert RECORD.extends(RECORD)
-    assert sealed.extends(RECORD)
-    assert sealed.sealed_with(token(5)).extends(RECORD)
-    assert not RECORD.extends(sealed)
-    for other in (sealed.without_sealed(1), sealed.emptied(token(5), RECORD.commit_id),
-                  attrs.evolve(sealed, commit_id=commit_id(9)), attrs.evolve(sealed, compacted_metarange_id=None),
-                  attrs.evolve(RECORD, staging_token=token(9))):
-        assert not other.extends(RECORD)
-
-
-def test_seals_since_a_build_are_counted() -> None:
-    later = RECORD.sealed_with(token(4)).sealed_with(token(5))
-    assert RECORD.seals_since(RECORD, 2) == 0
-    assert later.seals_since(RECORD, 2) == 2
-    assert later.seals_since(RECORD, 1) == 3
-    assert later.without_sealed(1).seals_since(RECORD, 2) is None
-    assert attrs.evolve(later, commit_id=None).seals_since(RECORD, 2) is None
-    assert attrs.evolve(later, compacted_metarange_id=None).seals_since(RECORD, 2) is None
 
 
 @pytest.mark.parametrize("name", ["main", "a/b", "ü", "x" * 255, "f" * 63, " spaced out "])

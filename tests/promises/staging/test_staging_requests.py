@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many requests to the key-value store the main operations take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from compactlib.staging import Branch
+from tests.harness.staging_world import NOW, StagingWorld as World
+
+Work = Callable[[World, Branch], object]
+
+
+def one_key(world: World, branch: Branch) -> object:
+    return branch.get(b"a")
+
+
+def sealed_key(world: World, branch: Branch) -> object:
+    for value in (b"2", b"3"):
+        branch.put(b"z", value)
+        world.seal(branch)
+    world.store.operations.clear()
+    return branch.get(b"a")
+
+
+def thousand_keys(world: World, branch: Branch) -> None:
+    branch.put_many({b"%04d" % number: b"1" for number in range(1000)})
+
+
+def commit_of_one_key(world: World, branch: Branch) -> object:
+    branch.put(b"b", b"2")
+    world.store.operations.clear()
+    return branch.commit("one key")
+
+
+def compaction_of_one_key(world: World, branch: Branch) -> object:
+    branch.put(b"b", b"2")
+    world.store.operations.clear()
+    return world.repo.compact(policy=NOW)
+
+
+def conditional_put(world: World, branch: Branch) -> None:
+    branch.put_if(b"new", b"2", None)
+
+
+def idle_reclaim(world: World, branch: Branch) -> object:
+    return world.repo.reclaim()
+
+
+@pytest.mark.parametrize(("work", "most"), [
+    (one_key, {"tokens": 1}),
+    (sealed_key, {"tokens": 2}),
+    (thousand_keys, {"changes": 1000 // 25}),
+    (commit_of_one_key, {"changes": 3}),
+    (compaction_of_one_key, {"changes": 2}),
+    (conditional_put, {"changes": 1}),
+    (idle_reclaim, {"scan": 1, "changes": 0}),
+])
+def test_operation_takes_few_requests(work: Work, most: dict[str, int]) -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    if work is idle_reclaim:
+        world.clean()
+    world.store.operations.clear()
+    work(world, branch)
+    found = Counter(each.kind for each in world.store.operations)
+    found["changes"] = sum(each.changes for each in world.store.operations)
+    found["tokens"] = sum(each.partition.startswith(b"stg-") and not each.changes for each in world.store.operations)
+    assert {name: found[name] for name in most if found[name] > most[name]} == {}, found
