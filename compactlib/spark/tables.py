@@ -223,18 +223,14 @@ class _LogPart:
     last_term: int | None
     inode: int
     size_bytes: int
-    snapshot: SnapshotMeta | None
+    snapshot: SnapshotMeta
 
     def stale(self, what: str) -> Stale:
         return Stale(f"{what} of {self.folder} was compacted away or taken back after this read was planned; load the "
                      f"log again to see it as it is now")
 
     def is_superseded(self, now: SnapshotMeta | None) -> bool:
-        return now is not None and (self.snapshot is None or now.index > self.snapshot.index)
-
-
-def _state_of(log: LogReader) -> SnapshotMeta | None:
-    return log.state if log.state.index >= 0 else None
+        return now is not None and now.index > self.snapshot.index
 
 
 class LogTable(_Table):
@@ -256,10 +252,9 @@ class LogTable(_Table):
         with LogReader(folder) as log:
             state, refs, first, as_of = self._state(log, folder), log.refs, self.asked["first"], self.asked["as_of"]
             last = self.asked["last"] if as_of is None else min(self.asked["last"], as_of)
-            if state is not None:
-                held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
-                if lost := state.live.between(first, last) - held:
-                    raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
+            held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
+            if lost := state.live.between(first, last) - held:
+                raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
             found: list[_LogPart] = []
 
             def add(indexes: IndexSet, number: int | None, **named: Any) -> None:
@@ -267,8 +262,8 @@ class LogTable(_Table):
                 [answer] = log.read_many([high]) if is_last else [None]
                 found.append(_LogPart(
                     folder=folder, number=number, indexes=indexes, newest=is_last,
-                    last_term=answer.term if isinstance(answer, Entry) else None, snapshot=None if state is None else
-                    SnapshotMeta(state.index, live=state.live.between(low, high)), **named))
+                    last_term=answer.term if isinstance(answer, Entry) else None,
+                    snapshot=attrs.evolve(state, live=state.live.between(low, high)), **named))
 
             for ref in refs:
                 if max(ref.first, first) <= min(ref.last, last):
@@ -283,20 +278,20 @@ class LogTable(_Table):
     def rows(self, part: _LogPart) -> Iterator[Row]:
         state = part.snapshot
         for entry in self._unflushed(part) if part.number is None else self._stored(part, part.number):
-            live = state is None or entry.index > state.index or state.live.holds(entry.index)
+            live = entry.index > state.index or state.live.holds(entry.index)
             yield (part.number, entry.index, entry.term, None if part.number is None else entry.offset, entry.length,
                    live, entry.payload, entry.error)
 
-    def _state(self, log: LogReader, folder: str) -> SnapshotMeta | None:
+    def _state(self, log: LogReader, folder: str) -> SnapshotMeta:
         """The snapshot that decides what is live. What was live by a later one than the last is still in the log."""
-        state, wanted = _state_of(log), self.asked["as_of"]
-        if wanted is None or (state is not None and state.index == wanted):
+        state, wanted = log.state, self.asked["as_of"]
+        if wanted is None or state.index == wanted:
             return state
-        if (state is None or wanted > state.index) and (found := log.checkpoint(wanted)) is not None:
+        if wanted > state.index and (found := log.checkpoint(wanted)) is not None:
             return found
-        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: its last snapshot is "
-                       f"{None if state is None else state.index}, and above it there is no checkpoint of that index; "
-                       f"what an earlier snapshot saw may be compacted away")
+        last = "it has no snapshot" if state.index < 0 else f"its last snapshot is {state.index}"
+        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: {last}, and above it there is no "
+                       f"checkpoint of that index; what an earlier snapshot saw may be compacted away")
 
     def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
         what = f"segment {number}"
@@ -311,7 +306,7 @@ class LogTable(_Table):
                 raise part.stale(what)
             if part.last_term is not None and segment.inode == part.inode and segment.term_of(last) != part.last_term:
                 raise part.stale(what)
-            if live := IndexSet() if part.snapshot is None else part.snapshot.live.between(first, last):
+            if live := part.snapshot.live.between(first, last):
                 there = IndexSet.from_sorted(entry.index for entry in segment.entries(first, last, payloads=False))
                 if missing := live - there:
                     raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
@@ -320,7 +315,7 @@ class LogTable(_Table):
 
     def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
         with LogReader(part.folder) as log:
-            if part.is_superseded(_state_of(log)):
+            if part.is_superseded(log.state):
                 raise part.stale("the write-ahead log")
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):
