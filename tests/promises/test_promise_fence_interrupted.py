@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.fences import FileFence
-from compactlib.testing.interrupts import Interrupted
+from compactlib.testing import Interrupted
 
 
 def open_descriptors() -> int:

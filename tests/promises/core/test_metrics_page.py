@@ -76,8 +76,8 @@ def texts(nodes: list[ast.AST]) -> set[str]:
     """What may be a name: first arguments of calls and those called `event`, first items of tuples, constants."""
     found = set()
     for node in nodes:
-        places = ([*node.args[:2], *(given.value for given in node.keywords if given.arg in ("event", "recovered"))]
-                  if isinstance(node, ast.Call) else node.elts[:1] if isinstance(node, ast.Tuple)
+        places = ([*node.args, *(given.value for given in node.keywords if given.arg in ("event", "recovered"))]
+                  if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple)
                   else [node.value] if isinstance(node, ast.Assign) else [])
         found |= {text for place in places if (text := _text(place)) is not None}
     return found
