@@ -180,7 +180,6 @@ class WriteBlocks:
     keys: tuple[str, ...]
     schema: pa.Schema
     row_group_rows: int
-    compression: Any
     time_column: str | None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -191,7 +190,7 @@ class WriteBlocks:
         times: list[float] = []
         untimed = 0
         with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
-            with parquet.ParquetWriter(out, self.schema, compression=self.compression) as writer:
+            with parquet.ParquetWriter(out, self.schema, compression="zstd") as writer:
                 for table in self._row_groups(batches):
                     writer.write_table(table.combine_chunks(), row_group_size=len(table))
                     if self.time_column is not None:

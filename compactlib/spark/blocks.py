@@ -104,14 +104,12 @@ class MergeOptions:
             taken. Without it, and where a row of it has no time (null, NaN, infinite), the output has the span of all
             sources in `RunningJob.blocks` as well; no times at all if those of one source are not known.
         row_group_rows: most rows of one row group in the files.
-        compression: of the files, as PyArrow's `ParquetWriter` names it.
     """
 
     sort_by: tuple[str, ...]
     target_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     time_column: str | None = None
     row_group_rows: int = attrs.field(default=100_000, validator=is_whole(1))
-    compression: str = "zstd"
 
     def __attrs_post_init__(self) -> None:
         if not self.sort_by:
@@ -234,8 +232,7 @@ class MergeBlocks:
                 objects.info(key)
             except ObjectNotFound:
                 made.append(key)
-        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.compression,
-                            options.time_column)
+        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.time_column)
         metas = [source.meta for source in sources if source.meta is not None]
         whole = span_of(metas if len(metas) == len(sources) else ())
         written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
