@@ -369,8 +369,13 @@ def was_wrong(journal: Journal) -> bool:
 
 
 def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
-    """Return the possible states of each id."""
+    """Return the possible states of each id.
+
+    A change that was refused may still be on the disk: a thread may read the state before it until the next change finds
+    that the store has to be closed, and opening finds the change.
+    """
     allowed: dict[bytes, set[State]] = {}
+    refused: dict[bytes, list[Put | Delete | Undelete | Permanent]] = {}
     is_wrong = was_wrong(journal)
     for change in journal.changes:
         what = change.what
@@ -381,10 +386,14 @@ def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
         if isinstance(what, Seen) and change.acknowledged:
             allowed[what.id] = {state for state in allowed.get(what.id, set()) if state.content is not None
                                 and what.is_deleted == (state.deleted is not None)}
+            for later in refused.get(what.id, ()):
+                allowed[what.id] |= {_after(state, later) for state in allowed[what.id]}
         if isinstance(what, Put | Delete | Undelete | Permanent):
             old = allowed.get(what.id, {State()})
             new = {_after(state, what) for state in old}
             allowed[what.id] = new if change.acknowledged else old | new
+            if not change.acknowledged:
+                refused.setdefault(what.id, []).append(what)
     return allowed
 
 
