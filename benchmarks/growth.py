@@ -373,8 +373,8 @@ def catalog_cut(n: int, folder: Path, watch: Stopwatch) -> None:
     log = _catalog_of(n)
     history = recover_history(log)
     with watch:
-        log.cut(history.catalog(history.latest))
-        list(reclaim(log, Budget()))
+        log.cut(log.write_snapshot(history.catalog(history.latest)))
+        reclaim(log, Budget())
 
 
 # -------------------------------------------------------------------------------------------------------- staging area

@@ -5,7 +5,7 @@ same on every replica.
 The state may have changed since `prepare`. So reports of workers are judged here, and a job in the update that has
 changed is skipped. Nothing here raises for an update of `prepare`.
 
-`docs/design/scheduler.md` has the differences from Pyroscope.
+`docs/internals/differences.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BlockIndex`: all blocks, by tenant, shard, id and time. Retention removes whole partitions of time.
 
-Only commands change it. See `docs/design/scheduler.md`.
+Only commands change it. See `docs/internals/differences.md`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ planned. Only `remove` takes blocks out, so that planning changes nothing.
 Planning reads only keys that can become a job: keys with flushed blocks are in two orders, *ripe* keys (enough blocks
 or bytes for a job, or times too far apart for one job) by the arrival of their oldest batch, and others by its age.
 
-`docs/design/scheduler.md` has the differences from Pyroscope.
+`docs/internals/differences.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations

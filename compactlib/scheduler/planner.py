@@ -5,7 +5,7 @@ A job takes blocks of one tenant, shard and level in the order of arrival, until
 fit by its bytes or its time. The rest of a key becomes a job when its oldest batch is old. Within a level, the key with
 the oldest batch is first.
 
-`docs/design/scheduler.md` has the differences from Pyroscope.
+`docs/internals/differences.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations

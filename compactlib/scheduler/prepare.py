@@ -6,7 +6,7 @@
 3. *New jobs* are assigned from the next poll on. If the queue is full, excluded jobs are evicted for them.
 4. *Tombstones* are sent to workers with free slots.
 
-`docs/design/scheduler.md` has the differences from Pyroscope.
+`docs/internals/differences.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
 
 def _record_of(data: bytes) -> Record:
     """Return the record of some data; a buffer is copied."""
-    held = bytes(data)
+    held = b"".join((data,))  # `bytes` would make zeros of a number
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
                            f"keep the data elsewhere and a reference to it here")

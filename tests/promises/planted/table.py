@@ -81,35 +81,47 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[catalog-cuts-paused_owners]",),
         "A coordinator that was replaced cuts history that its successor wants to keep."),
     Mistake(
-        "catalog-pins-forgotten-unseen", "compactlib/catalog/needs/pins.py",
-        "        now = self._clock.present()\n\n        def living(before: _Pins | None) -> _Pins | None:\n"
+        "catalog-pins-forgotten-unseen", "compactlib/catalog/pins.py",
+        "        now = self._clock.present()\n\n        def living(before: PinSet | None) -> PinSet | None:\n"
         "            if before is None:\n                return None\n"
-        "            return _without(before, [owner for owner, pin in before.pins.items() if not self._holds(pin, now)])\n",
+        "            return before.without([owner for owner, pin in before.pins.items() if not self._holds(pin, now)])\n",
         "        now = self._clock.present()\n"
         "        gone = [pin.owner for pin in self.all() if not self._holds(pin, now)]\n\n"
-        "        def living(before: _Pins | None) -> _Pins | None:\n"
+        "        def living(before: PinSet | None) -> PinSet | None:\n"
         "            if before is None:\n                return None\n"
-        "            return _without(before, [owner for owner in gone if owner in before.pins])\n",
+        "            return before.without([owner for owner in gone if owner in before.pins])\n",
         (SCRIPTS + "[catalog-retaken-paused_owners]",),
         "A pin that was renewed while expired ones are forgotten is forgotten too."),
     Mistake(
         "catalog-cut-without-members", "compactlib/catalog/round.py",
-        "        term=term, conditions=conditions))\n",
-        "        term=term, conditions=()))\n",
+        "conditions=[unchanged])",
+        "conditions=[])",
         ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_node_joins_before_publish]",),
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
-        "catalog-copy-unheard", "compactlib/catalog/needs/published.py",
+        "catalog-copy-unheard", "compactlib/catalog/published.py",
         "                    pins.pin(f\"a copy on {self._node}\", history.version_at(began), history, ttl_seconds=0)\n",
         "                    pass\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_replica_that_was_copied_is_heard_of_by_rounds_under_way",),
         "A replica that was copied must replay versions that a round under way has cut."),
     Mistake(
-        "catalog-published-before-flush", "compactlib/catalog/needs/published.py",
+        "catalog-published-before-flush", "compactlib/catalog/published.py",
         "                known.applied = index, max(known.applied[1], time)\n",
         "                known.published = max(known.published, time)\n",
         ("tests/promises/catalog/test_catalog_worlds.py::test_nothing_is_cut_that_somebody_needs",),
         "A replica must replay versions that were cut, since a time counted before it was on disk."),
+    Mistake(
+        "catalog-watermark-in-force-unkept", "compactlib/catalog/watermark.py",
+        "            if time is None or not self._is_kept or any(",
+        "            if time is None or any(",
+        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
+        "Data goes below a low watermark that a restart forgets: readers begin below it."),
+    Mistake(
+        "catalog-decision-not-asked-again", "compactlib/catalog/service.py",
+        "        limits = limits_of(attrs.evolve(plan.view, history=history, now=now), target)\n",
+        "        limits = ()\n",
+        ("tests/promises/catalog/test_catalog_decision.py::test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table",),
+        "History is cut though a partition has moved to a node that was not asked."),
     Mistake(
         "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
         "        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:\n",
@@ -117,7 +129,7 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_snapshot_outputs.py::test_catalog_compaction_fails_by_name_when_its_snapshot_is_damaged",),
         "Updates are deleted though the snapshot in their place cannot be read."),
     Mistake(
-        "catalog-pin-of-what-was-cut", "compactlib/catalog/needs/pins.py",
+        "catalog-pin-of-what-was-cut", "compactlib/catalog/pins.py",
         "                if pin.version < earliest:\n",
         "                if False:\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_copy_of_what_was_cut_is_refused",),
@@ -130,7 +142,7 @@ MISTAKES: Sequence[Mistake] = (
         "A former coordinator cuts history after its successor was elected."),
     Mistake(
         "catalog-join-without-wait", "compactlib/catalog/node.py",
-        "        self._clock.clock.sleep(self._clock.max_skew_ms / 1000)\n",
+        "        clock.clock.sleep(clock.max_skew_ms / 1000)\n",
         "",
         ("tests/promises/catalog/test_catalog_node.py::test_node_joins_after_the_greatest_skew_of_the_clocks",),
         "A transaction of a node that has just joined begins below a time that was handed out before."),

@@ -8,7 +8,7 @@ first, the other one reads again. So a pin that was granted holds, also against 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -20,8 +20,8 @@ from compactlib.catalog.update_log import UpdateLog
 from compactlib.catalog.values import Culprit, Factor, Floor
 from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, Conflict, InvalidInput
-from compactlib.kv import Condition, PredicateFailed
-from compactlib.kv.cell import Cell, Retries
+from compactlib.kv import PredicateFailed
+from compactlib.kv.cell import Cell, CellState, Retries
 
 MAX_PINS = 1_000
 """Pins that one catalog holds."""
@@ -48,8 +48,8 @@ class Pin:
 
 
 @attrs.frozen
-class _Pins:
-    """What the cell holds.
+class PinSet:
+    """All pins of a catalog, expired ones too: what the cell holds.
 
     Attributes:
         pins: by owner.
@@ -59,18 +59,11 @@ class _Pins:
     pins: Mapping[str, Pin] = attrs.field(factory=dict)
     changes: int = 0
 
-
-@attrs.frozen
-class PinState:
-    """The pins at one moment.
-
-    Attributes:
-        pins: all that are kept, expired ones too, by owner.
-        condition: that they have not changed since, for a cut.
-    """
-
-    pins: tuple[Pin, ...]
-    condition: Condition
+    def without(self, owners: Sequence[str]) -> PinSet:
+        """Return the set without the pins of these owners; the same one if there are none."""
+        if not owners:
+            return self
+        return PinSet({owner: pin for owner, pin in self.pins.items() if owner not in owners}, self.changes + 1)
 
 
 class Pins:
@@ -84,7 +77,7 @@ class Pins:
     def __init__(self, log: UpdateLog, clock: HybridClock) -> None:
         self._log = log
         self._clock = clock
-        self._cell = Cell[_Pins](log.store, log.partition, keys.PINS, JsonCodec(_Pins), clock=clock.clock,
+        self._cell = Cell[PinSet](log.store, log.partition, keys.PINS, JsonCodec(PinSet), clock=clock.clock,
                                  retries=Retries(_ATTEMPTS), rng=log.rng)
 
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
@@ -134,13 +127,13 @@ class Pins:
 
         def renewed(pins: Mapping[str, Pin]) -> Pin:
             if owner not in pins or not self._holds(pins[owner], self._clock.present()):
-                raise PinExpired(owner=owner)
+                raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again")
             return attrs.evolve(pins[owner], expires=add_ms(self._clock.now(), ttl_ms))
 
         try:
             return self._grant(owner, renewed)
         except CatalogVersionNotFound:  # by another clock it had run out before
-            raise PinExpired(owner=owner) from None
+            raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again") from None
 
     def _grant(self, owner: str, pin_of: Callable[[Mapping[str, Pin]], Pin]) -> Pin:
         """Put the pin that `pin_of` makes of all pins, under the condition that its version is in the log."""
@@ -148,14 +141,14 @@ class Pins:
             earliest, condition = self._log.earliest()
             made: list[Pin] = []
 
-            def change(before: _Pins | None, earliest: int = earliest, made: list[Pin] = made) -> _Pins:
-                found = before or _Pins()
+            def change(before: PinSet | None, earliest: int = earliest, made: list[Pin] = made) -> PinSet:
+                found = before or PinSet()
                 pin = pin_of(found.pins)
                 if pin.version < earliest:
                     raise CatalogVersionNotFound(version=pin.version, earliest=earliest, latest=max(
                         earliest, pin.version))
                 made.append(pin)
-                return _Pins({**found.pins, owner: pin}, found.changes + 1)
+                return PinSet({**found.pins, owner: pin}, found.changes + 1)
 
             try:
                 after = self._cell.update(change, also=lambda *_, held=condition: [held],
@@ -173,12 +166,12 @@ class Pins:
         """
         seen: list[Pin | None] = []
 
-        def without(before: _Pins | None) -> _Pins | None:
+        def without(before: PinSet | None) -> PinSet | None:
             pins = {} if before is None else before.pins
             seen.append(pins.get(owner))
             if before is None or seen[-1] is None or seen[-1] != seen[0]:
                 return before
-            return _without(before, [owner])
+            return before.without([owner])
 
         self._cell.update(without, operation="releasing a pin")
 
@@ -190,10 +183,10 @@ class Pins:
         """
         now = self._clock.present()
 
-        def living(before: _Pins | None) -> _Pins | None:
+        def living(before: PinSet | None) -> PinSet | None:
             if before is None:
                 return None
-            return _without(before, [owner for owner, pin in before.pins.items() if not self._holds(pin, now)])
+            return before.without([owner for owner, pin in before.pins.items() if not self._holds(pin, now)])
 
         changed = self._cell.update(living, operation="forgetting expired pins", may_repeat=True)
         return sum(len(each.pins) * sign for each, sign in ((changed.before, 1), (changed.after, -1)) if each)
@@ -206,30 +199,23 @@ class Pins:
         Raises:
             CorruptData, Unsupported: they cannot be read; nothing is cut until they can.
         """
-        return list(self.state().pins)
+        return list((self._cell.read() or PinSet()).pins.values())
 
     def active(self) -> list[Pin]:
         """Return the pins that hold: not expired by more than the clocks' greatest skew."""
         now = self._clock.present()
         return [pin for pin in self.all() if self._holds(pin, now)]
 
-    def state(self) -> PinState:
+    def state(self) -> CellState[PinSet]:
         """Return all pins, and the condition that they have not changed since. One request."""
-        state = self._cell.state()
-        return PinState(() if state.value is None else tuple(state.value.pins.values()), state.condition)
+        return self._cell.state()
 
-    def need_of(self, state: PinState) -> Floor | None:
+    def need_of(self, pins: PinSet | None) -> Floor | None:
         """Return the lowest pin that holds, with its owner."""
         now = self._clock.present()
-        lowest = min((pin for pin in state.pins if self._holds(pin, now)), key=lambda pin: (pin.time, pin.owner),
-                     default=None)
+        lowest = min((pin for pin in (pins or PinSet()).pins.values() if self._holds(pin, now)),
+                     key=lambda pin: (pin.time, pin.owner), default=None)
         return None if lowest is None else Floor(Factor.PIN, lowest.time, Culprit(owner=f"pinned by {lowest.owner!r}"))
 
     def _holds(self, pin: Pin, now: Timestamp) -> bool:
         return add_ms(pin.expires, self._clock.max_skew_ms) >= now
-
-
-def _without(before: _Pins, owners: list[str]) -> _Pins:
-    if not owners:
-        return before
-    return _Pins({owner: pin for owner, pin in before.pins.items() if owner not in owners}, before.changes + 1)

@@ -20,19 +20,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
 from compactlib.catalog import keys
 from compactlib.catalog.errors import StaleIncarnation
 from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.needs.pins import Pins
+from compactlib.catalog.pins import Pins
 from compactlib.catalog.records import TIMES, Kept
 from compactlib.catalog.schema import Catalog
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
-from compactlib.catalog.values import Assignments, Culprit, Factor, Floor, Need, mask_of
+from compactlib.catalog.values import Assignments, Culprit, Factor, Floor, mask_of
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore
 from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Retries, Swap, swap
@@ -40,12 +41,13 @@ from compactlib.kv.store import Address
 
 _RETRIES = Retries(10)
 _BATCH = 100
+_Place: TypeAlias = tuple[int, int]
+"""A table's id and a partition's number."""
 
 
 @attrs.define
 class _Replica:
     incarnation: int
-    began: Timestamp  # what it published when it was registered
     published: Timestamp
     flushed_index: int
     applied: tuple[int, Timestamp] = (0, 0)  # raft index and time of the last command, not yet known to be flushed
@@ -70,9 +72,6 @@ class PublishedTimes:
         node: the node's name, part of the keys.
         partition: the store's partition.
         clock: waits between two tries of a write.
-
-    Raises:
-        InvalidInput: the store cannot change several keys at once.
     """
 
     def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
@@ -81,12 +80,10 @@ class PublishedTimes:
         self._node = node
         self._partition = partition
         self._clock = clock
-        self._batch = min(_BATCH, store.limits.max_transact // 2)
-        if not self._batch:
-            raise InvalidInput("the store cannot change several keys in one step, as published times need")
+        self._batch = max(1, min(_BATCH, store.limits.max_transact // 2))
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._replicas: dict[tuple[int, int], _Replica] = {}
+        self._replicas: dict[_Place, _Replica] = {}
 
     # -- which partitions
 
@@ -132,19 +129,18 @@ class PublishedTimes:
                 known = self._replicas.get(place)
                 latest = max(known.incarnation if known else 0, kept.incarnation if kept else 0)
                 if latest > incarnation:
-                    raise self._stale(table, partition, incarnation, latest)
+                    raise self._stale(place, incarnation, latest)
                 if known is not None and known.incarnation == incarnation:
                     return known.published
             began = max(created_at, inherited or 0, kept.time if kept and kept.incarnation == incarnation else 0)
             if history is not None:
                 history.at(began)
-            made = _Replica(incarnation, began, began, flushed_index)
             with self._lock:
-                self._replicas[place] = made
+                self._replicas[place] = _Replica(incarnation, began, flushed_index)
             try:
                 if inherited is not None and pins is not None and history is not None:
                     pins.pin(f"a copy on {self._node}", history.version_at(began), history, ttl_seconds=0)
-                    self._keep([FlushTicket(table, partition, incarnation, 0, began)])
+                    self._keep({place: Kept(incarnation, began)})
             except BaseException:
                 with self._lock:
                     self._replicas.pop(place, None)
@@ -157,13 +153,14 @@ class PublishedTimes:
         Raises:
             OutcomeUnknown: the store did not say whether it deleted the kept time, and it could not be seen.
         """
+        place = table, partition
         with self._writing:
             with self._lock:
-                known = self._replicas.get((table, partition))
+                known = self._replicas.get(place)
                 if known is None or known.incarnation != incarnation:
                     return
-                del self._replicas[table, partition]
-            self._delete({(table, partition): incarnation})
+                del self._replicas[place]
+            self._delete({place: incarnation})
 
     # -- times
 
@@ -176,7 +173,7 @@ class PublishedTimes:
         """
         checked_timestamp(time)
         with self._lock:
-            known = self._known(table, partition, incarnation)
+            known = self._known((table, partition), incarnation)
             if index > max(known.flushed_index, known.applied[0]):
                 known.applied = index, max(known.applied[1], time)
 
@@ -187,8 +184,7 @@ class PublishedTimes:
             StaleIncarnation: as `applied`.
         """
         with self._lock:
-            index, time = self._known(table, partition, incarnation).applied
-        return FlushTicket(table, partition, incarnation, index, time)
+            return FlushTicket(table, partition, incarnation, *self._known((table, partition), incarnation).applied)
 
     def flushed(self, tickets: Iterable[FlushTicket]) -> int:
         """Call after a flush has succeeded, and never after one that failed; returns how many times rose.
@@ -201,21 +197,21 @@ class PublishedTimes:
             OutcomeUnknown: the store did not say whether it kept the times, and it could not be seen; none of them is
                 published, and some may be kept.
         """
-        rising = []
+        rising: dict[_Place, Kept] = {}
         with self._writing:
             with self._lock:
                 for ticket in tickets:
-                    known = self._replicas.get((ticket.table, ticket.partition))
+                    place = ticket.table, ticket.partition
+                    known = self._replicas.get(place)
                     if known is not None and known.incarnation == ticket.incarnation:
                         known.flushed_index = max(known.flushed_index, ticket.index)
-                        if ticket.time > known.published:
-                            rising.append(ticket)
+                        time = max(ticket.time, rising[place].time if place in rising else 0)
+                        if time > known.published:
+                            rising[place] = Kept(ticket.incarnation, time)
             self._keep(rising)
             with self._lock:
-                for ticket in rising:
-                    known = self._replicas.get((ticket.table, ticket.partition))
-                    if known is not None and known.incarnation == ticket.incarnation:
-                        known.published = max(known.published, ticket.time)
+                for place, kept in rising.items():
+                    self._replicas[place].published = kept.time
         return len(rising)
 
     def publish(self, table: int, partition: int, incarnation: int, time: Timestamp) -> None:
@@ -226,72 +222,60 @@ class PublishedTimes:
         """
         checked_timestamp(time)
         with self._lock:
-            self._known(table, partition, incarnation)
+            self._known((table, partition), incarnation)
         self.flushed([FlushTicket(table, partition, incarnation, 0, time)])
 
-    def _known(self, table: int, partition: int, incarnation: int) -> _Replica:
-        known = self._replicas.get((table, partition))
+    def _known(self, place: _Place, incarnation: int) -> _Replica:
+        known = self._replicas.get(place)
         if known is None or known.incarnation != incarnation:
-            raise self._stale(table, partition, incarnation, 0 if known is None else known.incarnation)
+            raise self._stale(place, incarnation, 0 if known is None else known.incarnation)
         return known
 
-    def _stale(self, table: int, partition: int, incarnation: int, current: int) -> StaleIncarnation:
-        return StaleIncarnation(what=f"partition {partition} of table {table} on node {self._node!r}",
-                                incarnation=incarnation, current=current)
+    def _stale(self, place: _Place, incarnation: int, current: int) -> StaleIncarnation:
+        return StaleIncarnation(f"partition {place[1]} of table {place[0]} on node {self._node!r} was called with "
+                                f"incarnation {incarnation}; {current or 'none'} is in force")
 
     # -- what is kept
 
-    def _address(self, place: tuple[int, int]) -> Address:
-        return self._partition, keys.published_key(self._node, *place)
+    def _read(self, places: Sequence[_Place]) -> Mapping[_Place, Kept]:
+        addresses = {self._address(place): place for place in places}
+        return {addresses[address]: TIMES.unseal(address[1], one.value)
+                for address, one in get_many(self._store, addresses).items()}
 
-    def _kept_in(self, found: Found, place: tuple[int, int]) -> Kept | None:
-        address = self._address(place)
-        if address not in found:
-            return None
-        return TIMES.unseal(address[1], found[address].value)
+    def _keep(self, times: Mapping[_Place, Kept]) -> None:
+        """Raise what is kept to these times; a later life that is kept is `StaleIncarnation`."""
+        def raised(place: _Place, kept: Kept | None) -> Kept:
+            time = times[place]
+            if kept is not None and kept.incarnation > time.incarnation:
+                raise self._stale(place, time.incarnation, kept.incarnation)
+            return time if kept is None else max(kept, time)
 
-    def _read(self, places: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], Kept]:
-        found = get_many(self._store, [self._address(place) for place in places])
-        return {place: kept for place in places if (kept := self._kept_in(found, place)) is not None}
+        self._swap(times, raised)
 
-    def _keep(self, tickets: Sequence[FlushTicket]) -> None:
-        highest: dict[tuple[int, int], FlushTicket] = {}
-        for ticket in sorted(tickets, key=lambda each: each.time):
-            highest[ticket.table, ticket.partition] = ticket
-        places = list(highest)
-        for at in range(0, len(places), self._batch):
-            part = {place: highest[place] for place in places[at:at + self._batch]}
+    def _delete(self, lives: Mapping[_Place, int]) -> None:
+        """Delete the kept times of these lives; one of another life stays."""
+        self._swap(lives, lambda place, kept: None if kept and kept.incarnation == lives[place] else kept)
 
-            def decide(found: Found, part: Mapping[tuple[int, int], FlushTicket] = part) -> Swap[None]:
+    def _swap(self, places: Iterable[_Place], change: Callable[[_Place, Kept | None], Kept | None]) -> None:
+        """Replace what is kept of each place by what `change` makes of it."""
+        addresses = [(self._address(place), place) for place in places]
+        for at in range(0, len(addresses), self._batch):
+            part = dict(addresses[at:at + self._batch])
+
+            def decide(found: Found, part: Mapping[Address, _Place] = part) -> Swap[None]:
                 writes: dict[Address, bytes | None] = {}
-                for place, ticket in part.items():
-                    kept = self._kept_in(found, place)
-                    if kept is not None and kept.incarnation > ticket.incarnation:
-                        raise self._stale(*place, ticket.incarnation, kept.incarnation)
-                    if kept is None or (kept.incarnation, kept.time) < (ticket.incarnation, ticket.time):
-                        address = self._address(place)
-                        writes[address] = TIMES.seal(address[1], Kept(ticket.incarnation, ticket.time))
+                for address, place in part.items():
+                    kept = TIMES.unseal(address[1], found[address].value) if address in found else None
+                    after = change(place, kept)
+                    if after != kept:
+                        writes[address] = None if after is None else TIMES.seal(address[1], after)
                 return Swap(None, writes)
 
-            self._swap(part, decide)
+            swap(self._store, part, decide, operation=f"keeping published times of {self._node!r}", may_repeat=True,
+                 retries=_RETRIES, clock=self._clock)
 
-    def _delete(self, lives: Mapping[tuple[int, int], int]) -> None:
-        """Delete the kept times of these lives; one of another life stays."""
-        places = list(lives)
-        for at in range(0, len(places), self._batch):
-            part = places[at:at + self._batch]
-
-            def decide(found: Found, part: Sequence[tuple[int, int]] = part) -> Swap[None]:
-                kept = {place: self._kept_in(found, place) for place in part}
-                return Swap(None, {self._address(place): None for place, each in kept.items()
-                                   if each is not None and each.incarnation == lives[place]})
-
-            self._swap(part, decide)
-
-    def _swap(self, places: Iterable[tuple[int, int]], decide: Callable[[Found], Swap[None]]) -> None:
-        swap(self._store, [self._address(place) for place in places], decide,
-             operation=f"keeping published times of {self._node!r}", may_repeat=True, retries=_RETRIES,
-             clock=self._clock)
+    def _address(self, place: _Place) -> Address:
+        return self._partition, keys.published_key(self._node, *place)
 
     # -- reading them
 
@@ -301,18 +285,19 @@ class PublishedTimes:
             known = self._replicas.get((table, partition))
             return None if known is None else known.published
 
-    def needs_and_hosted(self) -> tuple[Need | None, Mapping[int, int]]:
-        """Return the lowest published time, and a bitmap by table id of all partitions. O(partitions), in one lock."""
+    def needs_and_hosted(self) -> tuple[Floor | None, Mapping[int, int]]:
+        """Return the lowest published time, and a bitmap by table id of exactly the partitions that it speaks for.
+
+        O(partitions), in one lock.
+        """
         masks: dict[int, int] = {}
-        lowest: tuple[Timestamp, tuple[int, int]] | None = None
         with self._lock:
-            for place, replica in self._replicas.items():
-                masks[place[0]] = masks.get(place[0], 0) | 1 << place[1]
-                if lowest is None or replica.published < lowest[0]:
-                    lowest = replica.published, place
-        need = None if lowest is None else Floor(Factor.RAFT_RECOVERY, lowest[0], Culprit(
-            table=lowest[1][0], partitions=(lowest[1][1],)))
-        return need, masks
+            for table, partition in self._replicas:
+                masks[table] = masks.get(table, 0) | 1 << partition
+            if not masks:
+                return None, masks
+            time, place = min((replica.published, place) for place, replica in self._replicas.items())
+        return Floor(Factor.RAFT_RECOVERY, time, Culprit(table=place[0], partitions=(place[1],))), masks
 
     # -- what is gone
 
@@ -349,14 +334,13 @@ class PublishedTimes:
                 hosted = set(self._replicas)
             prefix = keys.published_prefix(self._node)
             with self._store.scan(self._partition, prefix=prefix, keys_only=True) as entries:
-                places = [place for entry in entries if (place := keys.published_place(entry.key)) not in hosted
-                          and self._is_gone(place, history, assignments)]
-            kept = {place: each.incarnation for at in range(0, len(places), self._batch)
-                    for place, each in self._read(places[at:at + self._batch]).items()}
-            self._delete(kept)
+                gone = [place for entry in entries if (place := keys.published_place(entry.key)) not in hosted
+                        and self._is_gone(place, history, assignments)]
+            kept = self._read(gone)
+            self._delete({place: each.incarnation for place, each in kept.items()})
         return len(kept)
 
-    def _is_gone(self, place: tuple[int, int], history: RetainedVersions, assignments: Assignments | None) -> bool:
+    def _is_gone(self, place: _Place, history: RetainedVersions, assignments: Assignments | None) -> bool:
         table_id, partition = place
         table = history.catalog(history.latest).tables.get(table_id)
         if table is None:
@@ -366,20 +350,6 @@ class PublishedTimes:
 
     def __len__(self) -> int:
         return len(self._replicas)
-
-    def audit(self) -> None:
-        """Check that nothing is published that was not kept, except where a partition began.
-
-        Raises:
-            AuditFailed: a published time exceeds the kept one.
-        """
-        with self._lock:
-            replicas = {place: attrs.evolve(replica) for place, replica in self._replicas.items()}
-        for place, replica in replicas.items():
-            kept = self._read([place]).get(place)
-            if replica.published > max(kept.time if kept else 0, replica.began):
-                raise AuditFailed(f"table {place[0]}, partition {place[1]}: {kept} is kept, {replica.published} is "
-                                  f"published")
 
     def __repr__(self) -> str:
         return f"PublishedTimes({len(self)} partitions on {self._node})"

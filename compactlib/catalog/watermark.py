@@ -20,7 +20,7 @@ from compactlib.catalog.keys import low_watermark_key
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, checked_timestamp, milliseconds, physical_ms
 from compactlib.catalog.values import Factor, Floor, Need, Unavailable
 from compactlib.codec import JsonCodec
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore
 from compactlib.kv.cell import Cell
 
@@ -43,10 +43,6 @@ class Watermark:
 
     time: Timestamp | None = None
     pending: Timestamp | None = None
-
-
-class _Keeping:
-    """Stands among the readers that block until the value of one `advance` is kept."""
 
 
 class LowWatermark:
@@ -74,8 +70,8 @@ class LowWatermark:
         kept = self._cell.read()
         self._time: Timestamp | None = None if kept is None else max(checked_timestamp(kept), earliest or 0)
         self._pending: Timestamp | None = None
+        self._is_kept = False  # whether the store has the pending value
         self._readers: dict[Hashable, Timestamp] = {}
-        self._blocking: set[Hashable] = set()
         self._listeners: list[WatermarkListener] = []
 
     # -- reading it
@@ -92,7 +88,7 @@ class LowWatermark:
         now = self._clock.present()
         return add_ms(now, -back) if physical_ms(now) > back else None
 
-    def need(self, view: RetainedVersions) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need:
         """Return the value in force as a floor: a pending value does not cut under its readers."""
         time = self.value.time
         if time is None:
@@ -119,35 +115,30 @@ class LowWatermark:
             OutcomeUnknown, CompactlibError: the store did not take it; the value in force stays.
         """
         wanted = self.candidate() if to is None else checked_timestamp(to)
-        keeping = _Keeping()
+        with self._lock:
+            if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
+                return Watermark(self._time, self._pending)
+            # From here on no reader begins below it; readers need not wait for the store.
+            self._pending = wanted
         try:
-            with self._lock:
-                if self._pending is not None and not self._blocking:
-                    # An interrupt came between its last reader's end and its coming into force.
-                    self._time, self._pending = self._pending, None
-                if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
-                    return Watermark(self._time, self._pending)
-                # From here on no reader begins below it; readers need not wait for the store.
-                self._blocking = {keeping, *(reader for reader, time in self._readers.items() if time < wanted)}
-                self._pending = wanted
             self._cell.update(lambda kept: max(wanted, kept or 0), operation="keeping the low watermark",
                               may_repeat=True)
-            self._no_longer_blocks(keeping)
-        finally:
-            # Also after an interrupt: what waits for a store that is not asked any more would wait for ever.
+        except BaseException:
             with self._lock:
-                if keeping in self._blocking:
-                    self._pending, self._blocking = None, set()
+                self._pending = None
+            raise
+        with self._lock:
+            self._is_kept = True
+        self._put_in_force()
         return self.value
 
-    def _no_longer_blocks(self, reader: Hashable) -> None:
+    def _put_in_force(self) -> None:
+        """Put the pending value in force if it is kept and no reader is below it."""
         with self._lock:
-            self._readers.pop(reader, None)
-            self._blocking.discard(reader)
-            if self._pending is None or self._blocking:
+            time = self._pending
+            if time is None or not self._is_kept or any(reader < time for reader in self._readers.values()):
                 return
-            time = self._time = self._pending
-            self._pending = None
+            self._time, self._pending, self._is_kept = time, None, False
             listeners = tuple(self._listeners)
         for listener in listeners:
             try:
@@ -175,7 +166,9 @@ class LowWatermark:
 
     def unlock(self, reader: Hashable) -> None:
         """End a reader; one that holds no lock is no error. The last one below a pending value puts it in force."""
-        self._no_longer_blocks(reader)
+        with self._lock:
+            self._readers.pop(reader, None)
+        self._put_in_force()
 
     @contextmanager
     def reading(self, reader: Hashable, time: Timestamp) -> Iterator[None]:
@@ -185,21 +178,6 @@ class LowWatermark:
             yield
         finally:
             self.unlock(reader)
-
-    def audit(self) -> None:
-        """Check that no reader is below the value in force, and that a pending value waits for some reader.
-
-        Raises:
-            AuditFailed: one is, or it does not.
-        """
-        with self._lock:
-            below = [reader for reader, time in self._readers.items() if time < (self._time or 0)]
-            if below:
-                raise AuditFailed(f"{below[:3]} read below the low watermark {self._time}")
-            if self._pending is not None and not self._blocking:
-                raise AuditFailed(f"{self._pending} waits for no reader")
-            if not {each for each in self._blocking if not isinstance(each, _Keeping)} <= self._readers.keys():
-                raise AuditFailed("a reader that is gone still blocks")
 
     def __repr__(self) -> str:
         return f"LowWatermark({self.value}, {len(self._readers)} readers)"
