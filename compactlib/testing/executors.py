@@ -167,7 +167,7 @@ class ExecutorConformance(ConformanceKit):
 
         To do: give each attempt the caller's budget or a share of it, or charge the caller's with result.bytes_written,
         once for each task. Return BudgetSpent like any other error. Retry a task that needs more than its share
-        (tasks.least_bytes) with the rest of the total.
+        with the rest of the total.
         """
         for total, sizes, done in ((1_000_000, (1500, 700), 2), (10_000, (50_000,), 0), (1500, (1000, 1000), 1)):
             budget, case = Budget(total_bytes=total), f"{sizes} bytes of {total}"

@@ -261,13 +261,13 @@ def test_foreign_errors_without_words_are_told_too() -> None:
 @pytest.mark.parametrize(("name", "executor"), garbage_executors().items())
 def test_what_is_no_outcome_of_a_task_is_named(name: str, executor: ExecutorBy) -> None:
     tasks = [CallTask("a", lambda attempt: None), CallTask("b", lambda attempt: None)]
-    if name == "is no iterator":
+    if name == "returns no iterator":
         with pytest.raises(TypeError, match="not iterable"):
             list(answers_of(executor, tasks))
-    elif name == "answers for no task at all":
-        told = list(answers_of(executor, tasks))
-        assert [outcome.task for outcome in told] == ["a", "b"]
-        assert all("gave no outcome for the task" in str(error_of(outcome)) for outcome in told)
+    elif name == "yields no outcome":
+        outcomes = list(answers_of(executor, tasks))
+        assert [outcome.task for outcome in outcomes] == ["a", "b"]
+        assert all("gave no outcome for the task" in str(error_of(outcome)) for outcome in outcomes)
     else:
         with pytest.raises(InvalidInput, match=r"it must give one outcome for each of the tasks .*: see Executor\.run"):
             list(answers_of(executor, tasks))
