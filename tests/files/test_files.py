@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import Closed, DiskFull, InvalidInput, ReadOnly, StorageError
-from compactlib.files import Files, LocalFiles, write_durably
+from compactlib.files import LocalFiles, write_durably
 from compactlib.files.disk import (
     StrPath,
     copy_range,
