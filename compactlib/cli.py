@@ -375,7 +375,7 @@ class _Repository(_Kind):
             return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
 
     def verified(self) -> VerifyReport:
-        with self._opened(by_rule=False) as repository:
+        with self._opened() as repository:
             report: VerifyReport = repository.verify()
         return report
 
@@ -384,23 +384,22 @@ class _Repository(_Kind):
         return self.given.branch or "main"
 
     @contextlib.contextmanager
-    def _opened(self, objects: Any = None, *, writes: bool = False, by_rule: bool = True) -> Iterator[Any]:
-        """Open the repository; where ranges may be cut, by the rule and in the format of those that are there."""
+    def _opened(self, objects: Any = None, *, writes: bool = False) -> Iterator[Any]:
+        """Open the repository; to write ranges, with the rule and the format of the existing ones."""
         from compactlib.kv import SqliteStore
         from compactlib.objects import LocalObjects
         from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
 
         name = repository_in(self.partition) or ""
-        is_given = objects is not None
         objects = LocalObjects(self._objects()) if objects is None else objects
         is_cost = getattr(self.given, "policy", None) == "tombstone_cost"
         store = SqliteStore(self.path, create=False) if writes else SqliteStore(self.path, read_only=True)
         with contextlib.closing(store):
             ranges = CommittedRanges(objects)
-            if by_rule and not is_given:
+            if writes:
                 with Repository(store, ranges, name=name) as repository:
-                    as_written = repository.format_of_ranges() if writes else None
-                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(), range_format=as_written)
+                    rule, range_format = repository.form_of_ranges()
+                    ranges = CommittedRanges(objects, rule=rule, range_format=range_format)
             with Repository(store, ranges, name=name,
                             policy=TombstoneCostPolicy() if is_cost else AlwaysPolicy()) as repository:
                 yield repository

@@ -17,7 +17,6 @@ from compactlib.errors import (
     Stale,
     Unsupported,
 )
-from compactlib.files.record_frame import other_version
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -78,28 +77,26 @@ class DamagedRange(CorruptData):
     """A range or metarange file does not hold what its id promises. Restore it from a copy; nothing was returned."""
 
 
-class NewerFormat(Unsupported):
+class NewerFormat(_OfFields, Unsupported):
     """A range or metarange file was written by a newer release, in a `version` above the `newest` one that this release
     reads. Upgrade.
     """
 
-    def __init__(self, *, path: str, version: int, newest: int) -> None:
-        super().__init__(other_version(path, "file format", version, newest))
-        self.path = path
-        self.version = version
-        self.newest = newest
+    message = "{path}: file format version {version}; this release reads {newest}: upgrade"
+    path: str
+    version: int
+    newest: int
 
 
-class MergeConflict(Conflict):
-    """Both sides of a merge changed the same keys, each in its own way. Choose a strategy, or mend one side.
+class MergeConflict(_OfFields, Conflict):
+    """Both sides of a merge changed the same keys in different ways. Choose a strategy, or change one side.
 
-    Attributes:
-        keys: the first of them, at most 100.
+    `keys` holds the first of them, at most 100.
     """
 
-    def __init__(self, message: str, *, keys: tuple[bytes, ...]) -> None:
-        super().__init__(message)
-        self.keys = keys
+    message = ("keys were changed differently on both sides, the first {keys[0]!r:.100}; choose a strategy, or change "
+               "one side; nothing was merged")
+    keys: tuple[bytes, ...]
 
 
 class BeingCollected(_OfFields, Busy):

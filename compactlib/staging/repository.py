@@ -30,7 +30,6 @@ from compactlib.staging.options import StagingOptions
 from compactlib.staging.plan import StagingPlan, StagingView
 from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
@@ -357,32 +356,22 @@ class Repository(Closing):
         """
         return copied(self._context.commits.get(commit_id))
 
-    def rule_of_ranges(self) -> SplitRule:
-        """The rule by which the ranges of a branch were cut; the default if nothing was ever committed.
+    def form_of_ranges(self) -> tuple[SplitRule, RangeFormat | None]:
+        """Return the rule that cut the ranges of one branch, and the format of its first range.
 
-        A repository that is opened with another rule cuts its ranges anew.
-
-        Raises:
-            MetaRangeNotFound, DamagedRange, NewerFormat: the branch's metarange cannot be read.
-        """
-        return self._a_metarange().rule
-
-    def format_of_ranges(self) -> RangeFormat | None:
-        """The format in which a range of a branch was written; `None` if nothing was ever committed.
+        Without a commit they are the default rule and `None`. A repository that is opened with another rule rewrites
+        its ranges. Reads one metarange and one range.
 
         Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: it cannot be read.
+            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: one of the two cannot be read.
         """
-        entries = self._a_metarange().entries
-        return self.context.committed.files.format_of(entries[0]) if entries else None
-
-    def _a_metarange(self) -> MetaRange:
-        context = self.context
+        context, files = self._context, self._context.committed.files
         for _, record in context.branches.list():
             base = record.base(context.commits.metarange_of(record.commit_id))
             if base is not None:
-                return context.committed.files.read_metarange(base, SplitRule())
-        return MetaRange(SplitRule(), ())
+                metarange = files.read_metarange(base, SplitRule())
+                return metarange.rule, files.format_of(metarange.entries[0]) if metarange.entries else None
+        return SplitRule(), None
 
     def survey(self) -> RepositorySurvey:
         """All branches and the staging tokens in numbers. Reads every branch record and every mark of a token."""

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput
 from compactlib.lru import Lru
 from compactlib.report import Printed
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policies import BranchPressure, PressurePolicy, SensePolicy
 from compactlib.staging.record import BranchRecord
+
+_MAX_BRANCHES: Final = 10_000
+"""Branches that are counted at most; the least recently used are dropped."""
 
 
 @attrs.frozen
@@ -83,19 +85,12 @@ class CompactionSensor(Printed):
     Args:
         policy: decides which branches are in the set; default `PressurePolicy()`. Asked by `take` alone.
         clock: what "now" is to the policy, and measures delays.
-        max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
-
-    Raises:
-        InvalidInput: `max_branches` is less than 1.
     """
 
-    def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None,
-                 max_branches: int = 10_000) -> None:
-        if max_branches < 1:
-            raise InvalidInput(f"max_branches is {max_branches}; give at least 1")
+    def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None) -> None:
         self._policy: SensePolicy = PressurePolicy() if policy is None else policy
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=max_branches)
+        self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=_MAX_BRANCHES)
         self._lock = threading.Lock()
 
     # --- the set

@@ -68,8 +68,6 @@ class StagingWorker:
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
         reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
-        surveys: whether it begins by showing the sensor what earlier processes left on each branch. Reads the staged
-            entries of each, up to `max_scanned`.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
         observer: notified of branches that are taken up and of work that failed; the repositories' own are notified of
@@ -81,8 +79,8 @@ class StagingWorker:
 
     def __init__(self, sensor: CompactionSensor | None = None, repositories: Iterable[Repository] = (), *,
                  policy: StagingPolicy | None = None, executor: Executor | None = None,
-                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, surveys: bool = True,
-                 clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
+                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, clock: Clock | None = None,
+                 budget: Budget | None = None, observer: Observer | None = None) -> None:
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
         self.sensor: CompactionSensor = CompactionSensor(clock=clock) if sensor is None else sensor
@@ -91,7 +89,6 @@ class StagingWorker:
         self._policy = policy
         self._executor = executor
         self._reclaim_seconds = reclaim_seconds
-        self._surveys = surveys
         self._budget = budget
         self._observer = Observers(observer)
         self._upkeep: dict[str, _Upkeep] = {}
@@ -138,7 +135,7 @@ class StagingWorker:
         """
         now = self._clock.monotonic()
         known = self._upkeep.setdefault(repository.name, _Upkeep(
-            repository, now if self._surveys else None, None if self._reclaim_seconds is None else now))
+            repository, now, None if self._reclaim_seconds is None else now))
         if known.repository is not repository:
             raise InvalidInput(f"two repositories are named {repository.name!r}; give one of each name, or remove one "
                                f"first")

@@ -33,11 +33,9 @@ from compactlib.staging.errors import (
     MetaRangeNotFound,
     PreconditionFailed,
     RangeNotFound,
-    TooManyKeys,
     TooManyTries,
 )
 from compactlib.staging.names import token_partition
-from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import ResetReport
 from compactlib.staging.tokens import Staged, decode_staged, encode_staged
@@ -164,17 +162,14 @@ def _unknown(operation: str, branch: str, detail: str) -> OutcomeUnknown:
 
 def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes]) -> None:
     """Write records; see `Branch.put_many`."""
-    if len(items) > MAX_BATCH_KEYS:
-        raise TooManyKeys(count=len(items), limit=MAX_BATCH_KEYS)
-    for key in items:
-        check_key(key)
+    checked_keys(items)
     batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _token)
     _write_until_held(context, branch, "put", lambda view: batch)
 
 
 def _record_of(data: bytes) -> Record:
     """Return the record of some data; a buffer is copied."""
-    held = bytes(data)
+    held = bytes(memoryview(data))  # bytes(7) would be seven zeros
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
                            f"keep the data elsewhere and a reference to it here")

@@ -136,7 +136,4 @@ def _merged_changes(differences: Iterator[tuple[bytes, _States, Record | None]],
             if len(conflicts) == MAX_CONFLICTS:
                 break
     if conflicts:
-        many = "at least " * (len(conflicts) == MAX_CONFLICTS)
-        raise MergeConflict(f"{many}{len(conflicts)} keys were changed differently on both sides, first "
-                            f"{conflicts[0][:100]!r}; choose a strategy, or mend one side; nothing was merged",
-                            keys=tuple(conflicts))
+        raise MergeConflict(keys=tuple(conflicts))
